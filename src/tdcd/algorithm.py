@@ -1,0 +1,165 @@
+r"""Tiered Decentralized Coordinate Descent: Algorithm 1 of the paper, as pure functions.
+
+The paper is Das and Patterson, "Multi-tier federated learning for vertically partitioned data" (ICASSP 2021). A round is
+
+1. :func:`average`       every hub averages its clients' blocks;                                  lines 5 and 8
+2. ``schedule.batch_ids`` everyone derives the round's minibatches from (seed, round);                   line 6
+3. :func:`phi`           every client sends what its columns contribute to its rows' scores;             line 9
+4. :func:`stack`         every hub puts its clients' rows into minibatch order;                         line 11
+5. :func:`sum_others`    hubs exchange phi; each sums what the other silos sent;                   lines 12, 13
+6. :func:`project`       every client gets the rows of that sum that it holds;                          line 14
+7. :func:`local_steps`   every client takes Q gradient steps on its block, the others frozen.           line 19
+
+The simulation maps the client functions over all clients of a silo at once; the real federation calls the same
+functions in each process. Shapes: E minibatches of B samples are exchanged a round (E = Q, or 1 when one minibatch
+serves all local steps); a client holds at most P of a minibatch's samples; phi has C outputs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tdcd.objective import Objective, Tree
+
+Gradient = Literal["unbiased", "mean"]
+Apply = Callable[[Tree, Array], Array]
+"""A block's phi: (block, features ``[rows, ...]``) to ``[rows, C]``."""
+
+
+def average(client_blocks: Tree, shares: Array) -> Tree:
+    r"""The hub's block: the mean of its clients' blocks, weighted by the rows they hold.
+
+    .. math:: \tilde\theta_{(j)} = \sum_k \frac{n_k}{M}\, \theta_{k,j}
+
+    Args:
+        client_blocks: tree of ``[K, ...]``, the clients' blocks on the first axis.
+        shares: ``[K]``, n_k / M; with equal shards this is the paper's 1 / K.
+    """
+    return jax.tree.map(lambda leaf: jnp.tensordot(shares.astype(leaf.dtype), leaf, axes=1), client_blocks)
+
+
+def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
+    r"""One client's contribution to its rows' scores, with the fresh hub block.
+
+    .. math:: \Phi_{k,j}^{\zeta} = \{\Phi_{(j)}^{(p)} : p \in \zeta\}, \quad \Phi_{(j)}^{(p)} = X_{(j)}^{(p)} \theta_{(j)}
+
+    Args:
+        features: ``[E, P, ...]``, the client's rows in each minibatch.
+
+    Returns:
+        ``[E, P, C]``.
+    """
+    num_batches, num_rows = features.shape[:2]
+    if features.size <= _FEATURES_AT_ONCE:
+        flat = apply(block, features.reshape(num_batches * num_rows, *features.shape[2:]))
+        return flat.reshape(num_batches, num_rows, -1)
+    return jax.lax.map(lambda rows: apply(block, rows), features)
+
+
+_FEATURES_AT_ONCE = 1 << 18
+"""Above this many numbers, phi goes minibatch by minibatch, so that a deep block's activations stay small."""
+
+
+def stack(client_phi: Array, slots: Array) -> Array:
+    r"""The hub's phi in minibatch order, from what its clients sent.
+
+    Args:
+        client_phi: ``[K, E, P, C]``.
+        slots: ``[E, B]``, where a sample's phi is: k * P + its place among client k's rows.
+
+    Returns:
+        :math:`\Phi_j`, ``[E, B, C]``.
+    """
+    num_clients, num_batches, num_rows, num_outputs = client_phi.shape
+    by_batch = client_phi.transpose(1, 0, 2, 3).reshape(num_batches, num_clients * num_rows, num_outputs)
+    return jnp.take_along_axis(by_batch, slots[..., None], axis=1)
+
+
+def sum_others(phis: Sequence[Array], silo: int) -> Array:
+    r"""What the other silos contribute, summed in silo order.
+
+    .. math:: \Phi_{-j} = \sum_{l \neq j} \Phi_l
+
+    Args:
+        phis: one ``[E, B, C]`` a silo.
+    """
+    others = [sent for index, sent in enumerate(phis) if index != silo]
+    return sum(others[1:], start=others[0]) if others else jnp.zeros_like(phis[silo])
+
+
+def project(phi_others: Array, positions: Array) -> Array:
+    r"""The rows of the others' sum that one client holds, :math:`\pi_{k,j}(\Phi_{-j})`.
+
+    Args:
+        phi_others: ``[E, B, C]``.
+        positions: ``[E, P]``, where in the minibatch each of the client's rows stands; any number on padding.
+
+    Returns:
+        ``[E, P, C]``.
+    """
+    return jnp.take_along_axis(phi_others, positions[..., None], axis=1)
+
+
+def row_weights(counts: Array, num_rows: int, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array) -> Array:
+    r"""What a client multiplies each row's loss by: its rule for turning rows into a gradient.
+
+    ``"unbiased"`` is :math:`M / (n_k B)`, so that the hub's average is the centralised minibatch gradient for every
+    row split; ``"mean"`` is one over the rows the client has in the minibatch. Padding, and so a minibatch of
+    which the client holds nothing, weighs zero.
+
+    Args:
+        counts: ``[E]``, the client's rows in each minibatch.
+        num_rows: P.
+        held: n_k, the rows the client holds in all.
+
+    Returns:
+        ``[E, P]``.
+    """
+    real = jnp.arange(num_rows) < counts[:, None]
+    scale = 1 / jnp.maximum(counts, 1)[:, None] if gradient == "mean" else num_samples / (held * batch_size)
+    return jnp.where(real, scale, 0)
+
+
+def local_steps(
+    block: Tree,
+    features: Array,
+    labels: Array,
+    phi_others: Array,
+    weights: Array,
+    *,
+    apply: Apply,
+    objective: Objective,
+    step_size: Array,
+    steps: int,
+) -> Tree:
+    r"""Q gradient steps on one client's block, the other silos frozen.
+
+    .. math:: \theta \leftarrow \theta - \eta\, g(\Phi_{-k,j}, \theta; \zeta^\tau)
+
+    ``phi_others`` was computed when the round started and stays; only ``block`` moves. Step tau uses minibatch tau,
+    or the only one.
+
+    Args:
+        features: ``[E, P, ...]``, the client's rows in each minibatch, padded to P.
+        labels: ``[E, P]``.
+        phi_others: ``[E, P, C]``.
+        weights: ``[E, P]``, see :func:`row_weights`.
+        steps: Q.
+    """
+
+    def loss(block: Tree, features: Array, labels: Array, phi_others: Array, weights: Array) -> Array:
+        losses = objective.losses(apply(block, features) + phi_others, labels)
+        return jnp.sum(weights * losses) + objective.penalty(block)
+
+    def step(block: Tree, minibatch: tuple[Array, ...]) -> tuple[Tree, None]:
+        gradient = jax.grad(loss)(block, *minibatch)
+        return jax.tree.map(lambda leaf, slope: leaf - step_size * slope, block, gradient), None
+
+    minibatches = (features, labels, phi_others, weights)
+    if features.shape[0] == steps:
+        return jax.lax.scan(step, block, minibatches)[0]
+    only = tuple(part[0] for part in minibatches)
+    return jax.lax.scan(lambda block, _: step(block, only), block, length=steps)[0]

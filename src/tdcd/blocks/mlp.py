@@ -1,0 +1,41 @@
+"""The multi-layer perceptron block."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tdcd.objective import Tree
+
+
+@dataclass(frozen=True)
+class Mlp:
+    r"""Hidden layers on the silo's columns, then its slice of the shared linear classifier.
+
+    .. math:: \Phi = h_L W, \quad h_i = \max(0, h_{i-1} W_i + b_i), \quad h_0 = X_{(j)}
+
+    The slice has no bias: the silos' phi must add up to the scores of one classifier. Weights start normal with
+    variance 2 / fan-in (He et al., 2015; 1 / fan-in for the slice), biases at zero.
+    """
+
+    hidden: tuple[int, ...] = (32,)
+
+    def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
+        """Weights drawn from ``key``: a ``weight`` and a ``bias`` a hidden layer, and the ``slice``."""
+        widths = [prod(feature_shape), *self.hidden]
+        keys = jax.random.split(key, len(widths))
+        layers = [
+            {"weight": jax.random.normal(k, (fan_in, fan_out)) * (2 / fan_in) ** 0.5, "bias": jnp.zeros(fan_out)}
+            for k, (fan_in, fan_out) in zip(keys, pairwise(widths), strict=False)
+        ]
+        return {"hidden": layers, "slice": jax.random.normal(keys[-1], (widths[-1], num_outputs)) / widths[-1] ** 0.5}
+
+    def phi(self, block: Tree, features: Array) -> Array:
+        """The hidden layers, then the slice; images are flattened."""
+        rows = features.reshape(features.shape[0], -1)
+        for layer in block["hidden"]:
+            rows = jax.nn.relu(rows @ layer["weight"] + layer["bias"])
+        return rows @ block["slice"]

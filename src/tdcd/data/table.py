@@ -1,0 +1,82 @@
+"""A table of samples: features, labels and what they mean."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Task = Literal["regression", "binary", "multiclass"]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Samples in memory: a feature matrix or a pile of images, and one label a sample."""
+
+    name: str
+    features: NDArray[np.float32]
+    """``[n, D]``, or ``[n, height, width]`` for images."""
+    labels: NDArray[Any]
+    """``[n]``: real numbers, 0 / 1, or classes 0 .. C-1."""
+    task: Task
+    columns: tuple[str, ...] = ()
+    """One name a feature; empty for images."""
+    label_scale: float = 1.0
+    """What one unit of the labels is in the data's own units."""
+
+    def __post_init__(self) -> None:
+        """Refuse shapes and values that no model could train on."""
+        if len(self.features) != len(self.labels):
+            raise ValueError(f"table '{self.name}' has {len(self.features)} rows and {len(self.labels)} labels")
+        if self.columns and len(self.columns) != self.features.shape[1]:
+            raise ValueError(
+                f"table '{self.name}' has {self.features.shape[1]} columns and {len(self.columns)} column names"
+            )
+        if not np.isfinite(self.features).all():
+            row, column = np.argwhere(~np.isfinite(self.features))[0][:2]
+            name = self.columns[column] if self.columns else str(column)
+            raise ValueError(f"table '{self.name}': column '{name}' of row {row} is not a finite number")
+
+    @property
+    def is_images(self) -> bool:
+        """Whether a sample is a picture rather than a row."""
+        return self.features.ndim == 3
+
+    @property
+    def num_classes(self) -> int:
+        """C for classes, 1 for scores."""
+        return int(self.labels.max()) + 1 if self.task == "multiclass" else 1
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        """The samples at ``rows``."""
+        return replace(self, features=self.features[rows], labels=self.labels[rows])
+
+    def split(self, holdout: float, seed: int) -> tuple[Self, Self | None]:
+        """Training samples and a held-out fraction of them, drawn at random; no second table for a fraction of 0."""
+        if not 0 <= holdout < 1:
+            raise ValueError(f"the held-out fraction must be at least 0 and below 1, not {holdout}")
+        held_out = round(holdout * len(self.labels))
+        if not held_out:
+            return self, None
+        order = np.random.default_rng(seed).permutation(len(self.labels))
+        return self.take(np.sort(order[held_out:])), self.take(np.sort(order[:held_out]))
+
+
+def standardize(train: Table, test: Table | None = None) -> tuple[Table, Table | None]:
+    """Every feature to mean 0 and variance 1 over the training samples, the held-out ones by the same figures.
+
+    The labels of a regression are treated alike, and ``label_scale`` remembers their unit. Constant columns become 0.
+    """
+    mean = train.features.mean(axis=0, dtype=np.float64)
+    scale = train.features.std(axis=0, dtype=np.float64)
+    scale[scale == 0] = 1
+    label_mean, label_scale = 0.0, 1.0
+    if train.task == "regression":
+        label_mean, label_scale = float(train.labels.mean()), float(train.labels.std()) or 1.0
+
+    def apply(table: Table) -> Table:
+        features = ((table.features - mean.astype(np.float32)) / scale.astype(np.float32)).astype(np.float32)
+        labels = table.labels if train.task != "regression" else (table.labels - label_mean) / label_scale
+        return replace(table, features=features, labels=labels, label_scale=table.label_scale * label_scale)
+
+    return apply(train), None if test is None else apply(test)

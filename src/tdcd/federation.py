@@ -1,0 +1,242 @@
+"""The federation: which silo holds which columns, and which client of it holds which rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.data.table import Table
+from tdcd.partition import (
+    RowRule,
+    Rows,
+    contiguous_columns,
+    contiguous_rows,
+    dirichlet_rows,
+    equal_sizes,
+    image_strips,
+    named_columns,
+    proportional_sizes,
+    shuffled_rows,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Silo:
+    """One organisation: its columns of all samples, and the row numbers that each of its clients holds."""
+
+    name: str
+    features: NDArray[Any]
+    """``[M, ...]``: the silo's columns of the training samples, in the federation's sample order."""
+    rows: Rows
+    """One array of sample numbers a client."""
+    columns: tuple[str, ...] = ()
+    """The columns' names; empty for images."""
+    test_features: NDArray[Any] | None = None
+    """``[m, ...]``: the same columns of the held-out samples."""
+
+    @property
+    def num_clients(self) -> int:
+        """K, the silo's clients."""
+        return len(self.rows)
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of one sample here: ``(D_j,)``, or ``(height, width)``."""
+        return self.features.shape[1:]
+
+    def owner(self) -> NDArray[np.int32]:
+        """``[M]``: which client holds each sample."""
+        owner = np.empty(len(self.features), np.int32)
+        for client, rows in enumerate(self.rows):
+            owner[rows] = client
+        return owner
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """N silos over the same M samples, and the samples' labels. Refuses a partition that is not one.
+
+    Build it from your own :class:`Silo` list, or cut one table with :meth:`cut`.
+    """
+
+    silos: tuple[Silo, ...]
+    labels: NDArray[Any]
+    """``[M]``."""
+    test_labels: NDArray[Any] | None = None
+    """``[m]``, of the held-out samples."""
+    label_scale: float = 1.0
+    """What one unit of the labels is in the data's own units; errors are reported in those."""
+    name: str = field(default="table", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check that columns and rows form partitions; the error names the culprit."""
+        if not self.silos:
+            raise ValueError("a federation needs at least one silo")
+        names: set[str] = set()
+        column_owner: dict[str, str] = {}
+        for silo in self.silos:
+            if silo.name in names:
+                raise ValueError(f"two silos are called '{silo.name}'")
+            names.add(silo.name)
+            for column in silo.columns:
+                if column in column_owner:
+                    raise ValueError(
+                        f"column '{column}' is in silo '{column_owner[column]}' and again in silo '{silo.name}'"
+                    )
+                column_owner[column] = silo.name
+            _check_silo(silo, self.num_samples, None if self.test_labels is None else len(self.test_labels))
+
+    @property
+    def num_samples(self) -> int:
+        """M, the training samples."""
+        return len(self.labels)
+
+    @property
+    def num_silos(self) -> int:
+        """N."""
+        return len(self.silos)
+
+    @classmethod
+    def cut(
+        cls,
+        table: Table,
+        test: Table | None = None,
+        *,
+        silos: int | Mapping[str, Sequence[str]] = 2,
+        clients: int | Sequence[int] = 1,
+        rows: RowRule = "shuffled",
+        sizes: Sequence[float] | Sequence[Sequence[float]] | None = None,
+        alpha: float = 1.0,
+        aligned: bool = False,
+        strips: bool | None = None,
+        bias: bool = False,
+        seed: int = 0,
+    ) -> Self:
+        """Cut one table into silos by columns and clients by rows.
+
+        Args:
+            test: held-out samples, with the same columns.
+            silos: how many, or the column names of each: ``{"bank": ["income"], "clinic": ["age", "bmi"]}``.
+            clients: how many a silo, or one number for each.
+            rows: ``"contiguous"``, ``"shuffled"``, or ``"dirichlet"`` for label skew with ``alpha``.
+            sizes: relative shard sizes, one a client (the same for all silos), or one such list a silo.
+            aligned: every silo splits the rows alike; otherwise each in its own way.
+            strips: cut images into upright strips (the default) rather than into runs of pixels, row by row.
+            bias: give the first silo a column of ones.
+
+        >>> from tdcd.data import load
+        >>> Federation.cut(load("breast_cancer"), silos=3, clients=[4, 2, 1])
+        Federation of 'breast_cancer': 569 samples, 3 silos (silo1: 10 columns, 4 clients; ...)
+        """
+        names, parts, columns = _column_groups(table, silos, strips)
+        counts = [clients] * len(names) if isinstance(clients, int) else list(clients)
+        if len(counts) != len(names):
+            raise ValueError(f"there are {len(names)} silos, but client counts for {len(counts)}: {counts}")
+        members = []
+        for index, (name, part) in enumerate(zip(names, parts, strict=True)):
+            rng = np.random.default_rng([seed, 0 if aligned else index])
+            try:
+                split = _split_rows(table, counts[index], _sizes_of(sizes, index), rows, alpha, rng)
+            except ValueError as error:
+                raise ValueError(f"silo '{name}': {error}") from None
+            with_bias = bias and index == 0
+            held_out = None if test is None else _take(test, part, with_bias)
+            members.append(
+                Silo(name, _take(table, part, with_bias), split, columns[index] + ("bias",) * with_bias, held_out)
+            )
+        return cls(
+            tuple(members),
+            table.labels,
+            None if test is None else test.labels,
+            table.label_scale,
+            name=table.name,
+        )
+
+    def __repr__(self) -> str:
+        """One line: the first silos in words."""
+
+        def words(silo: Silo) -> str:
+            shape = "x".join(str(size) for size in silo.feature_shape)
+            unit = "columns" if len(silo.feature_shape) == 1 else "pixels"
+            return f"{silo.name}: {shape} {unit}, {silo.num_clients} clients"
+
+        shown = "; ".join(words(silo) for silo in self.silos[:1]) + ("; ..." if self.num_silos > 1 else "")
+        return f"Federation of '{self.name}': {self.num_samples} samples, {self.num_silos} silos ({shown})"
+
+
+def _column_groups(
+    table: Table, silos: int | Mapping[str, Sequence[str]], strips: bool | None
+) -> tuple[list[str], list[Any], list[tuple[str, ...]]]:
+    """The silos' names, what to take of the table's columns, and the columns' names."""
+    if not isinstance(silos, int):
+        parts = named_columns(table.columns, silos)
+        return list(silos), list(parts), [tuple(names) for names in silos.values()]
+    names = [f"silo{index + 1}" for index in range(silos)]
+    if table.is_images and strips is not False:
+        return names, list(image_strips(table.features.shape[2], silos)), [()] * silos
+    parts = contiguous_columns(int(np.prod(table.features.shape[1:])), silos)
+    labels = [tuple(table.columns[index] for index in part) if table.columns else () for part in parts]
+    return names, list(parts), labels
+
+
+def _take(table: Table, part: Any, bias: bool) -> NDArray[Any]:
+    rows = table.features.shape[0]
+    features = table.features[:, :, part] if isinstance(part, slice) else table.features.reshape(rows, -1)[:, part]
+    if bias:
+        features = np.concatenate([features.reshape(rows, -1), np.ones((rows, 1), features.dtype)], axis=1)
+    return np.ascontiguousarray(features)
+
+
+def _sizes_of(sizes: Any, silo: int) -> Sequence[float] | None:
+    if sizes is None or not isinstance(sizes[0], Sequence):
+        return sizes
+    if silo >= len(sizes):
+        raise ValueError(f"sizes has {len(sizes)} lists, too few: give one a silo")
+    return sizes[silo]  # type: ignore[no-any-return]
+
+
+def _split_rows(
+    table: Table,
+    num_clients: int,
+    sizes: Sequence[float] | None,
+    rule: RowRule,
+    alpha: float,
+    rng: np.random.Generator,
+) -> Rows:
+    num_rows = len(table.labels)
+    if rule == "dirichlet":
+        if sizes is not None:
+            raise ValueError("rows = 'dirichlet' draws the shard sizes itself: leave sizes out")
+        return dirichlet_rows(table.labels, num_clients, alpha, rng)
+    if sizes is not None and len(sizes) != num_clients:
+        raise ValueError(f"{num_clients} clients, but {len(sizes)} sizes")
+    counts = equal_sizes(num_rows, num_clients) if sizes is None else proportional_sizes(num_rows, sizes)
+    return contiguous_rows(num_rows, counts) if rule == "contiguous" else shuffled_rows(num_rows, counts, rng)
+
+
+def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
+    where = f"silo '{silo.name}'"
+    if len(silo.features) != num_samples:
+        raise ValueError(f"{where} has {len(silo.features)} rows of features for {num_samples} labels")
+    if num_test is not None and (silo.test_features is None or len(silo.test_features) != num_test):
+        raise ValueError(f"{where} must hold its columns of the {num_test} held-out samples")
+    if not silo.rows:
+        raise ValueError(f"{where} has no clients")
+    owner = np.full(num_samples, -1)
+    for client, rows in enumerate(silo.rows):
+        if not len(rows):
+            raise ValueError(f"{where}: client {client} holds no rows")
+        outside = rows[(rows < 0) | (rows >= num_samples)]
+        if len(outside):
+            raise ValueError(f"{where}: client {client} holds row {outside[0]}; there are {num_samples} samples")
+        if len(np.unique(rows)) != len(rows):
+            values, counts = np.unique(rows, return_counts=True)
+            raise ValueError(f"{where}: client {client} holds row {values[counts > 1][0]} twice")
+        taken = rows[owner[rows] >= 0]
+        if len(taken):
+            raise ValueError(f"{where}: row {taken[0]} is held by client {owner[taken[0]]} and by client {client}")
+        owner[rows] = client
+    if (owner < 0).any():
+        raise ValueError(f"{where}: row {int(np.argmin(owner))} is held by no client")

@@ -1,0 +1,51 @@
+"""Objectives: the loss of one sample given the summed phi of all silos, and the L2 regulariser."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Loss = Literal["squared", "logistic", "softmax"]
+Tree = Any
+"""A block's parameters: any nesting of dicts, lists and tuples of arrays."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    r"""What training minimises: a loss per sample plus L2 regularisation of every block.
+
+    .. math:: \mathcal{L}(\theta) = \frac1M \sum_i f\Big(\sum_j \Phi_{(j)}^{(i)}, y^{(i)}\Big)
+              + \frac{\lambda}{2} \sum_j \|\theta_{(j)}\|^2
+
+    ========== ================================================ ======================= =========
+    loss       f(phi, y)                                        labels                  outputs C
+    ========== ================================================ ======================= =========
+    squared    (phi - y)^2 / 2                                  real numbers            1
+    logistic   log(1 + exp(phi)) - y phi                        0 or 1                  1
+    softmax    log(sum_c exp(phi_c)) - phi_y                    0 .. C-1                C classes
+    ========== ================================================ ======================= =========
+
+    Paper, section 2.2.
+
+    >>> Objective("squared").losses(jnp.array([[3.0]]), jnp.array([1.0])).tolist()
+    [2.0]
+    """
+
+    loss: Loss = "squared"
+    l2: float = 0.0
+
+    def losses(self, phi: Array, labels: Array) -> Array:
+        """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""
+        if self.loss == "softmax":
+            picked = jnp.take_along_axis(phi, labels[..., None].astype(jnp.int32), axis=-1)[..., 0]
+            return jax.nn.logsumexp(phi, axis=-1) - picked
+        score = phi[..., 0]
+        if self.loss == "logistic":
+            return jax.nn.softplus(score) - labels * score
+        return (score - labels) ** 2 / 2
+
+    def penalty(self, block: Tree) -> Array:
+        """The regulariser of one block, l2 / 2 times the sum of its squared parameters."""
+        return self.l2 / 2 * sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(block)), jnp.zeros(()))

@@ -1,0 +1,122 @@
+"""Partitioners: ways to cut a table's columns into silos and a silo's rows over its clients.
+
+A row split is one sorted array of row numbers a client. Random generators are arguments.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = tuple[NDArray[np.int64], ...]
+RowRule = Literal["contiguous", "shuffled", "dirichlet"]
+
+
+def contiguous_columns(num_columns: int, num_silos: int) -> list[NDArray[np.int64]]:
+    """Consecutive columns, as many a silo as can be: widths differ by one at most.
+
+    >>> [part.tolist() for part in contiguous_columns(5, 2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    if not 1 <= num_silos <= num_columns:
+        raise ValueError(f"{num_columns} columns cannot be cut into {num_silos} silos: every silo needs a column")
+    return np.array_split(np.arange(num_columns), num_silos)
+
+
+def named_columns(columns: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[NDArray[np.int64]]:
+    """The columns that each silo names; columns that no silo names are left out of the federation."""
+    places = {column: index for index, column in enumerate(columns)}
+    owners: dict[str, str] = {}
+    for silo, names in groups.items():
+        if not names:
+            raise ValueError(f"silo '{silo}' has no columns")
+        for name in names:
+            if name not in places:
+                raise ValueError(f"silo '{silo}' names column '{name}', which the table does not have")
+            if name in owners:
+                raise ValueError(f"column '{name}' is in silo '{owners[name]}' and again in silo '{silo}'")
+            owners[name] = silo
+    return [np.array([places[name] for name in names]) for names in groups.values()]
+
+
+def image_strips(width: int, num_silos: int) -> list[slice]:
+    """Upright strips of an image, left to right; two are its halves.
+
+    >>> image_strips(28, 2)
+    [slice(0, 14, None), slice(14, 28, None)]
+    """
+    if not 1 <= num_silos <= width:
+        raise ValueError(f"an image {width} pixels wide cannot be cut into {num_silos} strips")
+    edges = [int(edge) for edge in np.linspace(0, width, num_silos + 1)]
+    return [slice(left, right) for left, right in zip(edges, edges[1:], strict=False)]
+
+
+def contiguous_rows(num_rows: int, sizes: Sequence[int]) -> Rows:
+    """The first ``sizes[0]`` rows to client 0, the next to client 1, and so on."""
+    return _cut(np.arange(num_rows), sizes)
+
+
+def shuffled_rows(num_rows: int, sizes: Sequence[int], rng: np.random.Generator) -> Rows:
+    """Rows dealt to the clients at random, ``sizes[k]`` to client k."""
+    return _cut(rng.permutation(num_rows), sizes)
+
+
+def dirichlet_rows(labels: NDArray[np.generic], num_clients: int, alpha: float, rng: np.random.Generator) -> Rows:
+    """Label skew: each class is spread over the clients in proportions drawn from a Dirichlet distribution.
+
+    Small ``alpha`` gives every client few classes, large ``alpha`` gives all the same mix (Hsu, Qi and Brown, 2019).
+    More than 20 different labels are taken as real numbers and grouped by their deciles.
+    """
+    if alpha <= 0:
+        raise ValueError(f"the Dirichlet concentration alpha must be positive, not {alpha}")
+    equal_sizes(len(labels), num_clients)
+    classes = labels
+    if len(np.unique(labels)) > 20:
+        classes = np.searchsorted(np.quantile(labels.astype(float), np.linspace(0.1, 0.9, 9)), labels.astype(float))
+    for _ in range(100):
+        owner = np.empty(len(labels), np.int64)
+        for label in np.unique(classes):
+            members = rng.permutation(np.flatnonzero(classes == label))
+            edges = np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))[:-1] * len(members)
+            owner[members] = np.searchsorted(edges, np.arange(len(members)), side="right")
+        if np.bincount(owner, minlength=num_clients).all():
+            return tuple(np.flatnonzero(owner == client) for client in range(num_clients))
+    raise ValueError(
+        f"a Dirichlet split with alpha = {alpha} left one of {num_clients} clients without rows 100 times: "
+        "use a larger alpha or fewer clients"
+    )
+
+
+def equal_sizes(num_rows: int, num_clients: int) -> list[int]:
+    """Shard sizes that differ by one at most."""
+    return proportional_sizes(num_rows, [1] * num_clients)
+
+
+def proportional_sizes(num_rows: int, sizes: Sequence[float]) -> list[int]:
+    """Whole shard sizes that add up to ``num_rows`` in the proportions of ``sizes``.
+
+    Sizes that add up to ``num_rows`` already are kept as they are.
+
+    >>> proportional_sizes(10, [3, 1, 1])
+    [6, 2, 2]
+    """
+    if len(sizes) < 1:
+        raise ValueError("a silo needs at least one client")
+    if len(sizes) > num_rows:
+        raise ValueError(f"{num_rows} rows cannot be spread over {len(sizes)} clients: every client needs a row")
+    for client, size in enumerate(sizes):
+        if not size > 0:
+            raise ValueError(f"client {client} would be empty: its size is {size}")
+    edges = np.round(np.cumsum(sizes) / np.sum(sizes) * num_rows).astype(int)
+    counts = np.diff(edges, prepend=0)
+    if not counts.all():
+        client = int(np.argmin(counts))
+        raise ValueError(f"client {client} would be empty: size {sizes[client]} of {sum(sizes)} is less than one row")
+    return [int(count) for count in counts]
+
+
+def _cut(order: NDArray[np.int64], sizes: Sequence[int]) -> Rows:
+    if sum(sizes) != len(order):
+        raise ValueError(f"the clients' sizes add up to {sum(sizes)}, but there are {len(order)} rows")
+    return tuple(np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1]))

@@ -1,0 +1,69 @@
+"""Where each sample of a minibatch is: which client of a silo holds it, and at which place among that client's rows."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Placement(NamedTuple):
+    """One silo's view of some minibatches, as rectangular arrays that a compiled program can take.
+
+    The first axis, R, is rounds in the simulation.
+    """
+
+    positions: NDArray[np.int32]
+    """``[R, K, E, P]``: where in the minibatch each of a client's rows stands; 0 on padding."""
+    counts: NDArray[np.int32]
+    """``[R, K, E]``: how many rows each client has."""
+    slots: NDArray[np.int32]
+    """``[R, E, B]``: client times P plus the place among the client's rows, for each sample."""
+
+
+def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) -> NDArray[np.int32]:
+    """``[R, K, E]``: how many samples of each minibatch ``ids[r, e]`` each client holds."""
+    num_rounds, num_batches, _ = ids.shape
+    cells = np.arange(num_rounds * num_batches, dtype=np.int64).reshape(num_rounds, num_batches, 1) * num_clients
+    counts = np.bincount((cells + owner[ids]).ravel(), minlength=num_rounds * num_batches * num_clients)
+    return counts.reshape(num_rounds, num_batches, num_clients).transpose(0, 2, 1).astype(np.int32)
+
+
+def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.int32], width: int) -> Placement:
+    """Lay the minibatches ``ids`` ``[R, E, B]`` out over the clients, padded to ``width`` P rows each.
+
+    Args:
+        owner: ``[M]``, which client holds each sample.
+        counts: from :func:`holders`; none may exceed ``width``.
+    """
+    num_rounds, num_clients, num_batches = counts.shape
+    batch_size = ids.shape[2]
+    # Client numbers below 65536 sort by radix, several times faster than wider ones.
+    owners = owner[ids].astype(np.uint16 if num_clients < 1 << 16 else np.int32).reshape(-1, batch_size)
+    order = np.argsort(owners, axis=1, kind="stable").astype(np.int32)
+    sizes = counts.transpose(0, 2, 1).reshape(-1)
+    start = np.cumsum(sizes) - sizes
+    place_in_cell = (np.arange(owners.size) - np.repeat(start, sizes)).astype(np.int32)
+    cell = np.repeat(np.arange(sizes.size, dtype=np.int64), sizes)
+    positions = np.zeros((sizes.size, width), np.int32)
+    positions[cell, place_in_cell] = order.ravel()
+    slots = np.empty(owners.shape, np.int32)
+    flat = (cell % num_clients * width + place_in_cell).astype(np.int32).reshape(owners.shape)
+    np.put_along_axis(slots, order, flat, axis=1)
+    by_batch = positions.reshape(num_rounds, num_batches, num_clients, width)
+    return Placement(
+        np.ascontiguousarray(by_batch.transpose(0, 2, 1, 3)), counts, slots.reshape(num_rounds, num_batches, batch_size)
+    )
+
+
+def widths(num_held: int, num_samples: int, batch_size: int) -> tuple[int, int]:
+    """Two paddings for clients of at most ``num_held`` rows: one for all but rare rounds, and one for any round.
+
+    The rows that a client has in a minibatch are hypergeometric. The first is 4.5 standard deviations above
+    their mean (with the Cornish-Fisher term for their skew), so that one compiled program serves nearly always.
+    """
+    limit = min(num_held, batch_size)
+    share = num_held / num_samples
+    left = (num_samples - batch_size) / max(num_samples - 1, 1)
+    deviation = (batch_size * share * (1 - share) * left) ** 0.5
+    usual = batch_size * share + 4.5 * deviation + 3.2 * (deviation > 0)
+    return min(limit, 4 * int(np.ceil(usual / 4))), limit

@@ -1,0 +1,89 @@
+"""Which samples a round trains on: a pure function of the seed and the round.
+
+Every party derives the same minibatches, so agreeing on them costs no message. Only the raw output of a
+counter-based generator is used: NumPy promises that stream never changes, and promises nothing of the kind for its
+``choice`` or ``shuffle``.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Minibatches = Literal["fresh", "reused", "full"]
+
+
+def num_exchanged(minibatches: Minibatches, local_steps: int) -> int:
+    """How many minibatches a round exchanges phi for: Q fresh ones, or the one that every local step uses."""
+    return local_steps if minibatches == "fresh" else 1
+
+
+def batch_ids(
+    seed: int,
+    rounds: Sequence[int],
+    *,
+    num_samples: int,
+    batch_size: int,
+    local_steps: int,
+    minibatches: Minibatches = "fresh",
+) -> NDArray[np.int32]:
+    r"""The sample ids :math:`\zeta` of the minibatches of each of ``rounds``.
+
+    Each minibatch is ``batch_size`` ids, uniform without replacement from ``range(num_samples)``; minibatches are
+    independent of each other. Paper, Algorithm 1, line 6.
+
+    Returns:
+        ``[len(rounds), E, B]`` where E is :func:`num_exchanged`; for ``"full"``, B is ``num_samples``.
+
+    >>> ids = batch_ids(0, [7], num_samples=10, batch_size=4, local_steps=2)
+    >>> ids.shape, bool((ids == batch_ids(0, [6, 7], num_samples=10, batch_size=4, local_steps=2)[1:]).all())
+    ((1, 2, 4), True)
+    """
+    if minibatches == "full":
+        everyone = np.arange(num_samples, dtype=np.int32)
+        return np.broadcast_to(everyone, (len(rounds), 1, num_samples))
+    if not 1 <= batch_size <= num_samples:
+        raise ValueError(f"batch_size must be between 1 and the {num_samples} samples, not {batch_size}")
+    count = num_exchanged(minibatches, local_steps)
+    if 4 * batch_size > num_samples:
+        keys = np.stack([_raw(seed, r, count * num_samples) for r in rounds]).reshape(-1, count, num_samples)
+        return np.argsort(keys, axis=2, kind="stable")[:, :, :batch_size].astype(np.int32)
+    # With a quarter of the samples at most, few draws collide: this many leave a shortfall next to never.
+    width = batch_size + batch_size // 4 + 32
+    ids = np.empty((len(rounds), count, batch_size), np.int32)
+    draws = np.stack([_raw(seed, r, count * width) for r in rounds]).reshape(-1, width)
+    _first_distinct((draws % np.uint64(num_samples)).astype(np.int32), ids.reshape(-1, batch_size))
+    for index in np.flatnonzero((ids < 0).any(axis=(1, 2))):
+        ids[index] = _redraw(seed, rounds[index], ids[index].shape, num_samples, 2 * width)
+    return ids
+
+
+def _raw(seed: int, round_index: int, size: int) -> NDArray[np.uint64]:
+    return np.asarray(np.random.Philox(key=np.array([seed, round_index], np.uint64)).random_raw(size))
+
+
+def _first_distinct(draws: NDArray[np.int32], out: NDArray[np.int32]) -> None:
+    """Fill each row of ``out`` with the first distinct values of that row of ``draws``; -1 where there are too few.
+
+    The first B distinct values of an independent uniform sequence are a uniform draw without replacement.
+    """
+    size = out.shape[1]
+    order = np.argsort(draws, axis=1, kind="stable")
+    ordered = np.take_along_axis(draws, order, axis=1)
+    repeated = np.zeros(draws.shape, bool)
+    np.put_along_axis(repeated, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
+    rank = np.cumsum(~repeated, axis=1)
+    enough = rank[:, -1] >= size
+    kept = ~repeated & (rank <= size) & enough[:, None]
+    out[enough] = draws[kept].reshape(-1, size)
+    out[~enough] = -1
+
+
+def _redraw(seed: int, round_index: int, shape: tuple[int, ...], num_samples: int, width: int) -> NDArray[np.int32]:
+    """A round whose draws fell short, drawn again from a longer stretch of the same stream."""
+    count, size = shape
+    ids = np.empty((count, size), np.int32)
+    draws = _raw(seed, round_index, count * width).reshape(count, width)
+    _first_distinct((draws % np.uint64(num_samples)).astype(np.int32), ids)
+    return ids if (ids >= 0).all() else _redraw(seed, round_index, shape, num_samples, 2 * width)

@@ -1,0 +1,45 @@
+"""The numbers of Algorithm 1 that a user chooses."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tdcd.algorithm import Gradient
+from tdcd.schedule import Minibatches
+
+Dtype = Literal["float32", "float64"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to train: Q, B, eta, and which variant.
+
+    Attributes:
+        local_steps: Q, gradient steps a client takes between two communications.
+        batch_size: B, samples in a global minibatch; each client works on those that it holds.
+        step_size: eta.
+        minibatches: ``"fresh"``, Q different ones a round; ``"reused"``, one for all Q steps (FedBCD, and the
+            journal version of the paper); ``"full"``, every sample at every step.
+        gradient: ``"unbiased"``, M / (n_k B) times the sum over the client's rows; ``"mean"``, their mean, as in
+            the authors' code.
+        seed: of the minibatches and of the blocks' start.
+        dtype: of all arithmetic.
+    """
+
+    local_steps: int = 10
+    batch_size: int = 128
+    step_size: float = 0.05
+    minibatches: Minibatches = "fresh"
+    gradient: Gradient = "unbiased"
+    seed: int = 0
+    dtype: Dtype = "float32"
+
+    def __post_init__(self) -> None:
+        """Refuse values that no run could use."""
+        if self.local_steps < 1:
+            raise ValueError(f"local_steps must be at least 1, not {self.local_steps}")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
+        if not 0 < self.step_size < float("inf"):
+            raise ValueError(f"step_size must be a positive number, not {self.step_size}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, not {self.seed}")

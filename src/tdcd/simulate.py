@@ -1,0 +1,287 @@
+"""The simulation engine: all clients of a silo at once, many rounds in one compiled call."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd import algorithm
+from tdcd.blocks.base import Block
+from tdcd.federation import Federation
+from tdcd.objective import Objective, Tree
+from tdcd.placement import Placement, holders, place, widths
+from tdcd.schedule import batch_ids
+from tdcd.settings import Settings
+
+ROWS_AT_ONCE = 4096
+"""Evaluation goes over the samples in chunks of this many."""
+INDEX_BYTES = 16 << 20
+"""Most bytes of minibatch positions that one call ships to the device, a silo."""
+
+
+class SiloData(NamedTuple):
+    """What the compiled program needs of one silo."""
+
+    features: Array
+    """``[M, ...]``."""
+    shares: Array
+    """``[K]``: n_k / M."""
+    held: Array
+    """``[K]``: n_k."""
+
+
+class Simulation:
+    """A federation in one process. Between rounds its whole state is the list of hub blocks.
+
+    The functions of :mod:`tdcd.algorithm` are mapped over each silo's clients; rounds run in a loop inside one
+    compiled program, whose trip count is an argument: any number of rounds gives the same bits as one at a time.
+    """
+
+    def __init__(
+        self, federation: Federation, blocks: Sequence[Block], objective: Objective, settings: Settings
+    ) -> None:
+        """Put the data on the device.
+
+        Args:
+            blocks: one a silo.
+        """
+        if len(blocks) != federation.num_silos:
+            raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
+        self.blocks, self.objective, self.settings = tuple(blocks), objective, settings
+        self.num_samples = federation.num_samples
+        self.batch_size = self.num_samples if settings.minibatches == "full" else settings.batch_size
+        if self.batch_size > self.num_samples:
+            raise ValueError(f"batch_size is {self.batch_size}, but there are only {self.num_samples} samples")
+        self._shapes = [silo.feature_shape for silo in federation.silos]
+        self._owners = [silo.owner() for silo in federation.silos]
+        self._num_clients = [silo.num_clients for silo in federation.silos]
+        self._widths = [
+            widths(max(len(rows) for rows in silo.rows), self.num_samples, self.batch_size)
+            for silo in federation.silos
+        ]
+        labels = federation.labels
+        self.num_outputs = int(labels.max()) + 1 if objective.loss == "softmax" else 1
+        with self._precision():
+            self._data = [
+                SiloData(
+                    jnp.asarray(silo.features, settings.dtype),
+                    jnp.asarray([len(rows) / self.num_samples for rows in silo.rows], settings.dtype),
+                    jnp.asarray([len(rows) for rows in silo.rows], settings.dtype),
+                )
+                for silo in federation.silos
+            ]
+            self._labels = jnp.asarray(labels, jnp.int32 if objective.loss == "softmax" else settings.dtype)
+
+    def _precision(self) -> Any:
+        return jax.enable_x64(self.settings.dtype == "float64")
+
+    def init(self) -> list[Tree]:
+        """The hub blocks before round 0, a function of the seed and the silo's index."""
+        with self._precision():
+            root = jax.random.key(self.settings.seed)
+            return [
+                jax.tree.map(
+                    lambda leaf: jnp.asarray(leaf, self.settings.dtype),
+                    block.init(jax.random.fold_in(root, index), shape, self.num_outputs),
+                )
+                for index, (block, shape) in enumerate(zip(self.blocks, self._shapes, strict=True))
+            ]
+
+    def advance(self, hub_blocks: list[Tree], first_round: int, num_rounds: int) -> list[Tree]:
+        """The hub blocks ``num_rounds`` rounds later. Returns before the device has finished."""
+        settings = self.settings
+        done = 0
+        while done < num_rounds:
+            todo = range(first_round + done, first_round + min(num_rounds, done + self.rounds_per_call))
+            ids = batch_ids(
+                settings.seed,
+                todo,
+                num_samples=self.num_samples,
+                batch_size=self.batch_size,
+                local_steps=settings.local_steps,
+                minibatches=settings.minibatches,
+            )
+            counts = [holders(ids, owner, k) for owner, k in zip(self._owners, self._num_clients, strict=True)]
+            fits = np.all(
+                [c.max(axis=(1, 2)) <= usual for c, (usual, _) in zip(counts, self._widths, strict=True)], axis=0
+            )
+            # Which padding a round runs with depends on that round alone, so that no split into calls shows.
+            same = len(todo) if (fits == fits[0]).all() else int(np.argmin(fits == fits[0]))
+            hub_blocks = self._call(hub_blocks, ids[:same], [c[:same] for c in counts], bool(fits[0]))
+            done += same
+        return hub_blocks
+
+    @property
+    def rounds_per_call(self) -> int:
+        """The most rounds that one compiled call may do."""
+        exchanged = self.settings.local_steps if self.settings.minibatches == "fresh" else 1
+        cells = max(k * usual for k, (usual, _) in zip(self._num_clients, self._widths, strict=True))
+        return int(np.clip(INDEX_BYTES // (4 * cells * exchanged), 1, 64))
+
+    def _call(
+        self, hub_blocks: list[Tree], ids: NDArray[np.int32], counts: list[NDArray[np.int32]], usual: bool
+    ) -> list[Tree]:
+        num_rounds, capacity = len(ids), self.rounds_per_call
+        placements: dict[int, Placement] = {}
+        for index, (owner, count, pair) in enumerate(zip(self._owners, counts, self._widths, strict=True)):
+            twin = next((i for i in placements if np.array_equal(self._owners[i], owner)), None)
+            placement = place(ids, owner, count, pair[0 if usual else 1]) if twin is None else placements[twin]
+            placements[index] = placement
+        with self._precision():
+            return _rounds(
+                hub_blocks,
+                self._data,
+                self._labels,
+                _padded(ids, capacity),
+                [Placement(*(_padded(part, capacity) for part in placements[i])) for i in range(len(counts))],
+                num_rounds,
+                jnp.asarray(self.settings.step_size, self.settings.dtype),
+                blocks=self.blocks,
+                objective=self.objective,
+                gradient=self.settings.gradient,
+                steps=self.settings.local_steps,
+            )
+
+    def evaluate(
+        self, hub_blocks: list[Tree], features: Sequence[NDArray[Any]] | None = None, labels: Any = None
+    ) -> tuple[float, NDArray[Any]]:
+        """The global model's objective and its scores ``[rows, C]``, over the training samples or over others."""
+        with self._precision():
+            held = [data.features for data in self._data]
+            if features is not None:
+                held = [jnp.asarray(part, self.settings.dtype) for part in features]
+            targets = self._labels if labels is None else jnp.asarray(labels, self._labels.dtype)
+            total = len(targets)
+            rows = min(ROWS_AT_ONCE, total)
+            scores, losses = [], 0.0
+            for start in range(0, total, rows):
+                # The last chunk starts early enough to be whole, and skips what was counted.
+                begin = min(start, total - rows)
+                chunk, loss = _scores(
+                    hub_blocks, held, targets, begin, rows=rows, blocks=self.blocks, objective=self.objective
+                )
+                scores.append(np.asarray(chunk)[start - begin :])
+                losses += float(np.sum(np.asarray(loss)[start - begin :], dtype=np.float64))
+            penalty = sum(float(self.objective.penalty(block)) for block in hub_blocks)
+        return losses / total + penalty, np.concatenate(scores)
+
+
+def _padded(part: NDArray[np.int32], capacity: int) -> NDArray[np.int32]:
+    """Room for ``capacity`` rounds, so that a shorter call runs the same program."""
+    if len(part) == capacity:
+        return part
+    room = np.zeros((capacity, *part.shape[1:]), part.dtype)
+    room[: len(part)] = part
+    return room
+
+
+@partial(jax.jit, static_argnames=("blocks", "objective", "gradient", "steps"))
+def _rounds(
+    hub_blocks: list[Tree],
+    silos: list[SiloData],
+    labels: Array,
+    ids: Array,
+    placements: list[Placement],
+    num_rounds: Array,
+    step_size: Array,
+    *,
+    blocks: tuple[Block, ...],
+    objective: Objective,
+    gradient: algorithm.Gradient,
+    steps: int,
+) -> list[Tree]:
+    """Rounds 0 .. ``num_rounds`` - 1 of ``ids`` ``[R, E, B]`` and ``placements``, one after another."""
+
+    def body(index: Array, hub_blocks: list[Tree]) -> list[Tree]:
+        now = [Placement(*(part[index] for part in placement)) for placement in placements]
+        return one_round(
+            hub_blocks,
+            silos,
+            labels,
+            ids[index],
+            now,
+            step_size,
+            blocks=blocks,
+            objective=objective,
+            gradient=gradient,
+            steps=steps,
+        )
+
+    return jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
+
+
+def one_round(
+    hub_blocks: list[Tree],
+    silos: list[SiloData],
+    labels: Array,
+    ids: Array,
+    placements: list[Placement],
+    step_size: Array,
+    *,
+    blocks: tuple[Block, ...],
+    objective: Objective,
+    gradient: algorithm.Gradient,
+    steps: int,
+) -> list[Tree]:
+    """One communication round of Algorithm 1 for all silos, from hub blocks to hub blocks."""
+    # Every client's rows of the minibatches, [K, E, P, ...].
+    rows = [jax.vmap(lambda positions: jnp.take_along_axis(ids, positions, axis=1))(p.positions) for p in placements]
+    features = [silo.features[sample] for silo, sample in zip(silos, rows, strict=True)]
+    phis = [
+        algorithm.stack(jax.vmap(partial(algorithm.phi, block, apply=model.phi))(feature), placement.slots)
+        for model, block, feature, placement in zip(blocks, hub_blocks, features, placements, strict=True)
+    ]
+    updated = []
+    for index, (model, silo, placement) in enumerate(zip(blocks, silos, placements, strict=True)):
+        phi_others = algorithm.sum_others(phis, index)
+        weights = jax.vmap(
+            partial(
+                algorithm.row_weights,
+                num_rows=placement.positions.shape[2],
+                gradient=gradient,
+                num_samples=len(labels),
+                batch_size=ids.shape[1],
+            )
+        )(placement.counts, held=silo.held)
+        client_blocks = jax.vmap(
+            partial(
+                algorithm.local_steps,
+                hub_blocks[index],
+                apply=model.phi,
+                objective=objective,
+                step_size=step_size,
+                steps=steps,
+            )
+        )(
+            features[index],
+            labels[rows[index]],
+            jax.vmap(partial(algorithm.project, phi_others))(placement.positions),
+            weights.astype(phi_others.dtype),
+        )
+        updated.append(algorithm.average(client_blocks, silo.shares))
+    return updated
+
+
+@partial(jax.jit, static_argnames=("rows", "blocks", "objective"))
+def _scores(
+    hub_blocks: list[Tree],
+    features: list[Array],
+    labels: Array,
+    begin: Array,
+    *,
+    rows: int,
+    blocks: tuple[Block, ...],
+    objective: Objective,
+) -> tuple[Array, Array]:
+    """The summed phi of all silos and the losses, for ``rows`` samples from ``begin`` on."""
+    phis = [
+        model.phi(block, jax.lax.dynamic_slice_in_dim(part, begin, rows))
+        for model, block, part in zip(blocks, hub_blocks, features, strict=True)
+    ]
+    scores = sum(phis[1:], start=phis[0])
+    return scores, objective.losses(scores, jax.lax.dynamic_slice_in_dim(labels, begin, rows))
