@@ -1,6 +1,6 @@
 r"""Tiered Decentralized Coordinate Descent: Algorithm 1 of the paper, as pure functions.
 
-The paper is Das and Patterson, "Multi-tier federated learning for vertically partitioned data" (ICASSP 2021). A round is
+The paper: Das and Patterson, "Multi-tier federated learning for vertically partitioned data", ICASSP 2021. One round:
 
 1. :func:`average`       every hub averages its clients' blocks;                                  lines 5 and 8
 2. ``schedule.batch_ids`` everyone derives the round's minibatches from (seed, round);                   line 6
@@ -44,7 +44,7 @@ def average(client_blocks: Tree, shares: Array) -> Tree:
 def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
     r"""One client's contribution to its rows' scores, with the fresh hub block.
 
-    .. math:: \Phi_{k,j}^{\zeta} = \{\Phi_{(j)}^{(p)} : p \in \zeta\}, \quad \Phi_{(j)}^{(p)} = X_{(j)}^{(p)} \theta_{(j)}
+    .. math:: \Phi_{k,j}^{\zeta} = \{X_{(j)}^{(p)} \tilde\theta_{(j)} : p \in \zeta\}
 
     Args:
         features: ``[E, P, ...]``, the client's rows in each minibatch.
@@ -56,7 +56,8 @@ def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
     if features.size <= _FEATURES_AT_ONCE:
         flat = apply(block, features.reshape(num_batches * num_rows, *features.shape[2:]))
         return flat.reshape(num_batches, num_rows, -1)
-    return jax.lax.map(lambda rows: apply(block, rows), features)
+    by_batch: Array = jax.lax.map(lambda rows: apply(block, rows), features)
+    return by_batch
 
 
 _FEATURES_AT_ONCE = 1 << 18
@@ -103,7 +104,9 @@ def project(phi_others: Array, positions: Array) -> Array:
     return jnp.take_along_axis(phi_others, positions[..., None], axis=1)
 
 
-def row_weights(counts: Array, num_rows: int, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array) -> Array:
+def row_weights(
+    counts: Array, num_rows: int, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array
+) -> Array:
     r"""What a client multiplies each row's loss by: its rule for turning rows into a gradient.
 
     ``"unbiased"`` is :math:`M / (n_k B)`, so that the hub's average is the centralised minibatch gradient for every

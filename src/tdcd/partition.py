@@ -4,6 +4,7 @@ A row split is one sorted array of row numbers a client. Random generators are a
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -49,7 +50,7 @@ def image_strips(width: int, num_silos: int) -> list[slice]:
     if not 1 <= num_silos <= width:
         raise ValueError(f"an image {width} pixels wide cannot be cut into {num_silos} strips")
     edges = [int(edge) for edge in np.linspace(0, width, num_silos + 1)]
-    return [slice(left, right) for left, right in zip(edges, edges[1:], strict=False)]
+    return [slice(left, right) for left, right in pairwise(edges)]
 
 
 def contiguous_rows(num_rows: int, sizes: Sequence[int]) -> Rows:

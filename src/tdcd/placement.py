@@ -1,6 +1,7 @@
 """Where each sample of a minibatch is: which client of a silo holds it, and at which place among that client's rows."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,14 +10,14 @@ from numpy.typing import NDArray
 class Placement(NamedTuple):
     """One silo's view of some minibatches, as rectangular arrays that a compiled program can take.
 
-    The first axis, R, is rounds in the simulation.
+    NumPy arrays on the host, traced ones inside a compiled program. The first axis, R, is rounds in the simulation.
     """
 
-    positions: NDArray[np.int32]
+    positions: Any
     """``[R, K, E, P]``: where in the minibatch each of a client's rows stands; 0 on padding."""
-    counts: NDArray[np.int32]
+    counts: Any
     """``[R, K, E]``: how many rows each client has."""
-    slots: NDArray[np.int32]
+    slots: Any
     """``[R, E, B]``: client times P plus the place among the client's rows, for each sample."""
 
 
@@ -55,15 +56,40 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
     )
 
 
-def widths(num_held: int, num_samples: int, batch_size: int) -> tuple[int, int]:
-    """Two paddings for clients of at most ``num_held`` rows: one for all but rare rounds, and one for any round.
+def usual_width(num_held: int, num_samples: int, batch_size: int) -> int:
+    """A padding P that a client of ``num_held`` rows hardly ever needs to exceed.
 
-    The rows that a client has in a minibatch are hypergeometric. The first is 4.5 standard deviations above
-    their mean (with the Cornish-Fisher term for their skew), so that one compiled program serves nearly always.
+    The rows that it has in a minibatch are hypergeometric; this is 4.5 standard deviations above their mean (with
+    the Cornish-Fisher term for their skew), so that one compiled program serves nearly every round.
     """
-    limit = min(num_held, batch_size)
     share = num_held / num_samples
     left = (num_samples - batch_size) / max(num_samples - 1, 1)
-    deviation = (batch_size * share * (1 - share) * left) ** 0.5
+    deviation = math.sqrt(batch_size * share * (1 - share) * left)
     usual = batch_size * share + 4.5 * deviation + 3.2 * (deviation > 0)
-    return min(limit, 4 * int(np.ceil(usual / 4))), limit
+    return min(num_held, batch_size, 4 * math.ceil(usual / 4))
+
+
+class Placer:
+    """Lays minibatches out over one silo's clients, with paddings that rarely change."""
+
+    def __init__(self, owner: NDArray[np.int32], batch_size: int) -> None:
+        """Take ``[M]`` ``owner``, which client holds each sample, and B."""
+        held = np.bincount(owner)
+        self.owner, self.num_clients = owner, len(held)
+        self.usual = usual_width(int(held.max()), len(owner), batch_size)
+        self._limit = min(int(held.max()), batch_size)
+
+    def count(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """:func:`holders` of these minibatches."""
+        return holders(ids, self.owner, self.num_clients)
+
+    def widths(self, counts: NDArray[np.int32]) -> NDArray[np.int64]:
+        """``[R]``: the padding of each round, which depends on that round's minibatches alone."""
+        most = counts.max(axis=(1, 2))
+        step = max(4, self.usual // 4)
+        excess = -(-np.maximum(most - self.usual, 0) // step)
+        return np.asarray(np.minimum(self.usual + step * excess, self._limit))
+
+    def place(self, ids: NDArray[np.int32], counts: NDArray[np.int32], width: int) -> Placement:
+        """:func:`place` these minibatches."""
+        return place(ids, self.owner, counts, width)

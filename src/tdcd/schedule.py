@@ -54,7 +54,7 @@ def batch_ids(
     ids = np.empty((len(rounds), count, batch_size), np.int32)
     draws = np.stack([_raw(seed, r, count * width) for r in rounds]).reshape(-1, width)
     _first_distinct((draws % np.uint64(num_samples)).astype(np.int32), ids.reshape(-1, batch_size))
-    for index in np.flatnonzero((ids < 0).any(axis=(1, 2))):
+    for index in map(int, np.flatnonzero((ids < 0).any(axis=(1, 2)))):
         ids[index] = _redraw(seed, rounds[index], ids[index].shape, num_samples, 2 * width)
     return ids
 

@@ -14,8 +14,8 @@ from tdcd import algorithm
 from tdcd.blocks.base import Block
 from tdcd.federation import Federation
 from tdcd.objective import Objective, Tree
-from tdcd.placement import Placement, holders, place, widths
-from tdcd.schedule import batch_ids
+from tdcd.placement import Placement, Placer
+from tdcd.schedule import batch_ids, num_exchanged
 from tdcd.settings import Settings
 
 ROWS_AT_ONCE = 4096
@@ -58,12 +58,10 @@ class Simulation:
         if self.batch_size > self.num_samples:
             raise ValueError(f"batch_size is {self.batch_size}, but there are only {self.num_samples} samples")
         self._shapes = [silo.feature_shape for silo in federation.silos]
-        self._owners = [silo.owner() for silo in federation.silos]
-        self._num_clients = [silo.num_clients for silo in federation.silos]
-        self._widths = [
-            widths(max(len(rows) for rows in silo.rows), self.num_samples, self.batch_size)
-            for silo in federation.silos
-        ]
+        owners = [silo.owner() for silo in federation.silos]
+        self._placers = [Placer(owner, self.batch_size) for owner in owners]
+        # Silos that split the rows alike share their placements.
+        self._twins = [next(i for i, o in enumerate(owners) if np.array_equal(o, owner)) for owner in owners]
         labels = federation.labels
         self.num_outputs = int(labels.max()) + 1 if objective.loss == "softmax" else 1
         with self._precision():
@@ -94,58 +92,54 @@ class Simulation:
 
     def advance(self, hub_blocks: list[Tree], first_round: int, num_rounds: int) -> list[Tree]:
         """The hub blocks ``num_rounds`` rounds later. Returns before the device has finished."""
-        settings = self.settings
-        done = 0
-        while done < num_rounds:
-            todo = range(first_round + done, first_round + min(num_rounds, done + self.rounds_per_call))
+        settings, last_round = self.settings, first_round + num_rounds
+        while first_round < last_round:
             ids = batch_ids(
                 settings.seed,
-                todo,
+                range(first_round, min(last_round, first_round + self.rounds_per_call)),
                 num_samples=self.num_samples,
                 batch_size=self.batch_size,
                 local_steps=settings.local_steps,
                 minibatches=settings.minibatches,
             )
-            counts = [holders(ids, owner, k) for owner, k in zip(self._owners, self._num_clients, strict=True)]
-            fits = np.all(
-                [c.max(axis=(1, 2)) <= usual for c, (usual, _) in zip(counts, self._widths, strict=True)], axis=0
-            )
-            # Which padding a round runs with depends on that round alone, so that no split into calls shows.
-            same = len(todo) if (fits == fits[0]).all() else int(np.argmin(fits == fits[0]))
-            hub_blocks = self._call(hub_blocks, ids[:same], [c[:same] for c in counts], bool(fits[0]))
-            done += same
+            counts = [placer.count(ids) for placer in self._placers]
+            widths = np.stack([p.widths(count) for p, count in zip(self._placers, counts, strict=True)], axis=1)
+            # Rounds that need another padding run in a call of their own: how rounds are grouped never shows.
+            same = (widths == widths[0]).all(axis=1)
+            done = len(ids) if same.all() else int(np.argmin(same))
+            placements: list[Placement] = []
+            for index, twin in enumerate(self._twins):
+                placer, count = self._placers[index], counts[index][:done]
+                placed = placements[twin] if twin < index else placer.place(ids[:done], count, int(widths[0, index]))
+                placements.append(placed)
+            hub_blocks = self._call(hub_blocks, ids[:done], placements)
+            first_round += done
         return hub_blocks
 
     @property
     def rounds_per_call(self) -> int:
-        """The most rounds that one compiled call may do."""
-        exchanged = self.settings.local_steps if self.settings.minibatches == "fresh" else 1
-        cells = max(k * usual for k, (usual, _) in zip(self._num_clients, self._widths, strict=True))
+        """The most rounds that one compiled call does."""
+        exchanged = num_exchanged(self.settings.minibatches, self.settings.local_steps)
+        cells = max(placer.num_clients * placer.usual for placer in self._placers)
         return int(np.clip(INDEX_BYTES // (4 * cells * exchanged), 1, 64))
 
-    def _call(
-        self, hub_blocks: list[Tree], ids: NDArray[np.int32], counts: list[NDArray[np.int32]], usual: bool
-    ) -> list[Tree]:
-        num_rounds, capacity = len(ids), self.rounds_per_call
-        placements: dict[int, Placement] = {}
-        for index, (owner, count, pair) in enumerate(zip(self._owners, counts, self._widths, strict=True)):
-            twin = next((i for i in placements if np.array_equal(self._owners[i], owner)), None)
-            placement = place(ids, owner, count, pair[0 if usual else 1]) if twin is None else placements[twin]
-            placements[index] = placement
+    def _call(self, hub_blocks: list[Tree], ids: NDArray[np.int32], placements: list[Placement]) -> list[Tree]:
+        room = self.rounds_per_call
         with self._precision():
-            return _rounds(
+            advanced: list[Tree] = _rounds(
                 hub_blocks,
                 self._data,
                 self._labels,
-                _padded(ids, capacity),
-                [Placement(*(_padded(part, capacity) for part in placements[i])) for i in range(len(counts))],
-                num_rounds,
+                _padded(ids, room),
+                [Placement(*(_padded(part, room) for part in placement)) for placement in placements],
+                len(ids),
                 jnp.asarray(self.settings.step_size, self.settings.dtype),
                 blocks=self.blocks,
                 objective=self.objective,
                 gradient=self.settings.gradient,
                 steps=self.settings.local_steps,
             )
+        return advanced
 
     def evaluate(
         self, hub_blocks: list[Tree], features: Sequence[NDArray[Any]] | None = None, labels: Any = None
@@ -212,7 +206,8 @@ def _rounds(
             steps=steps,
         )
 
-    return jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
+    advanced: list[Tree] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
+    return advanced
 
 
 def one_round(

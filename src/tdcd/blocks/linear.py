@@ -19,4 +19,5 @@ class Linear:
 
     def phi(self, block: Tree, features: Array) -> Array:
         """X theta; images are flattened."""
-        return features.reshape(features.shape[0], -1) @ block["weight"]
+        scores: Array = features.reshape(features.shape[0], -1) @ block["weight"]
+        return scores

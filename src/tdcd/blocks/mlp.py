@@ -38,4 +38,5 @@ class Mlp:
         rows = features.reshape(features.shape[0], -1)
         for layer in block["hidden"]:
             rows = jax.nn.relu(rows @ layer["weight"] + layer["bias"])
-        return rows @ block["slice"]
+        scores: Array = rows @ block["slice"]
+        return scores

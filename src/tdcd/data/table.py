@@ -23,11 +23,15 @@ class Table:
     """One name a feature; empty for images."""
     label_scale: float = 1.0
     """What one unit of the labels is in the data's own units."""
+    held_out: NDArray[np.bool_] | None = None
+    """``[n]``: the samples that the source itself keeps for testing, where it does."""
 
     def __post_init__(self) -> None:
         """Refuse shapes and values that no model could train on."""
         if len(self.features) != len(self.labels):
             raise ValueError(f"table '{self.name}' has {len(self.features)} rows and {len(self.labels)} labels")
+        if not len(self.labels):
+            raise ValueError(f"table '{self.name}' has no rows")
         if self.columns and len(self.columns) != self.features.shape[1]:
             raise ValueError(
                 f"table '{self.name}' has {self.features.shape[1]} columns and {len(self.columns)} column names"
@@ -36,6 +40,10 @@ class Table:
             row, column = np.argwhere(~np.isfinite(self.features))[0][:2]
             name = self.columns[column] if self.columns else str(column)
             raise ValueError(f"table '{self.name}': column '{name}' of row {row} is not a finite number")
+        fit, wanted = _fitting(self.labels, self.task)
+        if not fit.all():
+            row = int(np.argmin(fit))
+            raise ValueError(f"table '{self.name}': the label of row {row} is {self.labels[row]}, not {wanted}")
 
     @property
     def is_images(self) -> bool:
@@ -47,19 +55,37 @@ class Table:
         """C for classes, 1 for scores."""
         return int(self.labels.max()) + 1 if self.task == "multiclass" else 1
 
-    def take(self, rows: NDArray[np.int64]) -> Self:
+    def take(self, rows: NDArray[Any]) -> Self:
         """The samples at ``rows``."""
-        return replace(self, features=self.features[rows], labels=self.labels[rows])
+        held_out = None if self.held_out is None else self.held_out[rows]
+        return replace(self, features=self.features[rows], labels=self.labels[rows], held_out=held_out)
 
-    def split(self, holdout: float, seed: int) -> tuple[Self, Self | None]:
-        """Training samples and a held-out fraction of them, drawn at random; no second table for a fraction of 0."""
+    def split(self, holdout: float = 0.0, seed: int = 0) -> tuple[Self, Self | None]:
+        """Training samples and held-out ones, each in the table's order; no second table if none are held out.
+
+        A table with ``held_out`` samples of its own (MNIST) is split there, whatever the arguments. Of any other, the
+        fraction ``holdout`` is drawn at random.
+        """
         if not 0 <= holdout < 1:
             raise ValueError(f"the held-out fraction must be at least 0 and below 1, not {holdout}")
-        held_out = round(holdout * len(self.labels))
-        if not held_out:
-            return self, None
-        order = np.random.default_rng(seed).permutation(len(self.labels))
-        return self.take(np.sort(order[held_out:])), self.take(np.sort(order[:held_out]))
+        total = len(self.labels)
+        held_out = self.held_out
+        if held_out is None:
+            held_out = np.zeros(total, np.bool_)
+            held_out[np.random.default_rng(seed).permutation(total)[: round(holdout * total)]] = True
+        if held_out.all():
+            raise ValueError(f"table '{self.name}': all of its {total} rows are held out, none are left for training")
+        whole = replace(self, held_out=None)
+        return (whole.take(~held_out), whole.take(held_out)) if held_out.any() else (whole, None)
+
+
+def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:
+    """``[n]``: which labels fit the task, and what fitting ones are, in words."""
+    if task == "regression":
+        return np.isfinite(labels), "a finite number"
+    if task == "binary":
+        return (labels == 0) | (labels == 1), "0 or 1"
+    return (labels >= 0) & (labels == np.floor(labels)), "a class number 0, 1, ..."
 
 
 def standardize(train: Table, test: Table | None = None) -> tuple[Table, Table | None]:

@@ -1,0 +1,47 @@
+# make demo   set up and train the demo federation
+# make test   run every test
+# make lint   ruff and mypy
+# make bench  ratios against the usual per-client loop (installs torch)
+
+PYTHON ?= python3
+VENV := .venv
+# What the tests need besides the package; EXTRAS=dev,torch runs the PyTorch bridge's tests too.
+EXTRAS ?= dev
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/installed
+	$(BIN)/tdcd run
+
+test: $(VENV)/installed-$(EXTRAS)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/installed-$(EXTRAS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed-$(EXTRAS)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/installed-dev,torch
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing tdcd and its pinned dependencies into $(VENV) (half a minute or so)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/installed-%: $(VENV)/installed
+	@echo "Installing the extras $* into $(VENV)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	@touch $@

@@ -1,0 +1,133 @@
+"""The command line: parse, call, print."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from tdcd.config import ConfigError, check_config, override, read_config
+from tdcd.console import Watch, show_result
+from tdcd.data import DataUnavailable
+from tdcd.report import write_report
+from tdcd.run import resume as resume_run
+from tdcd.run import run as run_config
+from tdcd.train import Result
+
+app = typer.Typer(
+    help="Train one model over data that is split by columns between organisations and by rows inside each.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+screen = Console()
+errors = Console(stderr=True)
+
+EXIT_INPUT = 2
+EXIT_DIVERGED = 3
+EXIT_INTERRUPTED = 130
+
+
+@app.callback()
+def top() -> None:
+    """Train one model over data that is split by columns between organisations and by rows inside each."""
+
+
+@app.command()
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML configuration; without one, the demo.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder to write [default: the next free runs/NAME-N].")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+) -> None:
+    """Simulate a federation: train, evaluate, write a run folder and its report.
+
+    Without a CONFIG this is the demo: the digits data, each image cut into two halves that two silos hold, with five
+    clients in each silo. `tdcd run --set train.local_steps=1` shows what fewer local steps cost.
+
+    Ctrl-C ends after the current round and leaves a folder that `tdcd run --resume DIR` continues, bit for bit.
+
+    Exit status: 0 finished, 2 bad input, 3 the loss diverged, 130 interrupted.
+    """
+    assignments = settings or []
+    with _reported(), _interruptible() as watch:
+        if resume is not None:
+            if config is not None or out is not None:
+                raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
+            result = resume_run(resume, assignments, observe=watch.observe, should_stop=watch.should_stop)
+        else:
+            keys = override(read_config(config) if config else {}, assignments)
+            checked = check_config(keys, str(config or "the configuration"))
+            folder = out or _next_folder(checked.data.source)
+            result = run_config(checked, folder, observe=watch.observe, should_stop=watch.should_stop)
+    _finish(result)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")]) -> None:
+    """Write DIR/report.html: one self-contained page with curves, the federation and the settings."""
+    with _reported():
+        screen.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False)
+
+
+def _finish(result: Result) -> None:
+    assert result.folder is not None
+    page = write_report(result.folder)
+    show_result(screen, result, page)
+    if result.status == "diverged":
+        raise typer.Exit(EXIT_DIVERGED)
+    if result.status == "interrupted":
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _next_folder(name: str) -> Path:
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Bad input ends with its sentence and status 2, not with a traceback."""
+    try:
+        yield
+    except (ConfigError, DataUnavailable, FileNotFoundError, FileExistsError, ValueError) as error:
+        errors.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
+        raise typer.Exit(EXIT_INPUT) from None
+
+
+@contextmanager
+def _interruptible() -> Iterator[Watch]:
+    """A progress display; the first Ctrl-C (or SIGTERM) asks it to stop, the second stops at once."""
+    watch = Watch(screen)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        watch.stop()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with watch:
+            yield watch
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main() -> None:
+    """The ``tdcd`` command."""
+    sys.exit(app())

@@ -1,0 +1,253 @@
+"""The TOML configuration: its schema, and errors that name the key, the value and what is allowed."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tdcd.algorithm import Gradient
+from tdcd.data import SOURCES
+from tdcd.objective import Loss
+from tdcd.partition import RowRule
+from tdcd.schedule import Minibatches
+from tdcd.settings import Dtype
+
+Positive = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
+BlockName = Literal["linear", "mlp"]
+
+
+class ConfigError(ValueError):
+    """Everything that is wrong with a configuration, one line each."""
+
+    def __init__(self, problems: Sequence[str], where: str = "the configuration") -> None:
+        """Join ``problems`` under a heading that names ``where`` they are."""
+        self.problems = list(problems)
+        count = f"{len(self.problems)} problem" + ("s" if len(self.problems) > 1 else "")
+        super().__init__(f"{where} has {count}:\n" + "\n".join(f"  {problem}" for problem in self.problems))
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class DataSection(_Section):
+    """Which samples to train on."""
+
+    source: str = "digits"
+    """One of the names in ``tdcd.data.SOURCES``."""
+    standardize: bool = True
+    """Features, and the labels of a regression, to mean 0 and variance 1."""
+    rows: Positive | None = None
+    """How many samples to draw; all by default."""
+    folder: str | None = None
+    """Where downloaded data is kept; by default the environment variable TDCD_DATA, or a cache in the home."""
+
+
+class SiloSection(_Section):
+    """A silo by its columns' names."""
+
+    name: Name
+    columns: Annotated[list[str], Field(min_length=1)]
+
+
+class FederationSection(_Section):
+    """Who holds which columns and rows."""
+
+    silos: Positive | Annotated[list[SiloSection], Field(min_length=1)] = 2
+    clients: Positive | Annotated[list[Positive], Field(min_length=1)] = 5
+    rows: RowRule = "shuffled"
+    sizes: list[PositiveFloat] | list[list[PositiveFloat]] | None = None
+    """Relative shard sizes, one a client, or one such list a silo."""
+    alpha: PositiveFloat = 1.0
+    """Concentration of a Dirichlet split: the smaller, the more the clients' labels differ."""
+    aligned: bool = False
+    strips: bool | None = None
+    """Cut images into upright strips (the default for images) rather than into runs of pixels."""
+    bias: bool | None = None
+    """Give the first silo a column of ones; by default for linear blocks."""
+
+
+class ModelSection(_Section):
+    """What each silo trains."""
+
+    block: BlockName | Annotated[list[BlockName], Field(min_length=1)] = "mlp"
+    """One for all silos, or one each."""
+    hidden: list[Positive] = [32]
+    """Widths of an mlp's hidden layers."""
+    loss: Loss | None = None
+    """By default the one that fits the labels."""
+    l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class TrainSection(_Section):
+    """Algorithm 1."""
+
+    rounds: Annotated[int, Field(ge=0)] = 200
+    local_steps: Positive = 10
+    batch_size: Positive = 128
+    step_size: PositiveFloat = 0.05
+    minibatches: Minibatches = "fresh"
+    gradient: Gradient = "unbiased"
+
+
+class EvaluateSection(_Section):
+    """When and on what the global model is measured."""
+
+    every: Positive = 5
+    holdout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """The fraction of samples that nobody trains on."""
+
+
+class Config(_Section):
+    """A whole configuration. Every key has a default; the defaults are the demo."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    dtype: Dtype = "float32"
+    data: DataSection = DataSection()
+    federation: FederationSection = FederationSection()
+    model: ModelSection = ModelSection()
+    train: TrainSection = TrainSection()
+    evaluate: EvaluateSection = EvaluateSection()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The keys of a TOML file, not yet checked."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError([f"there is no such file: {path}"]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"not valid TOML: {error}"], str(path)) from None
+
+
+def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> Config:
+    """The configuration that ``keys`` describe, or all that is wrong with them at once.
+
+    >>> check_config({"train": {"rouns": 5, "step_size": -1.0}})
+    Traceback (most recent call last):
+    tdcd.config.ConfigError: the configuration has 2 problems:
+      train.step_size = -1.0: must be greater than 0
+      train.rouns: there is no such key; did you mean 'rounds'?
+    """
+    problems: list[str] = []
+    config = Config()
+    try:
+        config = Config.model_validate(dict(keys))
+    except ValidationError as error:
+        problems += _problems(error, keys)
+    source = keys.get("data", {}).get("source") if isinstance(keys.get("data"), Mapping) else None
+    if isinstance(source, str) and source not in SOURCES:
+        problems.append(f"data.source = {source!r}: must be one of {_listed(SOURCES)}")
+    problems += _cross_checks(config)
+    if problems:
+        raise ConfigError(problems, where)
+    return config
+
+
+def override(keys: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """``keys`` with ``section.key=value`` assignments on top; a value that is not TOML is taken as a string.
+
+    >>> override({}, ["train.rounds=5", "data.source=digits"])
+    {'train': {'rounds': 5}, 'data': {'source': 'digits'}}
+    """
+    merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in keys.items()}
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        *sections, key = path.strip().split(".")
+        if not equals or not key or len(sections) > 1:
+            raise ConfigError([f"--set {assignment}: write section.key=value, for example train.rounds=50"])
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        target = merged
+        for section in sections:
+            if not isinstance(merged.setdefault(section, {}), dict):
+                raise ConfigError([f"--set {assignment}: '{section}' is not a section"])
+            target = merged[section]
+        target[key] = value
+    return merged
+
+
+def _cross_checks(config: Config) -> list[str]:
+    """What is wrong between keys that are right by themselves."""
+    federation, problems = config.federation, []
+    num_silos = federation.silos if isinstance(federation.silos, int) else len(federation.silos)
+    for key, value in (("federation.clients", federation.clients), ("model.block", config.model.block)):
+        if isinstance(value, list) and len(value) != num_silos:
+            problems.append(f"{key} = {value}: has {len(value)} entries, but there are {num_silos} silos")
+    if not isinstance(federation.silos, int):
+        names = [silo.name for silo in federation.silos]
+        problems += [f"federation.silos: two silos are called '{n}'" for n in sorted(set(names)) if names.count(n) > 1]
+    if federation.sizes is not None and federation.rows == "dirichlet":
+        problems.append("federation.sizes: rows = 'dirichlet' draws the shard sizes itself; leave sizes out")
+    return problems
+
+
+def _problems(error: ValidationError, keys: Mapping[str, Any]) -> list[str]:
+    """One line per key that is wrong; the alternatives of a union are joined."""
+    found: dict[str, list[str]] = {}
+    for item in error.errors():
+        path, model = _locate(item["loc"])
+        name = ".".join(str(part) for part in path)
+        if item["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(path[-1]), list(model.model_fields), n=1)
+            message = "there is no such key" + (f"; did you mean '{near[0]}'?" if near else f"; {_choices(model)}")
+            found.setdefault(name, []).append(message)
+            continue
+        if item["type"] == "missing":
+            found.setdefault(name, []).append("is missing")
+            continue
+        message = item["msg"].replace("Input should be", "must be").replace("a valid ", "a ")
+        found.setdefault(f"{name} = {_value(keys, path)!r}", []).append(message)
+    return [f"{name}: {' or '.join(dict.fromkeys(messages))}" for name, messages in found.items()]
+
+
+def _locate(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]]:
+    """The user's key path of a pydantic location, without the names of union members, and the section it is in."""
+    path: list[int | str] = []
+    model: type[BaseModel] = Config
+    sections = (SiloSection,)
+    for part in loc:
+        if isinstance(part, int):
+            path.append(part)
+            continue
+        if part in model.model_fields:
+            path.append(part)
+            annotation = model.model_fields[part].annotation
+            inner = [kind for kind in (annotation, *get_args(annotation)) if _is_model(kind)]
+            model = inner[0] if inner else model
+            continue
+        if part in [section.__name__ for section in sections] or "[" in part or part in ("int", "str", "float"):
+            model = SiloSection if "SiloSection" in part else model
+            continue
+        if not part.startswith(("constrained", "function", "literal")):
+            path.append(part)
+    return path, model
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _value(keys: Any, path: Sequence[int | str]) -> Any:
+    for part in path:
+        try:
+            keys = keys[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return keys
+
+
+def _choices(model: type[BaseModel]) -> str:
+    return "the keys here are " + ", ".join(model.model_fields)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,7 @@
+"""Data: tables of samples, and the sources they come from."""
+
+from tdcd.data.folder import DataUnavailable, data_folder
+from tdcd.data.sources import SOURCES, load
+from tdcd.data.table import Table, standardize
+
+__all__ = ["SOURCES", "DataUnavailable", "Table", "data_folder", "load", "standardize"]

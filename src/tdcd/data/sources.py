@@ -1,0 +1,76 @@
+"""The data sources, by name."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tdcd.data.folder import data_folder
+from tdcd.data.mnist import mnist
+from tdcd.data.superconductivity import superconductivity
+from tdcd.data.superconductors import superconductors
+from tdcd.data.table import Table
+
+
+def load(source: str, *, folder: str | Path | None = None, seed: int = 0, rows: int | None = None) -> Table:
+    """The table of a source.
+
+    ===================== ======== ============== ================================================================
+    source                rows     a sample       labels
+    ===================== ======== ============== ================================================================
+    ``digits``            1,797    8 x 8 image    10 classes; ships with scikit-learn
+    ``breast_cancer``     569      30 features    binary, 1 is benign; ships with scikit-learn
+    ``diabetes``          442      10 features    progression after a year; ships with scikit-learn
+    ``superconductors``   21,263   81 features    critical temperature; SYNTHETIC, drawn from the seed
+    ``superconductivity`` 21,263   81 features    critical temperature in K; the UCI table, from OpenML
+    ``mnist``             70,000   28 x 28 image  10 classes; the last 10,000 rows are its own test set
+    ===================== ======== ============== ================================================================
+
+    Args:
+        folder: where downloaded and hand-placed data is; see :func:`data_folder`.
+        seed: of the synthetic table, and of which ``rows`` are drawn.
+        rows: keep that many, drawn without replacement and in the source's order; a smaller draw of the same seed
+            is part of a larger one.
+
+    Raises:
+        DataUnavailable: the source is not in the folder and cannot be downloaded, or is not what it should be.
+
+    >>> load("diabetes", rows=100).features.shape
+    (100, 10)
+    """
+    if source not in _LOADERS:
+        raise ValueError(f"there is no data source '{source}': choose one of {', '.join(SOURCES)}")
+    table = _LOADERS[source](data_folder(folder), seed)
+    if rows is None:
+        return table
+    if not 1 <= rows <= len(table.labels):
+        raise ValueError(f"data source '{source}' has {len(table.labels)} rows: cannot draw {rows} of them")
+    # A stream of its own: the synthetic table and the split are drawn from the bare seed.
+    order = np.random.default_rng([seed, 1]).permutation(len(table.labels))
+    return table.take(np.sort(order[:rows]))
+
+
+def _embedded(source: str) -> Table:
+    """The tables that ship with scikit-learn, in their own units; the digits' 16 grey levels become 0 to 1."""
+    from sklearn import datasets  # noqa: PLC0415 - takes a second, which other sources need not wait
+
+    if source == "digits":
+        bunch = datasets.load_digits()
+        return Table(source, (bunch.images / 16).astype(np.float32), bunch.target.astype(np.int32), "multiclass")
+    bunch = datasets.load_breast_cancer() if source == "breast_cancer" else datasets.load_diabetes(scaled=False)
+    features, columns = bunch.data.astype(np.float32), tuple(str(name) for name in bunch.feature_names)
+    if source == "breast_cancer":
+        return Table(source, features, bunch.target.astype(np.int32), "binary", columns)
+    return Table(source, features, bunch.target, "regression", columns)
+
+
+_LOADERS: Mapping[str, Callable[[Path, int], Table]] = {
+    "digits": lambda folder, seed: _embedded("digits"),
+    "breast_cancer": lambda folder, seed: _embedded("breast_cancer"),
+    "diabetes": lambda folder, seed: _embedded("diabetes"),
+    "superconductors": lambda folder, seed: superconductors(seed),
+    "superconductivity": lambda folder, seed: superconductivity(folder),
+    "mnist": lambda folder, seed: mnist(folder),
+}
+SOURCES: tuple[str, ...] = tuple(_LOADERS)
+"""The names that :func:`load` takes."""

@@ -1,0 +1,63 @@
+"""The history of a run: one JSON line per evaluated round, the first before training."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tdcd.ledger import Traffic
+
+
+@dataclass(frozen=True)
+class Record:
+    """The global model after some round, and what it cost to get there."""
+
+    round: int
+    iteration: int
+    """Local steps so far, rounds times Q."""
+    train_loss: float
+    """The objective over all training samples; not finite when the run diverged."""
+    test_loss: float | None
+    """The same over the held-out samples."""
+    metrics: dict[str, dict[str, float | None]]
+    """``train`` and ``test`` figures by name."""
+    bytes: Traffic
+    """Sent since the start."""
+    seconds: float = field(compare=False)
+    """Training time since the start; the only field that the clock decides."""
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss stopped being a finite number."""
+        return not math.isfinite(self.train_loss)
+
+    def to_json(self) -> str:
+        """One line; numbers that are not finite become null."""
+        fields: dict[str, Any] = asdict(self)
+        for name in ("train_loss", "test_loss"):
+            if fields[name] is not None and not math.isfinite(fields[name]):
+                fields[name] = None
+        if self.diverged:
+            fields["diverged"] = True
+        return json.dumps(fields)
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """The record of one line."""
+        fields = json.loads(line)
+        fields["bytes"] = Traffic(**fields["bytes"])
+        if fields.pop("diverged", False):
+            fields["train_loss"] = math.nan
+        return cls(**fields)
+
+
+def read_history(path: Path) -> list[Record]:
+    """All records of a ``history.jsonl``; an unreadable line is named."""
+    records = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            records.append(Record.from_json(line))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}, line {number} is not a history record: {error}") from None
+    return records

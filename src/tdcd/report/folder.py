@@ -1,0 +1,104 @@
+"""What a report reads of a run folder."""
+
+import tomllib
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
+
+from tdcd.history import Record, read_history
+
+
+class SiloFacts(BaseModel):
+    """One silo, as ``federation.json`` describes it."""
+
+    name: str
+    feature_shape: tuple[PositiveInt, ...]
+    columns: tuple[str, ...]
+    """Empty for images."""
+    clients: tuple[NonNegativeInt, ...]
+    """The rows that each client holds."""
+    parameters: NonNegativeInt
+
+    @property
+    def num_features(self) -> int:
+        """Numbers in one sample: columns, or pixels."""
+        return prod(self.feature_shape)
+
+    @property
+    def features_in_words(self) -> str:
+        """Such as ``12 columns`` or ``8 × 4 pixels``."""
+        if len(self.feature_shape) > 1:
+            return " × ".join(str(size) for size in self.feature_shape) + " pixels"
+        return f"{self.num_features:,} column" + "s" * (self.num_features != 1)
+
+
+class FederationFacts(BaseModel):
+    """The whole of ``federation.json``."""
+
+    name: str
+    num_samples: NonNegativeInt
+    num_test: NonNegativeInt
+    silos: tuple[SiloFacts, ...]
+
+    @property
+    def num_clients(self) -> int:
+        """Clients of all silos."""
+        return sum(len(silo.clients) for silo in self.silos)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run folder's figures, models aside."""
+
+    path: Path
+    config: dict[str, Any]
+    federation: FederationFacts
+    history: list[Record]
+    """At least one record."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a run folder; an error names the file, and the line where there is one."""
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path} is not a folder: give the folder that a run wrote")
+        for name in ("config.toml", "federation.json", "history.jsonl"):
+            if not (path / name).is_file():
+                raise FileNotFoundError(f"{path} is not a run folder: it has no {name}")
+        history = read_history(path / "history.jsonl")
+        if not history:
+            raise ValueError(f"{path / 'history.jsonl'} is empty: let the run get as far as its first evaluation")
+        return cls(path, _read_toml(path / "config.toml"), _read_federation(path / "federation.json"), history)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run ended because its loss stopped being a finite number."""
+        return self.history[-1].diverged
+
+    @property
+    def final(self) -> Record:
+        """The last record with a finite loss; the very first when there is none."""
+        return next((record for record in reversed(self.history) if not record.diverged), self.history[0])
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Every metric of the history, in order of appearance."""
+        figures = (figures for record in self.history for figures in record.metrics.values())
+        return list(dict.fromkeys(name for named in figures for name in named))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+
+
+def _read_federation(path: Path) -> FederationFacts:
+    try:
+        return FederationFacts.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors())
+        raise ValueError(f"{path} does not describe a federation: {'; '.join(problems)}") from None

@@ -1,0 +1,189 @@
+"""The report of one run: ``report.html`` in its folder."""
+
+import json
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tdcd.history import Record
+from tdcd.report import html
+from tdcd.report.drawing import federation_svg
+from tdcd.report.figures import Curve, line_figure
+from tdcd.report.folder import FederationFacts, Run
+from tdcd.report.html import Html
+from tdcd.report.units import byte_unit, bytes_in_words, duration, figure
+
+METRIC_TITLES = {"accuracy": "Accuracy", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+SPLITS = {"train": "train", "test": "held-out"}
+"""What the history calls a set of samples, and what the page does."""
+LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
+
+READING = [
+    (
+        "Round",
+        "Each hub averages its clients' blocks, the hubs exchange what their columns contribute to the scores (phi), "
+        "and every client takes its local steps. Round 0 is the model before training.",
+    ),
+    (
+        "Train loss",
+        "The objective over all training samples, regularisation included, for the model of all hub blocks.",
+    ),
+    ("Held-out", "The same figures over samples that no client trained on."),
+    ("Bytes sent", "Payload over all links since the start. Clients and hubs exchange blocks and phi; hubs only phi."),
+    ("Time", "Spent in training rounds; evaluation and start-up are left out."),
+]
+
+
+def write_report(run_folder: Path) -> Path:
+    """Write ``report.html`` into a run folder, from nothing but what the folder holds.
+
+    The page is one file, needs no network and no scripts, and is the same bytes for the same folder.
+
+    Returns:
+        The page's path.
+    """
+    run = Run.read(run_folder)
+    path = run_folder / "report.html"
+    path.write_text(_page(run), encoding="utf-8", newline="\n")
+    return path
+
+
+def _page(run: Run) -> Html:
+    federation = run.federation
+    return html.page(
+        f"{federation.name} · tdcd run",
+        html.header(
+            "tdcd run",
+            federation.name,
+            [
+                _count(len(federation.silos), "silo"),
+                _count(federation.num_clients, "client"),
+                _count(federation.num_samples, "training sample"),
+                f"{federation.num_test:,} held out",
+            ],
+            badge="synthetic data" if "synthetic" in federation.name.lower() else "",
+        ),
+        *_notices(run),
+        html.cards(_cards(run)),
+        html.section("Training", html.figures(_curves(run))),
+        html.section("Final figures", *_final_figures(run)),
+        html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
+        html.section("Federation", html.wide(federation_svg(federation)), *_federation_words(federation)),
+        html.section("Settings", html.table(["setting", "value"], _settings(run.config))),
+        html.section("How to read this", html.definitions(READING)),
+        html.section("Run it again", *_again(run)),
+    )
+
+
+def _notices(run: Run) -> Iterator[Html]:
+    if run.diverged:
+        yield html.notice(
+            f"This run diverged: at round {run.history[-1].round:,} the loss was no longer a finite number. "
+            f"The figures below are those of round {run.final.round:,}. "
+            "Start a new run with a smaller step_size, or with fewer local_steps.",
+            "alarm",
+        )
+    elif len(run.history) == 1:
+        yield html.notice("So far the history holds only the evaluation before training.")
+
+
+def _cards(run: Run) -> Iterator[html.Card]:
+    first, last = run.history[0], run.history[-1]
+    start = f"{figure(first.train_loss)} before training"
+    yield html.Card("train loss", "diverged" if run.diverged else figure(last.train_loss), start)
+    split = "test" if run.final.metrics.get("test") else "train"
+    for name, value in run.final.metrics.get(split, {}).items():
+        before = first.metrics.get(split, {}).get(name)
+        yield html.Card(f"{SPLITS[split]} {_title(name)}", figure(value), f"{figure(before)} before training")
+    yield html.Card("rounds", f"{last.round:,}", _count(last.iteration, "local step"))
+    each = f"{bytes_in_words(last.bytes.total // last.round)} a round" if last.round else ""
+    yield html.Card("sent in total", bytes_in_words(last.bytes.total), each)
+    pace = f"{duration(last.seconds / last.round)} a round" if last.round else ""
+    yield html.Card("time", duration(last.seconds), pace)
+
+
+def _curves(run: Run) -> Iterator[tuple[Html, str]]:
+    """The figures and their captions."""
+    rounds = [record.round for record in run.history]
+    sent = [record.bytes.total for record in run.history]
+    unit, size = byte_unit(max(sent))
+    losses = {"train": _numbers(record.train_loss for record in run.history)}
+    if any(record.test_loss is not None for record in run.history):
+        losses["test"] = _numbers(record.test_loss for record in run.history)
+    yield line_figure(_lines(rounds, losses), "round", "loss"), "Loss over rounds"
+    yield line_figure(_lines([count / size for count in sent], losses), f"{unit} sent", "loss"), "Loss over bytes sent"
+    for name in run.metric_names:
+        figures = {
+            split: _numbers(record.metrics.get(split, {}).get(name) for record in run.history)
+            for split in SPLITS
+            if any(name in record.metrics.get(split, {}) for record in run.history)
+        }
+        title = _title(name)
+        yield line_figure(_lines(rounds, figures), "round", title, log_y=False), f"{title} over rounds"
+
+
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _lines(x: Sequence[float], by_split: Mapping[str, Sequence[float]]) -> list[Curve]:
+    return [Curve(SPLITS[split], x, y) for split, y in by_split.items()]
+
+
+def _final_figures(run: Run) -> Iterator[Html]:
+    record = run.final
+    rows = [["loss", figure(record.train_loss), figure(record.test_loss)]]
+    for name in run.metric_names:
+        rows.append([_title(name), *(figure(record.metrics.get(split, {}).get(name)) for split in SPLITS)])
+    yield html.paragraph(f"The global model after round {record.round:,}.")
+    yield html.table(["figure", *SPLITS.values()], rows, numbers=True)
+
+
+def _traffic(record: Record) -> list[html.Bar]:
+    counts = {label: getattr(record.bytes, link) for link, label in LINKS.items()}
+    return [html.Bar(label, count, bytes_in_words(count)) for label, count in counts.items()]
+
+
+def _federation_words(federation: FederationFacts) -> Iterator[Html]:
+    yield html.paragraph(
+        "Every silo holds its own columns of all training samples, and spreads their rows over its clients. A box is "
+        "wider the more columns the silo has, a circle larger the more rows the client holds (the number below it). "
+        "Over the line that joins the hubs, each sends its phi to every other."
+    )
+    rows = []
+    for silo in federation.silos:
+        fewest, most = min(silo.clients, default=0), max(silo.clients, default=0)
+        each = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        names = ", ".join(silo.columns[:8]) + (", …" if len(silo.columns) > 8 else "")
+        rows.append(
+            [silo.name, silo.features_in_words, f"{len(silo.clients):,}", each, f"{silo.parameters:,}", names or "–"]
+        )
+    yield html.table(["silo", "features", "clients", "rows a client", "parameters", "columns"], rows)
+
+
+def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """``section.key`` and value of every setting."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+            yield f"{prefix}{key}", text
+
+
+def _again(run: Run) -> Iterator[Html]:
+    folder = shlex.quote(run.path.resolve().name)
+    yield html.paragraph(
+        "Where this folder lies, go on from its last checkpoint, or start afresh with the same settings:"
+    )
+    yield html.command(f"tdcd run --resume {folder}\ntdcd run {folder}/config.toml")
+
+
+def _title(metric: str) -> str:
+    return METRIC_TITLES.get(metric, metric)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)

@@ -1,0 +1,49 @@
+"""Numbers in words: bytes, durations and figures as people read them."""
+
+import math
+
+_BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def byte_unit(largest: float) -> tuple[str, int]:
+    """The decimal unit that suits counts up to ``largest``, and its size in bytes.
+
+    >>> byte_unit(2_500_000)
+    ('MB', 1000000)
+    """
+    power = min(len(str(int(largest))) - 1, 3 * len(_BYTE_UNITS) - 1) // 3
+    return _BYTE_UNITS[power], 1000**power
+
+
+def bytes_in_words(count: int) -> str:
+    """A count of bytes, to three figures.
+
+    >>> bytes_in_words(0), bytes_in_words(999_600), bytes_in_words(12_345_678)
+    ('0 bytes', '1000 kB', '12.3 MB')
+    """
+    unit, size = byte_unit(count)
+    scaled = count / size
+    return f"{count} {unit}" if size == 1 else f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """A time span.
+
+    >>> duration(0.0312), duration(75), duration(3725)
+    ('0.031 s', '1 min 15 s', '1 h 2 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def figure(value: float | None) -> str:
+    """A measured number, to four figures; a dash where there is none.
+
+    >>> figure(0.123456), figure(12345.6), figure(None), figure(float("nan"))
+    ('0.1235', '12,346', '–', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"

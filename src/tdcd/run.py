@@ -1,0 +1,130 @@
+"""From a configuration to a run: load the data, cut the federation, choose the blocks, train."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tdcd.blocks import Block, Linear, Mlp
+from tdcd.config import Config, ConfigError, check_config, override
+from tdcd.data import Table, load, standardize
+from tdcd.federation import Federation
+from tdcd.objective import Loss, Objective
+from tdcd.runfolder import RunFolder
+from tdcd.settings import Settings
+from tdcd.train import Result, train
+
+_FITTING: Mapping[str, tuple[Loss, ...]] = {
+    "regression": ("squared",),
+    "binary": ("logistic", "softmax"),
+    "multiclass": ("softmax",),
+}
+"""The losses that fit each task, the default first."""
+
+
+class Plan(NamedTuple):
+    """A configuration with all that depends on the data worked out."""
+
+    config: Config
+    """With every default filled in."""
+    federation: Federation
+    blocks: tuple[Block, ...]
+    objective: Objective
+    settings: Settings
+
+
+def plan(config: Config) -> Plan:
+    """Load the data and settle what depends on it; everything that does not fit is reported at once."""
+    data = config.data
+    table = load(data.source, folder=data.folder, seed=config.seed, rows=data.rows)
+    train_rows, test_rows = table.split(config.evaluate.holdout, config.seed)
+    problems = _misfits(config, table, len(train_rows.labels))
+    if data.standardize:
+        train_rows, test_rows = standardize(train_rows, test_rows)
+    chosen = config.federation
+    num_silos = chosen.silos if isinstance(chosen.silos, int) else len(chosen.silos)
+    names = [config.model.block] * num_silos if isinstance(config.model.block, str) else config.model.block
+    bias = names[0] == "linear" if chosen.bias is None else chosen.bias
+    strips = table.is_images if chosen.strips is None else chosen.strips
+    loss = config.model.loss or _FITTING[table.task][0]
+    try:
+        federation = Federation.cut(
+            train_rows,
+            test_rows,
+            silos=chosen.silos if isinstance(chosen.silos, int) else {s.name: s.columns for s in chosen.silos},
+            clients=chosen.clients,
+            rows=chosen.rows,
+            sizes=chosen.sizes,
+            alpha=chosen.alpha,
+            aligned=chosen.aligned,
+            strips=strips,
+            bias=bias,
+            seed=config.seed,
+        )
+    except ValueError as error:
+        raise ConfigError([f"federation: {error}", *problems]) from None
+    if problems:
+        raise ConfigError(problems)
+    resolved = config.model_copy(
+        update={
+            "federation": chosen.model_copy(update={"bias": bias, "strips": strips}),
+            "model": config.model.model_copy(update={"loss": loss}),
+        }
+    )
+    settings = Settings(seed=config.seed, dtype=config.dtype, **config.train.model_dump(exclude={"rounds"}))
+    return Plan(
+        resolved,
+        federation,
+        tuple(_block(name, config) for name in names),
+        Objective(loss, config.model.l2),
+        settings,
+    )
+
+
+def run(config: Config, out: Path, **watch: Any) -> Result:
+    """Run a configuration into a new run folder; ``watch`` is passed on to :func:`tdcd.train`."""
+    return _train(plan(config), out, resume=False, **watch)
+
+
+def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
+    """Go on with the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
+    before = RunFolder.open(out).config()
+    keys = override(before, assignments)
+    allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
+    if keys != allowed:
+        raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
+    return _train(plan(check_config(keys, str(out / "config.toml"))), out, resume=True, **watch)
+
+
+def _train(planned: Plan, out: Path, **options: Any) -> Result:
+    config = planned.config
+    return train(
+        planned.federation,
+        planned.blocks,
+        planned.objective,
+        planned.settings,
+        rounds=config.train.rounds,
+        evaluate_every=config.evaluate.every,
+        out=out,
+        config=config.model_dump(),
+        **options,
+    )
+
+
+def _block(name: str, config: Config) -> Block:
+    return Linear() if name == "linear" else Mlp(tuple(config.model.hidden))
+
+
+def _misfits(config: Config, table: Table, num_train: int) -> list[str]:
+    problems = []
+    fitting, loss = _FITTING[table.task], config.model.loss
+    if loss is not None and loss not in fitting:
+        labels = {"regression": "real-valued labels", "binary": "two classes"}.get(
+            table.task, f"{table.num_classes} classes"
+        )
+        use = " or ".join(repr(name) for name in fitting)
+        problems.append(f"model.loss = {loss!r}: '{table.name}' has {labels}; use {use}")
+    if config.train.minibatches != "full" and config.train.batch_size > num_train:
+        problems.append(f"train.batch_size = {config.train.batch_size}: there are only {num_train} training samples")
+    if config.federation.strips and not table.is_images:
+        problems.append(f"federation.strips = true: '{table.name}' has columns, not images")
+    return problems

@@ -1,0 +1,202 @@
+"""The run folder: everything a run leaves behind, and all that resuming it needs.
+
+::
+
+    config.toml                 the resolved settings
+    federation.json             silos, columns, clients and their rows
+    history.jsonl               one line per evaluated round
+    model/<silo>.safetensors    each hub's block; the round is in the metadata
+    report.html
+"""
+
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from tdcd.federation import Federation
+from tdcd.history import Record, read_history
+from tdcd.objective import Tree
+
+
+class RunFolder:
+    """One run on disk. Models are replaced as a whole: a crash at any moment leaves the old ones or the new ones."""
+
+    def __init__(self, path: Path) -> None:
+        """Point to ``path``; see :meth:`create` and :meth:`open`."""
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any], federation: Federation, parameters: Sequence[int]) -> Self:
+        """Start a new run; refuses a folder that already holds one.
+
+        Args:
+            config: nested settings, written as TOML.
+            parameters: of each silo's block.
+        """
+        if (path / "history.jsonl").exists():
+            raise FileExistsError(f"{path} already holds a run: resume it (--resume {path}) or choose another folder")
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "config.toml").write_text(toml_text(config))
+        silos = [
+            {
+                "name": silo.name,
+                "feature_shape": list(silo.feature_shape),
+                "columns": list(silo.columns),
+                "clients": [len(rows) for rows in silo.rows],
+                "parameters": count,
+            }
+            for silo, count in zip(federation.silos, parameters, strict=True)
+        ]
+        described = {
+            "name": federation.name,
+            "num_samples": federation.num_samples,
+            "num_test": 0 if federation.test_labels is None else len(federation.test_labels),
+            "silos": silos,
+        }
+        (path / "federation.json").write_text(json.dumps(described, indent=1) + "\n")
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """An existing run."""
+        for name in ("config.toml", "history.jsonl"):
+            if not (path / name).is_file():
+                raise FileNotFoundError(f"{path} is not a run folder: it has no {name}")
+        return cls(path)
+
+    def config(self) -> dict[str, Any]:
+        """The resolved settings."""
+        with (self.path / "config.toml").open("rb") as file:
+            return tomllib.load(file)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Replace the settings, as when a resumed run is given more rounds."""
+        _write_durably(self.path / "config.toml", toml_text(config).encode())
+
+    def append(self, record: Record) -> None:
+        """Add one line to the history."""
+        with (self.path / "history.jsonl").open("a") as file:
+            file.write(record.to_json() + "\n")
+
+    def history(self) -> list[Record]:
+        """The records so far."""
+        return read_history(self.path / "history.jsonl")
+
+    def rewind(self, round_index: int) -> list[Record]:
+        """Drop the history past ``round_index``, as when the models on disk are older; the records that stay."""
+        path = self.path / "history.jsonl"
+        text = path.read_text()
+        _write_durably(path, text[: text.rfind("\n") + 1].encode())  # a crash may have torn the last line
+        kept = [record for record in self.history() if record.round <= round_index and not record.diverged]
+        _write_durably(path, "".join(record.to_json() + "\n" for record in kept).encode())
+        return kept
+
+    def save_blocks(self, names: Sequence[str], hub_blocks: Sequence[Tree], round_index: int) -> None:
+        """Replace all silos' blocks at once."""
+        model, new, old = self.path / "model", self.path / "model.new", self.path / "model.old"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        for name, block in zip(names, hub_blocks, strict=True):
+            tensors = {key: np.asarray(leaf) for key, leaf in named_leaves(block).items()}
+            # One metadata entry: several would be written in an order that changes from run to run.
+            metadata = {"tdcd": json.dumps({"silo": name, "round": round_index})}
+            _write_durably(new / f"{name}.safetensors", save(tensors, metadata))
+        self._recover()
+        if model.exists():
+            model.rename(old)
+        new.rename(model)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def load_blocks(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], int]:
+        """All silos' blocks, shaped like ``templates``, and the round they belong to."""
+        self._recover()
+        blocks, rounds = [], set()
+        for name, template in zip(names, templates, strict=True):
+            path = self.path / "model" / f"{name}.safetensors"
+            if not path.is_file():
+                raise FileNotFoundError(f"{path} is missing: the run cannot be resumed without every silo's block")
+            content = path.read_bytes()
+            blocks.append(_shaped(load(content), template, path))
+            rounds.add(json.loads(read_metadata(content)["tdcd"])["round"])
+        if len(rounds) != 1:
+            raise ValueError(f"the blocks in {self.path / 'model'} are of different rounds: {sorted(rounds)}")
+        return blocks, rounds.pop()
+
+    def _recover(self) -> None:
+        """Finish a replacement that a crash cut short between its two renames."""
+        model, old = self.path / "model", self.path / "model.old"
+        if old.exists() and not model.exists():
+            old.rename(model)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def named_leaves(block: Tree) -> dict[str, Any]:
+    """A block's arrays by path.
+
+    >>> list(named_leaves({"hidden": [{"bias": 0.0}], "slice": 1.0}))
+    ['hidden.0.bias', 'slice']
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(block)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def read_metadata(content: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file's content."""
+    size = int.from_bytes(content[:8], "little")
+    return dict(json.loads(content[8 : 8 + size])["__metadata__"])
+
+
+def _shaped(tensors: Mapping[str, NDArray[Any]], template: Tree, path: Path) -> Tree:
+    wanted = named_leaves(template)
+    if set(wanted) != set(tensors):
+        raise ValueError(f"{path} holds {sorted(tensors)}, but the model has {sorted(wanted)}")
+    for name, leaf in wanted.items():
+        if tensors[name].shape != leaf.shape or tensors[name].dtype != leaf.dtype:
+            found = f"{tensors[name].dtype}{list(tensors[name].shape)}"
+            raise ValueError(f"{path}: '{name}' is {found}, but the model needs {leaf.dtype}{list(leaf.shape)}")
+    return jax.tree.unflatten(jax.tree.structure(template), [tensors[name] for name in wanted])
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def toml_text(config: Mapping[str, Any]) -> str:
+    """Nested settings as TOML; entries that are None are left out.
+
+    >>> print(toml_text({"seed": 0, "train": {"rounds": 5, "note": None}}), end="")
+    seed = 0
+    <BLANKLINE>
+    [train]
+    rounds = 5
+    """
+    tables = {key: value for key, value in config.items() if isinstance(value, Mapping)}
+    lines = [
+        f"{key} = {_toml_value(value)}" for key, value in config.items() if key not in tables and value is not None
+    ]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {_toml_value(value)}" for key, value in table.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return json.dumps(value)
