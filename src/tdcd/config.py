@@ -191,62 +191,63 @@ def _cross_checks(config: Config) -> list[str]:
 
 
 def _problems(error: ValidationError, keys: Mapping[str, Any]) -> list[str]:
-    """One line per key that is wrong; the alternatives of a union are joined."""
-    found: dict[str, list[str]] = {}
+    """One line per key that is wrong; what the members of a union say about it is joined."""
+    found: dict[tuple[int | str, ...], list[str]] = {}
     for item in error.errors():
-        path, model = _locate(item["loc"])
-        name = ".".join(str(part) for part in path)
-        if item["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(str(path[-1]), list(model.model_fields), n=1)
-            message = "there is no such key" + (f"; did you mean '{near[0]}'?" if near else f"; {_choices(model)}")
-            found.setdefault(name, []).append(message)
-            continue
-        if item["type"] == "missing":
-            found.setdefault(name, []).append("is missing")
-            continue
-        message = item["msg"].replace("Input should be", "must be").replace("a valid ", "a ")
-        found.setdefault(f"{name} = {_value(keys, path)!r}", []).append(message)
-    return [f"{name}: {' or '.join(dict.fromkeys(messages))}" for name, messages in found.items()]
+        path, model = _locate(item["loc"], unknown=item["type"] == "extra_forbidden")
+        found.setdefault(path, []).append(_explain(item["type"], item["msg"], path, model))
+    # A list that is wrong inside was meant as a list: the complaint that it is no number adds nothing.
+    deepest = [p for p in found if not any(len(q) > len(p) and q[: len(p)] == p for q in found)]
+    lines = []
+    for path in deepest:
+        value = _value(keys, path)
+        shown = "" if value is None or found[path][0].startswith("there is no such key") else f" = {value!r}"
+        lines.append(".".join(map(str, path)) + shown + ": " + " or ".join(dict.fromkeys(found[path])))
+    return lines
 
 
-def _locate(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]]:
-    """The user's key path of a pydantic location, without the names of union members, and the section it is in."""
+def _explain(kind: str, message: str, path: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(str(path[-1]), list(model.model_fields), n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "the keys here are " + ", ".join(model.model_fields)
+        return f"there is no such key; {hint}"
+    fixed = {
+        "missing": "is missing",
+        "string_pattern_mismatch": "must be letters, digits, '_', '.' and '-', and begin with a letter or digit",
+        "too_short": "must not be empty",
+        "int_type": "must be a whole number",
+        "float_type": "must be a number",
+        "bool_type": "must be true or false",
+    }
+    return fixed.get(kind, message.replace("Input should be", "must be").replace("a valid ", "a "))
+
+
+def _locate(loc: tuple[int | str, ...], unknown: bool) -> tuple[tuple[int | str, ...], type[BaseModel]]:
+    """The user's key path in a pydantic location, without the names of union members, and the section it is in."""
     path: list[int | str] = []
     model: type[BaseModel] = Config
-    sections = (SiloSection,)
-    for part in loc:
-        if isinstance(part, int):
+    for part in loc[:-1] if unknown else loc:
+        if isinstance(part, int) or part in model.model_fields:
             path.append(part)
-            continue
-        if part in model.model_fields:
-            path.append(part)
-            annotation = model.model_fields[part].annotation
-            inner = [kind for kind in (annotation, *get_args(annotation)) if _is_model(kind)]
-            model = inner[0] if inner else model
-            continue
-        if part in [section.__name__ for section in sections] or "[" in part or part in ("int", "str", "float"):
-            model = SiloSection if "SiloSection" in part else model
-            continue
-        if not part.startswith(("constrained", "function", "literal")):
-            path.append(part)
-    return path, model
+            if isinstance(part, str):
+                annotation = model.model_fields[part].annotation
+                model = next((kind for kind in (annotation, *get_args(annotation)) if _is_model(kind)), model)
+        elif "SiloSection" in part:
+            model = SiloSection
+    return (*path, *loc[len(loc) - unknown :]), model
 
 
 def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def _value(keys: Any, path: Sequence[int | str]) -> Any:
+def _value(keys: Any, path: tuple[int | str, ...]) -> Any:
     for part in path:
         try:
             keys = keys[part]
         except (KeyError, IndexError, TypeError):
             return None
     return keys
-
-
-def _choices(model: type[BaseModel]) -> str:
-    return "the keys here are " + ", ".join(model.model_fields)
 
 
 def _listed(names: Sequence[str]) -> str:

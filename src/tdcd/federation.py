@@ -1,6 +1,7 @@
 """The federation: which silo holds which columns, and which client of it holds which rows."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -78,6 +79,8 @@ class Federation:
         names: set[str] = set()
         column_owner: dict[str, str] = {}
         for silo in self.silos:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", silo.name):
+                raise ValueError(f"'{silo.name}' cannot name a silo: use letters, digits, '_', '.' and '-'")
             if silo.name in names:
                 raise ValueError(f"two silos are called '{silo.name}'")
             names.add(silo.name)
@@ -196,11 +199,11 @@ def _take(table: Table, part: Any, bias: bool) -> NDArray[Any]:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """An array that begins at a multiple of 64 bytes: JAX on the CPU uses such memory in place instead of copying it."""
+    """An array that begins at a multiple of 64 bytes: on the CPU, JAX uses such memory in place and copies no other."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)
+    return np.ndarray(shape, dtype, memory.data, start)
 
 
 def _sizes_of(sizes: Any, silo: int) -> Any:

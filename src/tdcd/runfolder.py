@@ -45,7 +45,7 @@ class RunFolder:
         if (path / "history.jsonl").exists():
             raise FileExistsError(f"{path} already holds a run: resume it (--resume {path}) or choose another folder")
         path.mkdir(parents=True, exist_ok=True)
-        (path / "config.toml").write_text(toml_text(config))
+        (path / "config.toml").write_text(toml_text(config), encoding="utf-8")
         silos = [
             {
                 "name": silo.name,
@@ -199,4 +199,5 @@ def _toml_value(value: Any) -> str:
         return "{ " + ", ".join(f"{json.dumps(key)} = {_toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return json.dumps(value)
+    # JSON and TOML agree on these but for characters past the basic plane and the delete character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -141,28 +141,32 @@ class Simulation:
             )
         return advanced
 
-    def evaluate(
-        self, hub_blocks: list[Tree], features: Sequence[NDArray[Any]] | None = None, labels: Any = None
-    ) -> tuple[float, NDArray[Any]]:
-        """The global model's objective and its scores ``[rows, C]``, over the training samples or over others."""
+    def scores(self, hub_blocks: list[Tree], features: Sequence[Any] | None = None) -> NDArray[Any]:
+        """The global model's scores ``[rows, C]``, for the training samples or for others; in chunks of rows.
+
+        Args:
+            features: each silo's columns of the other samples.
+        """
         with self._precision():
             held = [data.features for data in self._data]
             if features is not None:
                 held = [jnp.asarray(part, self.settings.dtype) for part in features]
-            targets = self._labels if labels is None else jnp.asarray(labels, self._labels.dtype)
-            total = len(targets)
+            total = len(held[0])
             rows = min(ROWS_AT_ONCE, total)
-            scores, losses = [], 0.0
+            chunks = []
             for start in range(0, total, rows):
-                # The last chunk starts early enough to be whole, and skips what was counted.
+                # The last chunk starts early enough to be whole, and skips what the one before it had.
                 begin = min(start, total - rows)
-                chunk, loss = _scores(
-                    hub_blocks, held, targets, begin, rows=rows, blocks=self.blocks, objective=self.objective
-                )
-                scores.append(np.asarray(chunk)[start - begin :])
-                losses += float(np.sum(np.asarray(loss)[start - begin :], dtype=np.float64))
+                chunk = _scores(hub_blocks, held, begin, rows=rows, blocks=self.blocks)
+                chunks.append(np.asarray(chunk)[start - begin :])
+        return np.concatenate(chunks)
+
+    def loss(self, hub_blocks: list[Tree], scores: NDArray[Any], labels: NDArray[Any]) -> float:
+        """The objective of the global model over samples with these ``scores``; the sum is taken in float64."""
+        with self._precision():
+            losses = _losses(scores, jnp.asarray(labels, self._labels.dtype), objective=self.objective)
             penalty = sum(float(self.objective.penalty(block)) for block in hub_blocks)
-        return losses / total + penalty, np.concatenate(scores)
+        return float(np.mean(np.asarray(losses), dtype=np.float64)) + penalty
 
 
 def _padded(part: NDArray[np.int32], capacity: int) -> NDArray[np.int32]:
@@ -262,21 +266,18 @@ def one_round(
     return updated
 
 
-@partial(jax.jit, static_argnames=("rows", "blocks", "objective"))
+@partial(jax.jit, static_argnames=("rows", "blocks"))
 def _scores(
-    hub_blocks: list[Tree],
-    features: list[Array],
-    labels: Array,
-    begin: Array,
-    *,
-    rows: int,
-    blocks: tuple[Block, ...],
-    objective: Objective,
-) -> tuple[Array, Array]:
-    """The summed phi of all silos and the losses, for ``rows`` samples from ``begin`` on."""
+    hub_blocks: list[Tree], features: list[Array], begin: Array, *, rows: int, blocks: tuple[Block, ...]
+) -> Array:
+    """The summed phi of all silos, for ``rows`` samples from ``begin`` on."""
     phis = [
         model.phi(block, jax.lax.dynamic_slice_in_dim(part, begin, rows))
         for model, block, part in zip(blocks, hub_blocks, features, strict=True)
     ]
-    scores = sum(phis[1:], start=phis[0])
-    return scores, objective.losses(scores, jax.lax.dynamic_slice_in_dim(labels, begin, rows))
+    return sum(phis[1:], start=phis[0])
+
+
+@partial(jax.jit, static_argnames=("objective",))
+def _losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
+    return objective.losses(scores, labels)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.federation import Federation
@@ -54,9 +55,9 @@ class Result:
     simulation: Simulation
     folder: Path | None = None
 
-    def scores(self, features: Sequence[Any], labels: Any) -> Any:
+    def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The trained model's scores ``[rows, C]`` for other samples: each silo's columns of them."""
-        return self.simulation.evaluate(list(self.blocks.values()), features, labels)[1]
+        return self.simulation.scores(list(self.blocks.values()), features)
 
 
 def train(
@@ -150,12 +151,14 @@ class _Run:
         """Add a record of the global model as it is, and a checkpoint when one is due."""
         simulation, federation, settings = self.simulation, self.federation, self.simulation.settings
         loss = simulation.objective.loss
-        train_loss, scores = simulation.evaluate(self.hub_blocks)
+        scores = simulation.scores(self.hub_blocks)
+        train_loss = simulation.loss(self.hub_blocks, scores, federation.labels)
         figures = {"train": metrics(loss, scores, federation.labels, federation.label_scale)}
         test_loss = None
         if federation.test_labels is not None:
             held_out = [silo.test_features for silo in federation.silos if silo.test_features is not None]
-            test_loss, scores = simulation.evaluate(self.hub_blocks, held_out, federation.test_labels)
+            scores = simulation.scores(self.hub_blocks, held_out)
+            test_loss = simulation.loss(self.hub_blocks, scores, federation.test_labels)
             figures["test"] = metrics(loss, scores, federation.test_labels, federation.label_scale)
         record = Record(
             round=self.round,

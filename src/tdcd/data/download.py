@@ -4,6 +4,7 @@ import shutil
 import uuid
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
@@ -41,12 +42,18 @@ def download(addresses: Sequence[str], path: Path, check: Callable[[Path], objec
             check(partial)
             partial.replace(path)
         except (OSError, HTTPException, EOFError, zlib.error) as error:
-            tried[address] = str(error.reason if type(error) is URLError else error)
+            tried[address] = reason(error)
         else:
             return
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # There is no partial file after a success, nor in a folder that cannot be written.
+                partial.unlink()
     raise DownloadError(tried)
+
+
+def reason(error: Exception) -> str:
+    """Why a request failed, without the wrapping that urllib puts around it."""
+    return str(error.reason if type(error) is URLError else error)
 
 
 def _save(address: str, path: Path) -> None:

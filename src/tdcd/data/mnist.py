@@ -56,7 +56,9 @@ def _content(folder: Path, name: str) -> bytes:
             f"the MNIST file {places[0].name}", looked=places, tried=error.tried, by_hand=by_hand
         ) from None
     except (OSError, EOFError, zlib.error) as error:
-        raise DataUnavailable(f"{path} is damaged: {error}; delete it to download it again") from error
+        raise DataUnavailable(
+            f"{path} cannot be used: {error}; replace it, or delete it to download it again"
+        ) from error
 
 
 def _unpacked(path: Path, md5: str) -> bytes:

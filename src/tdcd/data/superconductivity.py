@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.data.download import reason
 from tdcd.data.folder import DataUnavailable, unavailable
 from tdcd.data.superconductors import COLUMNS, NUM_ROWS
 from tdcd.data.table import Table
@@ -78,7 +79,7 @@ def _from_openml(folder: Path, file: Path) -> tuple[list[str], NDArray[Any]]:
         raise unavailable(
             "the Superconductivity table",
             looked=[file, home],
-            tried={"https://www.openml.org, data set 'superconduct', version 1": str(error)},
+            tried={"https://www.openml.org, data set 'superconduct', version 1": reason(error)},
             by_hand=f"unpack train.csv from {PAGE} into {file.parent}; "
             "or use the source 'superconductors', a synthetic table of the same shape",
         ) from error
@@ -88,11 +89,11 @@ def _from_openml(folder: Path, file: Path) -> tuple[list[str], NDArray[Any]]:
 def _checked(where: str, names: Sequence[str], values: NDArray[Any]) -> NDArray[np.float64]:
     """``[21263, 82]``: the features in their order and then the label, if they are those of the real table."""
     expected = (*COLUMNS, LABEL)
-    if odd := sorted(set(names) ^ set(expected)):
-        role = "has no" if odd[0] in expected else "has an unknown"
-        raise DataUnavailable(f"{where} is not the UCI table: it {role} column '{odd[0]}'")
+    if missing := [name for name in expected if name not in names]:
+        raise DataUnavailable(f"{where} is not the UCI table: it has no column '{missing[0]}'")
     if values.shape != (NUM_ROWS, len(expected)):
-        raise DataUnavailable(f"{where} is not the UCI table: it has {len(values)} rows, not {NUM_ROWS}")
+        shape = "{} rows of {} values".format(*values.shape)
+        raise DataUnavailable(f"{where} is not the UCI table: it has {shape}, not {NUM_ROWS} of {len(expected)}")
     table = np.asarray(values, np.float64)[:, [names.index(name) for name in expected]]
     for column, statistic, published, tolerance in FACTS:
         found = float(getattr(np, statistic)(table[:, expected.index(column)]))

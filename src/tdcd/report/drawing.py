@@ -51,7 +51,7 @@ class _Box:
 
     def client_places(self) -> list[tuple[float, float]]:
         """The drawn clients' centres: lines of equal length, the last one centred too."""
-        per_line = ceil(self.num_shown / max(1, self.num_lines))
+        per_line = ceil(self.num_shown / self.num_lines)
         places: list[tuple[float, float]] = []
         for index in range(self.num_shown):
             line, column = divmod(index, per_line)
@@ -62,7 +62,7 @@ class _Box:
 
 def federation_svg(federation: FederationFacts) -> Html:
     """Silos as boxes, wider with more columns; clients as circles, larger with more rows; and the links between."""
-    most_rows = max((rows for silo in federation.silos for rows in silo.clients), default=0)
+    most_rows = max(rows for silo in federation.silos for rows in silo.clients)
     shown = federation.silos[:MAX_SILOS]
     parts: list[str] = []
     top, last_top = 0, 0
@@ -86,9 +86,8 @@ def federation_svg(federation: FederationFacts) -> Html:
 
 def _layout(silos: Sequence[SiloFacts]) -> list[list[_Box]]:
     """Lines of boxes. All lines use one scale: the largest at which each of them fits."""
-    num_lines = ceil(len(silos) / _SILOS_PER_LINE)
-    per_line = ceil(len(silos) / max(1, num_lines))
-    lines = [silos[start : start + per_line] for start in range(0, len(silos), max(1, per_line))]
+    per_line = ceil(len(silos) / ceil(len(silos) / _SILOS_PER_LINE))
+    lines = [silos[start : start + per_line] for start in range(0, len(silos), per_line)]
     room = _WIDTH - 2 * _MARGIN
     scale = min(
         ((room - len(line) * _NARROWEST - (len(line) - 1) * _GAP) / sum(silo.num_features for silo in line))
@@ -123,7 +122,7 @@ def _silo_svg(box: _Box, bottom: int, most_rows: int) -> str:
     name = silo.name if len(silo.name) <= letters else silo.name[: letters - 1] + "…"
     more = ""
     if box.num_hidden:
-        y = _CLIENTS_Y + box.num_lines * _CELL_HEIGHT - 12
+        y = _CLIENTS_Y + box.num_lines * _CELL_HEIGHT - 8
         more = f'<text class="more" x="{box.centre:.1f}" y="{y}">… {box.num_hidden:,} more</text>'
     title = f"{silo.name}: {silo.features_in_words}, {len(silo.clients):,} clients, {silo.parameters:,} parameters"
     return "\n".join(
@@ -144,7 +143,7 @@ def _silo_svg(box: _Box, bottom: int, most_rows: int) -> str:
 
 
 def _client_svg(index: int, rows: int, most_rows: int, x: float, y: float) -> str:
-    radius = max(_SMALLEST_RADIUS, _LARGEST_RADIUS * sqrt(rows / max(1, most_rows)))
+    radius = max(_SMALLEST_RADIUS, _LARGEST_RADIUS * sqrt(rows / most_rows))
     return (
         f"<g><title>client {index}: {rows:,} rows</title>"
         f'<circle class="client" cx="{x:.1f}" cy="{y}" r="{radius:.1f}"/>'

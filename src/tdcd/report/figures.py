@@ -21,9 +21,12 @@ DASHES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 """So that no two of the first curves differ by colour alone."""
 FEW_POINTS = 25
 """Curves with at most this many points show each of them."""
+LARGEST = 1e100
+"""Points beyond are not drawn: a diverging run reaches numbers at which an axis overflows."""
 
 # The page's text colour and surface colour stand in the drawing as these two, which nothing else uses.
 _INK, _SURFACE = "#010203", "#fcfdfe"
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tdcd",
@@ -50,7 +53,7 @@ _STYLE = {
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a figure; points that are None or not finite are left out."""
+    """A line of a figure; points that are not finite are left out."""
 
     label: str
     x: ArrayLike
@@ -63,7 +66,7 @@ class Curve:
         x, y = np.asarray(self.x, np.float64), np.asarray(self.y, np.float64)
         spread = np.zeros_like(y) if self.spread is None else np.asarray(self.spread, np.float64)
         rows = np.stack([x, y, spread])
-        return rows[:, np.isfinite(rows).all(axis=0)]
+        return rows[:, (np.abs(rows) < LARGEST).all(axis=0)]
 
 
 def line_figure(
@@ -91,6 +94,8 @@ def line_figure(
         axes = drawing.add_subplot(xlabel=_printable(xlabel), ylabel=_printable(ylabel))
         handles = [_draw(axes, line, index) for index, line in enumerate(lines)]
         _scale(axes, logarithmic)
+        if all((line[0] % 1 == 0).all() for line in lines):
+            axes.locator_params(axis="x", integer=True)
         labels = [_printable(curve.label) for curve in curves]
         columns = max(1, min(len(labels), 80 // (6 + max(map(len, labels), default=1))))
         drawing.legend(handles, labels, loc="outside upper left", ncols=columns)
@@ -124,8 +129,17 @@ def _scale(axes: Any, logarithmic: bool) -> None:
     low, high = axes.get_ylim()
     short = high < 1000 * low
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if short else (1,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _tick(value: float) -> str:
+    """A round number on a logarithmic axis, powers of ten in short."""
+    if 1e-3 <= value <= 1e3:
+        return f"{value:g}"
+    digit, _, power = f"{value:.0e}".partition("e")
+    raised = str(int(power)).translate(_SUPERSCRIPTS)
+    return f"10{raised}" if digit == "1" else f"{digit}×10{raised}"
 
 
 def _inset(axes: Any, lines: Sequence[NDArray[np.float64]], logarithmic: bool) -> None:

@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from tdcd.history import Record, read_history
 
@@ -18,7 +18,7 @@ class SiloFacts(BaseModel):
     feature_shape: tuple[PositiveInt, ...]
     columns: tuple[str, ...]
     """Empty for images."""
-    clients: tuple[NonNegativeInt, ...]
+    clients: tuple[PositiveInt, ...] = Field(min_length=1)
     """The rows that each client holds."""
     parameters: NonNegativeInt
 
@@ -39,9 +39,9 @@ class FederationFacts(BaseModel):
     """The whole of ``federation.json``."""
 
     name: str
-    num_samples: NonNegativeInt
+    num_samples: PositiveInt
     num_test: NonNegativeInt
-    silos: tuple[SiloFacts, ...]
+    silos: tuple[SiloFacts, ...] = Field(min_length=1)
 
     @property
     def num_clients(self) -> int:

@@ -15,7 +15,7 @@ from tdcd.report.folder import FederationFacts, Run
 from tdcd.report.html import Html
 from tdcd.report.units import byte_unit, bytes_in_words, duration, figure
 
-METRIC_TITLES = {"accuracy": "Accuracy", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
 SPLITS = {"train": "train", "test": "held-out"}
 """What the history calls a set of samples, and what the page does."""
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
@@ -67,7 +67,7 @@ def _page(run: Run) -> Html:
         ),
         *_notices(run),
         html.cards(_cards(run)),
-        html.section("Training", html.figures(_curves(run))),
+        *_training(run),
         html.section("Final figures", *_final_figures(run)),
         html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
         html.section("Federation", html.wide(federation_svg(federation)), *_federation_words(federation)),
@@ -86,7 +86,9 @@ def _notices(run: Run) -> Iterator[Html]:
             "alarm",
         )
     elif len(run.history) == 1:
-        yield html.notice("So far the history holds only the evaluation before training.")
+        yield html.notice(
+            "So far the history holds only the evaluation before training; curves appear with the next one."
+        )
 
 
 def _cards(run: Run) -> Iterator[html.Card]:
@@ -104,6 +106,11 @@ def _cards(run: Run) -> Iterator[html.Card]:
     yield html.Card("time", duration(last.seconds), pace)
 
 
+def _training(run: Run) -> Iterator[Html]:
+    if len(run.history) > 1:
+        yield html.section("Training", html.figures(_curves(run)))
+
+
 def _curves(run: Run) -> Iterator[tuple[Html, str]]:
     """The figures and their captions."""
     rounds = [record.round for record in run.history]
@@ -118,10 +125,11 @@ def _curves(run: Run) -> Iterator[tuple[Html, str]]:
         figures = {
             split: _numbers(record.metrics.get(split, {}).get(name) for record in run.history)
             for split in SPLITS
-            if any(name in record.metrics.get(split, {}) for record in run.history)
+            if any(record.metrics.get(split, {}).get(name) is not None for record in run.history)
         }
         title = _title(name)
-        yield line_figure(_lines(rounds, figures), "round", title, log_y=False), f"{title} over rounds"
+        caption = f"{title[:1].upper()}{title[1:]} over rounds"
+        yield line_figure(_lines(rounds, figures), "round", title, log_y=False), caption
 
 
 def _numbers(values: Iterable[float | None]) -> list[float]:
@@ -154,7 +162,7 @@ def _federation_words(federation: FederationFacts) -> Iterator[Html]:
     )
     rows = []
     for silo in federation.silos:
-        fewest, most = min(silo.clients, default=0), max(silo.clients, default=0)
+        fewest, most = min(silo.clients), max(silo.clients)
         each = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
         names = ", ".join(silo.columns[:8]) + (", …" if len(silo.columns) > 8 else "")
         rows.append(

@@ -1,0 +1,80 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tdcd.data import SOURCES, data_folder, load
+
+
+@pytest.mark.parametrize(
+    ("source", "shape", "task", "num_classes"),
+    [
+        ("digits", (1797, 8, 8), "multiclass", 10),
+        ("breast_cancer", (569, 30), "binary", 1),
+        ("diabetes", (442, 10), "regression", 1),
+    ],
+)
+def test_embedded_tables(source, shape, task, num_classes):
+    table = load(source)
+    assert (table.name, table.features.shape, table.task, table.num_classes) == (source, shape, task, num_classes)
+    assert table.features.dtype == np.float32
+    assert len(table.columns) == (0 if table.is_images else shape[1])
+    assert table.held_out is None
+    assert source in SOURCES
+
+
+def test_pixels_of_the_digits_run_from_0_to_1():
+    features = load("digits").features
+    assert (features.min(), features.max()) == (0, 1)
+    assert (features * 16 == np.round(features * 16)).all()
+
+
+def test_diabetes_is_in_its_own_units():
+    table = load("diabetes")
+    age = table.features[:, table.columns.index("age")]
+    assert (age.min(), age.max()) == (19, 79)
+    assert (table.labels.min(), table.labels.max()) == (25, 346)
+
+
+def test_rows_are_drawn_by_the_seed_in_the_sources_order():
+    whole, part, larger = load("diabetes"), load("diabetes", rows=50, seed=5), load("diabetes", rows=80, seed=5)
+    samples = [tuple(row) for row in whole.features]
+    drawn = [samples.index(tuple(row)) for row in part.features]
+    assert len(set(drawn)) == 50
+    assert drawn == sorted(drawn)
+    assert (part.labels == whole.labels[drawn]).all()
+    assert set(drawn) <= {samples.index(tuple(row)) for row in larger.features}
+    assert (load("diabetes", rows=50, seed=5).labels == part.labels).all()
+    assert (load("diabetes", rows=50, seed=6).labels != part.labels).any()
+    assert (load("diabetes", rows=442).labels == whole.labels).all()
+
+
+@pytest.mark.parametrize("rows", [0, 443])
+def test_more_rows_than_there_are(rows):
+    with pytest.raises(ValueError, match=f"data source 'diabetes' has 442 rows: cannot draw {rows} of them"):
+        load("diabetes", rows=rows)
+
+
+def test_an_unknown_source_lists_the_known_ones():
+    with pytest.raises(ValueError, match=f"there is no data source 'iris': choose one of {', '.join(SOURCES)}"):
+        load("iris")
+
+
+def test_the_folder_is_the_argument_or_the_variable_or_in_the_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TDCD_DATA", "~/corpora")
+    assert data_folder(tmp_path / "mine") == tmp_path / "mine"
+    assert data_folder("~/mine") == tmp_path / "mine"
+    assert data_folder() == tmp_path / "corpora"
+    monkeypatch.setenv("TDCD_DATA", "")
+    assert data_folder() == tmp_path / ".cache" / "tdcd"
+    monkeypatch.chdir(tmp_path)
+    assert data_folder(Path("here")) == tmp_path / "here"
+
+
+def test_scikit_learn_is_imported_only_when_it_is_needed():
+    # Subprocess, because other tests import it here.
+    code = "import sys, tdcd.data; sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,212 @@
+"""The simulation is Algorithm 1: it agrees with the plain-loop oracle to rounding, on weights that have moved."""
+
+from itertools import product
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import SPLITS, Problem, Shape, arrays, distance, examples
+
+import oracle
+from tdcd.blocks import Linear, Mlp
+from tdcd.federation import Federation, Silo
+from tdcd.objective import Objective
+from tdcd.placement import Placer, holders
+from tdcd.schedule import batch_ids
+from tdcd.settings import Settings
+from tdcd.simulate import ROWS_AT_ONCE
+
+TOLERANCE = 1e-10
+MOVED = 1e-2
+ROUNDS = 4
+
+SHAPES = (
+    Shape(clients=(3,), columns=(4,)),
+    Shape(clients=(2, 3), columns=(3, 2)),
+    Shape(clients=(1, 4, 2), columns=(2, 1, 3), local_steps=2),
+    Shape(clients=(5, 1), columns=(1, 5), batch_size=5, local_steps=4),
+    Shape(clients=(2, 1, 3, 5), columns=(1, 2, 1, 2), num_samples=37, batch_size=7, local_steps=2),
+    Shape(clients=(3, 2), columns=(2, 2), batch_size=1, local_steps=5),
+)
+RULES = list(product(("squared", "logistic", "softmax"), ("unbiased", "mean"), ("fresh", "reused", "full")))
+seeds = st.integers(0, 2**31)
+
+
+def assert_same(problem: Problem, num_rounds: int = ROUNDS) -> None:
+    expected = problem.solve(num_rounds)
+    assert distance(problem.simulate(num_rounds), expected) < TOLERANCE
+    assert distance(expected, arrays(problem.start)) > MOVED
+
+
+@pytest.mark.parametrize(("loss", "gradient", "minibatches"), RULES)
+def test_linear_silos_agree_with_the_oracle(loss, gradient, minibatches):
+    index = RULES.index((loss, gradient, minibatches))
+    objective = Objective(loss, (0.0, 0.3)[index % 2])
+
+    # With every sample in the minibatch the padding follows the largest shard: most splits compile anew.
+    @examples(1 if minibatches == "full" else 4)
+    @given(seed=seeds, split=st.sampled_from(SPLITS))
+    def law(seed, split):
+        shape = SHAPES[index % len(SHAPES)]
+        assert_same(Problem.draw(shape, objective, seed, split, gradient=gradient, minibatches=minibatches))
+
+    law()
+
+
+MLP = Shape(clients=(2, 3), columns=(3, 2), blocks=(Mlp((4, 3)), Mlp((3,))))
+SMALL = Shape(clients=(2,), columns=(3,), local_steps=2, blocks=(Mlp((4,)),))
+MIXED = Shape(clients=(3, 1, 2), columns=(2, 3, 2), local_steps=2, blocks=(Linear(), Mlp((4,)), Linear()))
+
+
+@pytest.mark.parametrize(
+    ("shape", "objective", "gradient", "minibatches"),
+    [
+        (MLP, Objective("softmax", 0.1), "unbiased", "fresh"),
+        (MIXED, Objective("squared"), "mean", "fresh"),
+        (MIXED, Objective("logistic", 0.2), "unbiased", "reused"),
+    ],
+    ids=["mlp", "mixed-fresh", "mixed-reused"],
+)
+def test_mlp_silos_agree_with_the_oracle(shape, objective, gradient, minibatches):
+    @examples(4)
+    @given(seed=seeds, split=st.sampled_from(SPLITS))
+    def law(seed, split):
+        assert_same(Problem.draw(shape, objective, seed, split, gradient=gradient, minibatches=minibatches))
+
+    law()
+
+
+def drawn_ids(problem: Problem, num_rounds: int) -> np.ndarray:
+    chosen = problem.settings
+    return batch_ids(
+        chosen.seed,
+        range(num_rounds),
+        num_samples=problem.federation.num_samples,
+        batch_size=chosen.batch_size,
+        local_steps=chosen.local_steps,
+    )
+
+
+@pytest.mark.parametrize("gradient", ["unbiased", "mean"])
+def test_a_client_without_rows_in_a_minibatch_follows_the_regulariser_alone(gradient):
+    shape = Shape(clients=(3, 4), columns=(2, 2), batch_size=3)
+    problem = Problem.draw(shape, Objective("squared", 0.3), seed=3, gradient=gradient)
+    for silo in problem.federation.silos:
+        counts = holders(drawn_ids(problem, ROUNDS), silo.owner(), silo.num_clients)
+        assert (counts == 0).any()
+        assert (counts > 0).any()
+    assert_same(problem)
+
+
+def test_wide_rows_go_minibatch_by_minibatch_to_the_same_phi():
+    shape = Shape(clients=(1, 2), columns=(1100, 2), num_samples=80, batch_size=64, local_steps=4)
+    assert_same(Problem.draw(shape, Objective("squared"), seed=0), num_rounds=2)
+
+
+def crowded(seed: int, crowded_round: int) -> Problem:
+    """Eight equal clients, one of which holds all of a minibatch: more rows than the usual padding has room for."""
+    num_samples, batch_size, num_clients = 256, 32, 8
+    chosen = Settings(local_steps=2, batch_size=batch_size, step_size=0.1, seed=seed, dtype="float64")
+    shape = Shape((num_clients,), (3,), num_samples, batch_size, chosen.local_steps)
+    problem = Problem.draw(shape, Objective("squared"), seed)
+    whole = np.sort(drawn_ids(problem, crowded_round + 1)[crowded_round, 0])
+    rest = np.setdiff1d(np.arange(num_samples), whole)
+    silo = Silo("silo", problem.federation.silos[0].features, (whole, *np.split(rest, num_clients - 1)))
+    assert Placer(silo.owner(), batch_size).usual < len(whole)
+    return Problem(
+        Federation((silo,), problem.federation.labels), problem.blocks, problem.objective, chosen, problem.start
+    )
+
+
+def test_rounds_that_overflow_the_usual_padding_agree_with_the_oracle_in_any_grouping():
+    problem = crowded(seed=5, crowded_round=2)
+    assert_same(problem, num_rounds=5)
+    simulation = problem.simulation()
+    blocks = problem.start
+    for round_index in range(5):
+        blocks = simulation.advance(blocks, round_index, 1)
+    assert distance(arrays(blocks), problem.simulate(5)) == 0
+
+
+@pytest.mark.parametrize("shape", [SHAPES[1], MIXED], ids=["linear", "mixed"])
+def test_any_grouping_of_rounds_into_calls_gives_the_same_bits(shape):
+    problem = Problem.draw(shape, Objective("logistic", 0.1), seed=11)
+    simulation = problem.simulation()
+    num_rounds = simulation.rounds_per_call + 7
+    at_once = simulation.advance(problem.start, 0, num_rounds)
+    in_threes, one_by_one = problem.start, problem.start
+    for first in range(0, num_rounds, 3):
+        in_threes = simulation.advance(in_threes, first, min(3, num_rounds - first))
+    for round_index in range(num_rounds):
+        one_by_one = simulation.advance(one_by_one, round_index, 1)
+    assert distance(arrays(at_once), arrays(in_threes)) == 0
+    assert distance(arrays(at_once), arrays(one_by_one)) == 0
+    assert distance(arrays(simulation.advance(problem.start, 0, 0)), arrays(problem.start)) == 0
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "softmax"])
+def test_evaluation_is_the_objective_over_all_samples(loss):
+    shape = Shape(clients=(2, 1), columns=(2, 3))
+    problem = Problem.draw(shape, Objective(loss, 0.4), seed=2)
+    value, scores = problem.simulation().evaluate(problem.start)
+    weights = [block["weight"] for block in problem.start]
+    expected = sum(silo.features @ weight for silo, weight in zip(problem.silos(), weights, strict=True))
+    np.testing.assert_allclose(scores, expected, atol=1e-12)
+    reference = oracle.objective(problem.silos(), problem.federation.labels, arrays(problem.start), loss, 0.4)
+    assert value == pytest.approx(reference, abs=1e-12)
+
+
+def test_evaluation_counts_every_sample_once_when_chunks_do_not_divide_them():
+    shape = Shape(clients=(1,), columns=(2,), num_samples=ROWS_AT_ONCE + 904)
+    problem = Problem.draw(shape, Objective("squared", 0.1), seed=4)
+    simulation = problem.simulation()
+    value, scores = simulation.evaluate(problem.start)
+    (silo,), weight = problem.federation.silos, problem.start[0]["weight"]
+    np.testing.assert_allclose(scores, silo.features @ weight, atol=1e-12)
+    residual = (silo.features @ weight)[:, 0] - problem.federation.labels
+    assert value == pytest.approx(np.mean(residual**2) / 2 + 0.05 * np.sum(weight**2), abs=1e-12)
+    few, few_scores = simulation.evaluate(problem.start, [silo.features[:7]], problem.federation.labels[:7])
+    np.testing.assert_allclose(few_scores, scores[:7], atol=1e-12)
+    assert few == pytest.approx(np.mean(residual[:7] ** 2) / 2 + 0.05 * np.sum(weight**2), abs=1e-12)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():
+    problem = Problem.draw(SMALL, Objective("softmax"), seed=8)
+    once, again = problem.simulation(), problem.simulation()
+    assert distance(arrays(once.init()), arrays(again.init())) == 0
+    assert distance(arrays(once.advance(once.init(), 0, 3)), arrays(again.advance(again.init(), 0, 3))) == 0
+    other = problem.with_settings(seed=9).simulation()
+    assert distance(arrays(once.init()), arrays(other.init())) > MOVED
+    assert distance(arrays(once.advance(once.init(), 0, 3)), arrays(other.advance(once.init(), 0, 3))) > 1e-3
+
+
+@pytest.mark.parametrize("shape", [SHAPES[1], SMALL], ids=["linear", "mlp"])
+def test_float32_agrees_with_float64_to_single_precision(shape):
+    problem = Problem.draw(shape, Objective("softmax", 0.1), seed=6)
+    double = problem.simulate(10)
+    single = problem.with_settings(dtype="float32").simulate(10)
+    assert all(array.dtype == np.float32 for block in single for array in block)
+    assert 0 < distance(single, double) < 1e-4
+    assert distance(double, arrays(problem.start)) > MOVED
+
+
+def test_both_precisions_start_from_the_same_blocks():
+    problem = Problem.draw(SMALL, Objective("softmax"), seed=6)
+    double = problem.simulation().init()
+    single = problem.with_settings(dtype="float32").simulation().init()
+    assert jax.tree.structure(double) == jax.tree.structure(single)
+    assert distance(arrays(single), arrays(double)) < 1e-6
+
+
+def test_a_block_a_silo_is_asked_for():
+    problem = Problem.draw(SHAPES[1], Objective("squared"), seed=0)
+    with pytest.raises(ValueError, match="there are 2 silos, but 1 blocks"):
+        Problem(problem.federation, (Linear(),), problem.objective, problem.settings, problem.start).simulation()
+
+
+def test_a_minibatch_larger_than_the_data_is_refused():
+    problem = Problem.draw(SHAPES[1], Objective("squared"), seed=0).with_settings(batch_size=31)
+    with pytest.raises(ValueError, match="batch_size is 31, but there are only 30 samples"):
+        problem.simulation()

@@ -1,0 +1,94 @@
+"""The command as a user runs it: real processes, real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
+BREAST = ["--set", "data.source=breast_cancer", "--set", "train.batch_size=64", "--set", "model.hidden=[4]"]
+
+
+def tdcd(*arguments, cwd):
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def history(folder):
+    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def test_run_writes_a_folder_and_says_where(tmp_path):
+    done = tdcd("run", *BREAST, "--set", "train.rounds=10", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "round 10/10" in done.stdout
+    assert "held out" in done.stdout
+    assert "Run folder: runs/breast_cancer-1" in done.stdout
+    folder = tmp_path / "runs" / "breast_cancer-1"
+    assert {path.name for path in folder.iterdir()} == {
+        "config.toml",
+        "federation.json",
+        "history.jsonl",
+        "model",
+        "report.html",
+    }
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
+    again = tdcd("report", folder, cwd=tmp_path)
+    assert again.returncode == 0
+    assert "report.html" in again.stdout
+
+
+def test_bad_input_is_status_2_and_loses_nothing(tmp_path):
+    (tmp_path / "bad.toml").write_text("[train]\nrouns = 3\nstep_size = 'fast'\n")
+    failed = tdcd("run", "bad.toml", cwd=tmp_path)
+    assert failed.returncode == 2
+    assert "Error: bad.toml has 2 problems:" in failed.stderr
+    assert "train.rouns: there is no such key; did you mean 'rounds'?" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert not (tmp_path / "runs").exists()
+    missing = tdcd("run", "--resume", "nowhere", cwd=tmp_path)
+    assert missing.returncode == 2
+    assert "nowhere is not a run folder" in missing.stderr
+
+
+def test_divergence_is_status_3_with_advice(tmp_path):
+    failed = tdcd("run", *BREAST, "--out", "r", "--set", "train.step_size=1e30", cwd=tmp_path)
+    assert failed.returncode == 3
+    assert "Try a smaller train.step_size" in " ".join(failed.stdout.split())
+    assert history(tmp_path / "r")[-1]["train_loss"] is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, number):
+    """Ctrl-C in the middle of a run of several seconds, then --resume, then compare every bit with a whole run."""
+    rounds = ["--set", "train.rounds=3000", "--set", "evaluate.every=7"]
+    process = subprocess.Popen(
+        [*COMMAND, "run", *BREAST, *rounds, "--out", "cut"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "cut" / "history.jsonl").exists() or len(history(tmp_path / "cut")) < 5:
+        assert time.monotonic() < deadline, "the run did not start"
+        assert process.poll() is None, "the run ended before it could be interrupted"
+        time.sleep(0.02)
+    os.kill(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "To go on: tdcd run --resume cut" in output
+    assert (tmp_path / "cut" / "report.html").exists()
+    assert tdcd("run", "--resume", "cut", cwd=tmp_path).returncode == 0
+    assert tdcd("run", *BREAST, *rounds, "--out", "whole", cwd=tmp_path).returncode == 0
+    for name in ("silo1", "silo2"):
+        model = f"model/{name}.safetensors"
+        assert (tmp_path / "cut" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+    drop = {"seconds": None}
+    assert [r | drop for r in history(tmp_path / "cut")] == [r | drop for r in history(tmp_path / "whole")]
+
+
+def test_help_teaches(tmp_path):
+    shown = tdcd("run", "--help", cwd=tmp_path)
+    for words in ("--resume", "--set", "Exit status"):
+        assert words in shown.stdout

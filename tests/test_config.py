@@ -1,0 +1,92 @@
+"""Errors are part of the interface: every problem at once, with the key, the value and what is allowed."""
+
+import pytest
+
+from tdcd.config import Config, ConfigError, check_config, override, read_config
+
+
+def problems(keys):
+    with pytest.raises(ConfigError) as caught:
+        check_config(keys)
+    return caught.value.problems
+
+
+def test_defaults_are_the_demo():
+    assert check_config({}) == Config()
+    assert Config().data.source == "digits"
+
+
+def test_all_problems_come_at_once():
+    found = problems(
+        {
+            "seed": -1,
+            "colour": 3,
+            "data": {"source": "digit"},
+            "federation": {"silos": 0, "clients": [5, 0], "rows": "sorted"},
+            "model": {"block": ["mlp", "tree"], "hiden": [3]},
+            "train": {"rounds": "many", "step_size": -1},
+            "evaluate": {"holdout": 1.0},
+        }
+    )
+    expected = [
+        "seed = -1: must be greater than or equal to 0",
+        "colour: there is no such key; the keys here are seed, dtype, data,",
+        "data.source = 'digit': must be one of 'digits', ",
+        "federation.silos = 0: must be greater than or equal to 1",
+        "federation.clients.1 = 0: must be greater than or equal to 1",
+        "federation.rows = 'sorted': must be 'contiguous', 'shuffled' or 'dirichlet'",
+        "model.block.1 = 'tree': must be 'linear'",
+        "model.hiden: there is no such key; did you mean 'hidden'?",
+        "train.rounds = 'many': must be a whole number",
+        "train.step_size = -1: must be greater than 0",
+        "evaluate.holdout = 1.0: must be less than 1",
+    ]
+    for line in expected:
+        assert any(problem.startswith(line) for problem in found), (line, found)
+    assert len(found) == len(expected)
+
+
+def test_named_silos_are_checked_inside():
+    found = problems({"federation": {"silos": [{"name": "a", "colums": ["x"]}, {"name": "a b", "columns": []}]}})
+    assert found == [
+        "federation.silos.0.columns: is missing",
+        "federation.silos.0.colums: there is no such key; did you mean 'columns'?",
+        "federation.silos.1.name = 'a b': must be letters, digits, '_', '.' and '-', and begin with a letter or digit",
+        "federation.silos.1.columns = []: must not be empty",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"federation": {"clients": [1, 2, 3]}}, "has 3 entries, but there are 2 silos"),
+        ({"model": {"block": ["mlp"]}}, "has 1 entries, but there are 2 silos"),
+        ({"federation": {"sizes": [1, 2], "rows": "dirichlet"}}, "draws the shard sizes itself"),
+        ({"federation": {"silos": [{"name": "a", "columns": ["x"]}] * 2}}, "two silos are called 'a'"),
+        ({"train": {"step_size": float("nan")}}, "must be"),
+        ({"train": {"rounds": 1.5}}, "must be a whole number"),
+        ({"train": 3}, "train = 3: must be"),
+    ],
+)
+def test_impossible_values(keys, message):
+    assert any(message in problem for problem in problems(keys)), problems(keys)
+
+
+def test_settings_on_top():
+    keys = override({"train": {"rounds": 1, "local_steps": 3}}, ["train.rounds=7", "model.hidden=[8, 8]", "seed=2"])
+    config = check_config(keys)
+    assert (config.train.rounds, config.train.local_steps, config.model.hidden, config.seed) == (7, 3, [8, 8], 2)
+    for bad in ("rounds", "a.b.c=1", "=1"):
+        with pytest.raises(ConfigError, match=r"write section\.key=value"):
+            override({}, [bad])
+    with pytest.raises(ConfigError, match="'seed' is not a section"):
+        override({"seed": 1}, ["seed.x=1"])
+
+
+def test_unreadable_files_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"there is no such file: .*nothing\.toml"):
+        read_config(tmp_path / "nothing.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("rounds = = 3")
+    with pytest.raises(ConfigError, match=r"bad\.toml has 1 problem:\n  not valid TOML: .*line 1"):
+        read_config(bad)

@@ -1,0 +1,39 @@
+"""The metrics against scikit-learn's."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, r2_score, roc_auc_score, root_mean_squared_error
+
+from tdcd.metrics import auc, metrics
+
+
+def test_regression_equals_sklearn_in_the_labels_units():
+    rng = np.random.default_rng(0)
+    labels, scores = rng.normal(size=50), rng.normal(size=(50, 1))
+    found = metrics("squared", scores, labels, label_scale=3.0)
+    assert found["rmse"] == pytest.approx(3 * root_mean_squared_error(labels, scores[:, 0]), rel=1e-12)
+    assert found["r2"] == pytest.approx(r2_score(labels, scores[:, 0]), rel=1e-12)
+
+
+def test_binary_equals_sklearn_with_ties():
+    rng = np.random.default_rng(1)
+    labels, scores = rng.integers(0, 2, 200), rng.integers(-3, 4, (200, 1)).astype(float)
+    found = metrics("logistic", scores, labels)
+    assert found["auc"] == pytest.approx(roc_auc_score(labels, scores[:, 0]), rel=1e-12)
+    assert found["accuracy"] == accuracy_score(labels, scores[:, 0] > 0)
+
+
+def test_multiclass_equals_sklearn_one_against_the_rest():
+    rng = np.random.default_rng(2)
+    labels, scores = rng.integers(0, 4, 300), rng.normal(size=(300, 4))
+    found = metrics("softmax", scores, labels)
+    probabilities = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    assert found["auc"] == pytest.approx(roc_auc_score(labels, probabilities, multi_class="ovr"), rel=1e-12)
+    assert found["accuracy"] == accuracy_score(labels, scores.argmax(axis=1))
+
+
+def test_undefined_figures_are_none():
+    assert auc(np.array([1.0, 2.0]), np.array([True, True])) is None
+    assert metrics("squared", np.array([[np.nan]]), np.array([1.0])) == {"rmse": None, "r2": None}
+    assert metrics("squared", np.array([[1.0], [1.0]]), np.array([2.0, 2.0])) == {"rmse": 1.0, "r2": None}
+    assert metrics("softmax", np.array([[np.inf, 0.0]]), np.array([1])) == {"accuracy": None, "auc": None}

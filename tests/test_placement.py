@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import hypergeom
+
+from tdcd.placement import Placer, holders, place, usual_width
+from tdcd.schedule import batch_ids
+
+
+def draw(seed, num_samples, num_clients, batch_size, num_rounds=3, local_steps=2):
+    """Minibatches, and an owner for each sample; every client owns one."""
+    rng = np.random.default_rng(seed)
+    owner = rng.permutation(np.concatenate([np.arange(num_clients), rng.integers(0, num_clients, num_samples)]))
+    owner = owner[: max(num_samples, num_clients)].astype(np.int32)
+    owner[rng.permutation(len(owner))[:num_clients]] = np.arange(num_clients)
+    ids = batch_ids(
+        seed, range(num_rounds), num_samples=len(owner), batch_size=min(batch_size, len(owner)), local_steps=local_steps
+    )
+    return ids, owner
+
+
+problems = st.builds(
+    draw,
+    seed=st.integers(0, 2**31),
+    num_samples=st.integers(1, 60),
+    num_clients=st.integers(1, 7),
+    batch_size=st.integers(1, 40),
+)
+
+
+@settings(max_examples=60)
+@given(problems, st.integers(0, 3))
+def test_positions_and_slots_undo_each_other(problem, spare):
+    ids, owner = problem
+    num_clients = owner.max() + 1
+    counts = holders(ids, owner, num_clients)
+    width = int(counts.max()) + spare
+    positions, kept, slots = place(ids, owner, counts, width)
+    assert positions.shape == (len(ids), num_clients, ids.shape[1], width)
+    assert kept.tolist() == counts.tolist()
+    for r, e in np.ndindex(ids.shape[:2]):
+        seen = []
+        for k in range(num_clients):
+            for p in range(width):
+                if p < counts[r, k, e]:
+                    position = positions[r, k, e, p]
+                    assert owner[ids[r, e, position]] == k
+                    assert slots[r, e, position] == k * width + p
+                    seen.append(position)
+                else:
+                    assert positions[r, k, e, p] == 0
+            # A client's rows keep the order of the minibatch.
+            mine = positions[r, k, e, : counts[r, k, e]].tolist()
+            assert mine == sorted(mine)
+        assert sorted(seen) == list(range(ids.shape[2]))
+
+
+@given(problems)
+def test_holders_counts_each_clients_rows(problem):
+    ids, owner = problem
+    counts = holders(ids, owner, owner.max() + 1)
+    for r, k, e in np.ndindex(counts.shape):
+        assert counts[r, k, e] == sum(owner[sample] == k for sample in ids[r, e])
+
+
+@pytest.mark.parametrize("num_samples", [60, 1000, 20000])
+@pytest.mark.parametrize("clients", [1, 2, 5, 20, 50])
+@pytest.mark.parametrize("share", [0.005, 0.05, 0.5, 1.0])
+def test_the_usual_padding_is_rarely_exceeded_and_not_wasteful(num_samples, clients, share):
+    held, batch_size = num_samples // clients, max(1, round(share * num_samples))
+    usual = usual_width(held, num_samples, batch_size)
+    assert hypergeom(num_samples, held, batch_size).sf(usual) < 1e-5
+    mean = batch_size * held / num_samples
+    deviation = np.sqrt(mean * (1 - held / num_samples) * (num_samples - batch_size) / (num_samples - 1))
+    assert usual <= min(held, batch_size, mean + 4.5 * deviation + 8)
+
+
+@settings(max_examples=40)
+@given(problems)
+def test_paddings_fit_every_round_and_depend_on_that_round_alone(problem):
+    ids, owner = problem
+    placer = Placer(owner, ids.shape[2])
+    counts = placer.count(ids)
+    widths = placer.widths(counts)
+    assert widths.shape == (len(ids),)
+    assert (widths >= counts.max(axis=(1, 2))).all()
+    assert (widths >= placer.usual).all()
+    assert (widths <= min(np.bincount(owner).max(), ids.shape[2])).all()
+    for r in range(len(ids)):
+        assert placer.widths(counts[r : r + 1])[0] == widths[r]
+
+
+def test_a_round_beyond_the_usual_padding_gets_a_little_more():
+    num_clients, held, batch_size = 10, 100, 200
+    placer = Placer(np.repeat(np.arange(num_clients, dtype=np.int32), held), batch_size)
+    counts = np.zeros((4, num_clients, 1), np.int32)
+    counts[:, 3, 0] = placer.usual, placer.usual + 1, placer.usual + placer.usual // 4 + 1, held
+    step = placer.usual // 4
+    assert placer.widths(counts).tolist() == [placer.usual, placer.usual + step, placer.usual + 2 * step, held]
+    crowd = np.arange(3 * held, 4 * held, dtype=np.int32)
+    ids = np.concatenate([crowd, np.arange(100, dtype=np.int32)]).reshape(1, 1, batch_size)
+    placed = placer.place(ids, placer.count(ids), held)
+    assert placed.positions[0, 3, 0].tolist() == list(range(100))
+    assert placed.slots[0, 0].tolist() == [*range(3 * held, 4 * held), *range(held)]
+
+
+def test_silos_of_very_many_clients_are_placed_too():
+    num_clients = (1 << 16) + 2
+    owner = np.arange(num_clients, dtype=np.int32)
+    ids = np.array([[[num_clients - 1, 0, 1 << 16]]], np.int32)
+    counts = holders(ids, owner, num_clients)
+    assert place(ids, owner, counts, 1).slots.tolist() == ids.tolist()

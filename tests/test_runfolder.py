@@ -1,0 +1,104 @@
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdcd import Federation, load
+from tdcd.history import Record
+from tdcd.ledger import Traffic
+from tdcd.runfolder import RunFolder, toml_text
+
+FEDERATION = Federation.cut(load("breast_cancer"), silos=2, clients=2)
+NAMES = ["silo1", "silo2"]
+
+
+def blocks(value):
+    return [{"weight": np.full((3, 1), value)}, {"hidden": [{"bias": np.full(2, value)}]}]
+
+
+def record(index):
+    return Record(index, index * 10, 1.0, None, {"train": {}}, Traffic(), 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = RunFolder.create(tmp_path / "run", {"seed": 1}, FEDERATION, [3, 2])
+    for index in (0, 5, 10):
+        made.append(record(index))
+    return made
+
+
+def test_blocks_come_back_bit_for_bit(folder):
+    original = [{"weight": np.array([[1 / 3], [np.nextafter(0, 1)], [-0.0]])}, {"hidden": [{"bias": np.ones(2)}]}]
+    folder.save_blocks(NAMES, original, 7)
+    loaded, at = folder.load_blocks(NAMES, blocks(0.0))
+    assert at == 7
+    assert loaded[0]["weight"].tobytes() == original[0]["weight"].tobytes()
+
+
+def test_the_same_blocks_give_the_same_bytes(folder):
+    folder.save_blocks(NAMES, blocks(1.0), 7)
+    first = (folder.path / "model" / "silo2.safetensors").read_bytes()
+    folder.save_blocks(NAMES, blocks(1.0), 7)
+    assert (folder.path / "model" / "silo2.safetensors").read_bytes() == first
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_crash_while_replacing_leaves_whole_old_or_new_blocks(folder, renames):
+    """The states on disk after a kill before the first rename, between the two, and after both."""
+    path = folder.path
+    folder.save_blocks(NAMES, blocks(2.0), 10)
+    (path / "model").rename(path / "later")
+    folder.save_blocks(NAMES, blocks(1.0), 5)
+    (path / "later").rename(path / "model.new")
+    if renames >= 1:
+        (path / "model").rename(path / "model.old")
+    if renames == 2:
+        (path / "model.new").rename(path / "model")
+    loaded, at = RunFolder.open(path).load_blocks(NAMES, blocks(0.0))
+    assert at == (10 if renames == 2 else 5)
+    assert {float(leaf.flat[0]) for leaf in (loaded[0]["weight"], loaded[1]["hidden"][0]["bias"])} == {at / 5}
+    folder.save_blocks(NAMES, blocks(3.0), 15)
+    assert folder.load_blocks(NAMES, blocks(0.0))[1] == 15
+    assert not (path / "model.old").exists()
+
+
+def test_rewinding_drops_later_diverged_and_torn_lines(folder):
+    folder.append(Record(10, 100, float("nan"), None, {}, Traffic(), 0.0))
+    with (folder.path / "history.jsonl").open("a") as file:
+        file.write('{"round": 15, "itera')
+    assert [kept.round for kept in folder.rewind(10)] == [0, 5, 10]
+    assert [kept.round for kept in folder.rewind(7)] == [0, 5]
+    assert [kept.round for kept in folder.history()] == [0, 5]
+
+
+def test_refusals_name_the_file_and_the_difference(folder, tmp_path):
+    with pytest.raises(FileExistsError, match="already holds a run"):
+        RunFolder.create(folder.path, {}, FEDERATION, [3, 2])
+    with pytest.raises(FileNotFoundError, match=r"not a run folder: it has no config\.toml"):
+        RunFolder.open(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"silo1\.safetensors is missing"):
+        folder.load_blocks(NAMES, blocks(0.0))
+    folder.save_blocks(NAMES, blocks(1.0), 5)
+    with pytest.raises(ValueError, match=r"'weight' is float64\[3, 1\], but the model needs float32\[3, 1\]"):
+        folder.load_blocks(NAMES, [{"weight": np.zeros((3, 1), np.float32)}, blocks(0.0)[1]])
+    with pytest.raises(ValueError, match=r"holds \['weight'\], but the model has \['slice'\]"):
+        folder.load_blocks(NAMES, [{"slice": np.zeros(3)}, blocks(0.0)[1]])
+
+
+scalars = st.one_of(
+    st.integers(-(2**62), 2**62),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+    st.text(st.characters(exclude_categories=("Cs",))),
+)
+values = st.one_of(
+    scalars, st.lists(scalars, max_size=3), st.lists(st.dictionaries(st.text("abc", min_size=1), scalars))
+)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z_]+", fullmatch=True), values, max_size=4))
+def test_toml_text_is_read_back_as_it_was(section):
+    assert tomllib.loads(toml_text({"seed": 1, "section": section})) == {"seed": 1, "section": section}
