@@ -13,8 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from tdcd.config import ConfigError, check_config, override, read_config
-from tdcd.console import Watch, show_result
+from tdcd.console import Display, RunDisplay, SweepDisplay, show_claims, show_result
 from tdcd.data import DataUnavailable
+from tdcd.experiments.claims import check_claims
+from tdcd.experiments.experiment import NAMES, load_experiment
+from tdcd.experiments.page import write_page
+from tdcd.experiments.sweep import ExperimentResult, Interrupted, run_experiment
 from tdcd.report import write_report
 from tdcd.run import resume as resume_run
 from tdcd.run import run as run_config
@@ -63,16 +67,17 @@ def run(
     Exit status: 0 finished, 2 bad input, 3 the loss diverged, 130 interrupted.
     """
     assignments = settings or []
-    with _reported(), _interruptible() as watch:
+    display = RunDisplay(screen)
+    with _reported(), _interruptible(display):
         if resume is not None:
             if config is not None or out is not None:
                 raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
-            result = resume_run(resume, assignments, observe=watch.observe, should_stop=watch.should_stop)
+            result = resume_run(resume, assignments, observe=display.observe, should_stop=display.should_stop)
         else:
             keys = override(read_config(config) if config else {}, assignments)
             checked = check_config(keys, str(config or "the configuration"))
             folder = out or _next_folder(checked.data.source)
-            result = run_config(checked, folder, observe=watch.observe, should_stop=watch.should_stop)
+            result = run_config(checked, folder, observe=display.observe, should_stop=display.should_stop)
     _finish(result)
 
 
@@ -81,6 +86,40 @@ def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar=
     """Write DIR/report.html: one self-contained page with curves, the federation and the settings."""
     with _reported():
         screen.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[FIGURE]...", help=f"{', '.join(NAMES)}; all by default.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="The paper's size; the CNN figures then want a GPU.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Where runs are kept [default: runs/reproduce or runs/reproduce-full].")
+    ] = None,
+) -> None:
+    """Reproduce the paper's figures, check its claims, and write one page that shows both.
+
+    Each curve is run with several seeds, each run into its own folder. Ctrl-C keeps what was done: the same command
+    goes on from there, curve by curve. Data sets are downloaded once into $TDCD_DATA; where that fails, a stand-in is
+    used and the page says so loudly.
+    """
+    folder = out or Path("runs") / ("reproduce-full" if full else "reproduce")
+    with _reported():
+        experiments = [load_experiment(name, full=full) for name in names or NAMES]
+        display = SweepDisplay(screen, sum(experiment.num_runs for experiment in experiments))
+        results: dict[str, ExperimentResult] = {}
+        with _interruptible(display):
+            for experiment in experiments:
+                display.begin(sum(done.experiment.num_runs for done in results.values()))
+                results[experiment.name] = run_experiment(
+                    experiment, folder, observe=display.observe, should_stop=display.should_stop
+                )
+    page = write_page(results, folder, full=full)
+    for result in results.values():
+        if result.stand_in:
+            errors.print(f"{result.experiment.name} ran on {result.data}, NOT on the paper's data.", style="bold yellow")
+    show_claims(screen, check_claims(results), page)
 
 
 def _finish(result: Result) -> None:
@@ -111,18 +150,20 @@ def _reported() -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[Watch]:
-    """A progress display; the first Ctrl-C (or SIGTERM) asks it to stop, the second stops at once."""
-    watch = Watch(screen)
+def _interruptible(display: Display) -> Iterator[None]:
+    """Show progress; the first Ctrl-C (or SIGTERM) asks for the end, the second ends at once."""
 
     def ask(number: int, frame: FrameType | None) -> None:
-        watch.stop()
+        display.stop()
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with watch:
-            yield watch
+        with display:
+            yield
+    except Interrupted:
+        screen.print("Interrupted; the same command goes on from here.", highlight=False)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -18,7 +18,7 @@ from tdcd.settings import Dtype
 Positive = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
-BlockName = Literal["linear", "mlp"]
+BlockName = Literal["linear", "mlp", "cnn", "torch"]
 
 
 class ConfigError(ValueError):
@@ -44,6 +44,8 @@ class DataSection(_Section):
     """Features, and the labels of a regression, to mean 0 and variance 1."""
     rows: Positive | None = None
     """How many samples to draw; all by default."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Of the samples drawn and held out, so that runs with different seeds can share them."""
     folder: str | None = None
     """Where downloaded data is kept; by default the environment variable TDCD_DATA, or a cache in the home."""
 
@@ -79,6 +81,14 @@ class ModelSection(_Section):
     """One for all silos, or one each."""
     hidden: list[Positive] = [32]
     """Widths of an mlp's hidden layers."""
+    channels: Annotated[list[Positive], Field(min_length=1)] = [64, 64]
+    """Of a cnn's convolutions."""
+    kernel: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [5, 3]
+    """Height and width of a cnn's convolutions."""
+    embedding: Positive = 256
+    """Width of a cnn's last hidden layer."""
+    module: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    """For torch blocks, ``package.module:function``: called with a sample's shape and C, it returns the nn.Module."""
     loss: Loss | None = None
     """By default the one that fits the labels."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -185,6 +195,9 @@ def _cross_checks(config: Config) -> list[str]:
     if not isinstance(federation.silos, int):
         names = [silo.name for silo in federation.silos]
         problems += [f"federation.silos: two silos are called '{n}'" for n in sorted(set(names)) if names.count(n) > 1]
+    blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
+    if "torch" in blocks and config.model.module is None:
+        problems.append("model.module: is missing; a torch block needs 'package.module:function'")
     if federation.sizes is not None and federation.rows == "dirichlet":
         problems.append("federation.sizes: rows = 'dirichlet' draws the shard sizes itself; leave sizes out")
     return problems
@@ -214,11 +227,14 @@ def _explain(kind: str, message: str, path: tuple[int | str, ...], model: type[B
     fixed = {
         "missing": "is missing",
         "string_pattern_mismatch": "must be letters, digits, '_', '.' and '-', and begin with a letter or digit",
-        "too_short": "must not be empty",
         "int_type": "must be a whole number",
         "float_type": "must be a number",
         "bool_type": "must be true or false",
     }
+    if kind == "string_pattern_mismatch" and path[-1] == "module":
+        return "must be 'package.module:function'"
+    if kind == "too_short":
+        return "must not be empty" if "at least 1 " in message else message.replace("List should", "must")
     return fixed.get(kind, message.replace("Input should be", "must be").replace("a valid ", "a "))
 
 

@@ -1,39 +1,32 @@
-"""What a run shows on the terminal: live progress and the result table."""
+"""What the terminal shows: live progress and result tables."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import rich.progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tdcd.experiments.claims import Claim
+from tdcd.experiments.sweep import Step
+from tdcd.report.units import bytes_in_words, duration
 from tdcd.train import Progress, Result
 
 
-class Watch:
-    """A progress bar with the round, the loss, the rounds per second and the time left.
+class Display:
+    """Progress bars on a terminal, and the wish to stop.
 
-    Where the output is not a terminal, one line at each tenth of the way instead.
+    Where the output is not a terminal, subclasses print a line now and then instead.
     """
 
-    def __init__(self, console: Console) -> None:
-        """Show on ``console``."""
+    def __init__(self, console: Console, *columns: ProgressColumn | str) -> None:
+        """Show ``columns`` on ``console``."""
         self._console = console
-        self._stopped = False
-        self._bar = rich.progress.Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("loss {task.fields[loss]}"),
-            TextColumn("{task.fields[speed]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._bar.add_task("train", total=None, loss="...", speed="")
-        self._tenths = -1
+        self._stopped = self._said = False
+        self._bar = rich.progress.Progress(*columns, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> Self:
         """Start the display."""
@@ -47,29 +40,67 @@ class Watch:
         self._bar.stop()
 
     def stop(self) -> None:
-        """Ask the run to end after the current round."""
+        """Ask for the end. Safe in a signal handler: it only takes a note."""
         self._stopped = True
-        self._console.print("Stopping after this round; once more to stop at once.", highlight=False)
 
     def should_stop(self) -> bool:
-        """Whether the run was asked to end."""
+        """Whether the end was asked for."""
+        if self._stopped and not self._said:
+            self._said = True
+            self._console.print("Stopping after this round; once more to stop at once.", highlight=False)
         return self._stopped
+
+
+class RunDisplay(Display):
+    """One run: the round, the loss, the rounds per second and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        """Show on ``console``."""
+        columns = ("round", MofNCompleteColumn(), BarColumn(), "loss {task.fields[loss]}", "{task.fields[speed]}")
+        super().__init__(console, *columns, TimeRemainingColumn())
+        self._task = self._bar.add_task("train", total=None, loss="...", speed="")
+        self._tenths = -1
 
     def observe(self, news: Progress) -> None:
         """Take news from the run."""
         bar = self._bar.tasks[0]
         if bar.total is None:
-            self._bar.reset(bar.id, total=news.rounds, completed=news.round)
+            self._bar.reset(self._task, total=news.rounds, completed=news.round)
         speed = f"{bar.speed:,.1f} rounds/s" if bar.speed else ""
-        self._bar.update(bar.id, completed=news.round, speed=speed)
+        self._bar.update(self._task, completed=news.round, speed=speed)
         if news.record is None:
             return
-        self._bar.update(bar.id, loss=f"{news.record.train_loss:.4g}")
+        self._bar.update(self._task, loss=f"{news.record.train_loss:.4g}")
         tenths = news.round * 10 // max(news.rounds, 1)
         if not self._console.is_terminal and tenths > self._tenths:
             self._tenths = tenths
             line = f"round {news.round}/{news.rounds}  loss {news.record.train_loss:.4g}"
             self._console.print(line, highlight=False)
+
+
+class SweepDisplay(Display):
+    """Many runs: which one, its round, and how many are done."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        """Show on ``console`` the progress of ``total`` runs."""
+        super().__init__(
+            console, "{task.description}", "round {task.fields[round]}", BarColumn(), MofNCompleteColumn(), "runs"
+        )
+        self._task = self._bar.add_task("starting", total=total, round="")
+        self._before, self._curve = 0, ""
+
+    def begin(self, runs_before: int) -> None:
+        """An experiment starts after ``runs_before`` runs of others."""
+        self._before = runs_before
+
+    def observe(self, news: Step) -> None:
+        """Take news from the sweep."""
+        done = self._before + news.done + news.progress.round / max(news.progress.rounds, 1)
+        shown = f"{news.progress.round}/{news.progress.rounds}"
+        self._bar.update(self._task, description=f"{news.curve}, seed {news.seed}", round=shown, completed=done)
+        if not self._console.is_terminal and news.curve != self._curve:
+            self._curve = news.curve
+            self._console.print(news.curve, highlight=False)
 
 
 def show_result(console: Console, result: Result, page: Path) -> None:
@@ -83,10 +114,8 @@ def show_result(console: Console, result: Result, page: Path) -> None:
             {"rmse": "RMSE", "r2": "R2", "auc": "AUC"}.get(name, name), _number(value), _number(held_out.get(name))
         )
     console.print(table)
-    total = _size(shown.bytes.total)
-    console.print(
-        f"{shown.round} rounds, {shown.iteration} local steps, {total} sent, {shown.seconds:.1f} s", highlight=False
-    )
+    spent = f"{bytes_in_words(shown.bytes.total)} sent, {duration(shown.seconds)}"
+    console.print(f"{shown.round} rounds, {shown.iteration} local steps, {spent}", highlight=False)
     if result.status == "diverged":
         settings = result.simulation.settings
         console.print(
@@ -108,9 +137,11 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
+def show_claims(console: Console, claims: Sequence[Claim], page: Path) -> None:
+    """The verdicts, and where the page is."""
+    table = Table("figure", "the paper says", "verdict", "measured")
+    for claim in claims:
+        style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
+        table.add_row(claim.figure, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
+    console.print(table)
+    console.print(f"Page: {page}", soft_wrap=True, highlight=False)

@@ -1,11 +1,12 @@
 """From a configuration to a run: load the data, cut the federation, choose the blocks, train."""
 
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdcd.blocks import Block, Linear, Mlp
-from tdcd.config import Config, ConfigError, check_config, override
+from tdcd.blocks import Block, Cnn, Linear, Mlp
+from tdcd.config import Config, ConfigError, ModelSection, check_config, override
 from tdcd.data import Table, load, standardize
 from tdcd.federation import Federation
 from tdcd.objective import Loss, Objective
@@ -32,11 +33,16 @@ class Plan(NamedTuple):
     settings: Settings
 
 
-def plan(config: Config) -> Plan:
-    """Load the data and settle what depends on it; everything that does not fit is reported at once."""
+def plan(config: Config, table: Table | None = None) -> Plan:
+    """Load the data and settle what depends on it; everything that does not fit is reported at once.
+
+    Args:
+        table: the data, if it is at hand already.
+    """
     data = config.data
-    table = load(data.source, folder=data.folder, seed=config.seed, rows=data.rows)
-    train_rows, test_rows = table.split(config.evaluate.holdout, config.seed)
+    if table is None:
+        table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
+    train_rows, test_rows = table.split(config.evaluate.holdout, data.seed)
     problems = _misfits(config, table, len(train_rows.labels))
     if data.standardize:
         train_rows, test_rows = standardize(train_rows, test_rows)
@@ -74,7 +80,7 @@ def plan(config: Config) -> Plan:
     return Plan(
         resolved,
         federation,
-        tuple(_block(name, config) for name in names),
+        tuple(_block(name, config.model) for name in names),
         Objective(loss, config.model.l2),
         settings,
     )
@@ -82,7 +88,7 @@ def plan(config: Config) -> Plan:
 
 def run(config: Config, out: Path, **watch: Any) -> Result:
     """Run a configuration into a new run folder; ``watch`` is passed on to :func:`tdcd.train`."""
-    return _train(plan(config), out, resume=False, **watch)
+    return execute(plan(config), out, **watch)
 
 
 def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
@@ -92,10 +98,11 @@ def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
-    return _train(plan(check_config(keys, str(out / "config.toml"))), out, resume=True, **watch)
+    return execute(plan(check_config(keys, str(out / "config.toml"))), out, resume=True, **watch)
 
 
-def _train(planned: Plan, out: Path, **options: Any) -> Result:
+def execute(planned: Plan, out: Path, **options: Any) -> Result:
+    """Train what was planned; ``options`` are passed on to :func:`tdcd.train`."""
     config = planned.config
     return train(
         planned.federation,
@@ -110,8 +117,21 @@ def _train(planned: Plan, out: Path, **options: Any) -> Result:
     )
 
 
-def _block(name: str, config: Config) -> Block:
-    return Linear() if name == "linear" else Mlp(tuple(config.model.hidden))
+def _block(name: str, model: ModelSection) -> Block:
+    if name == "linear":
+        return Linear()
+    if name == "mlp":
+        return Mlp(tuple(model.hidden))
+    if name == "cnn":
+        return Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
+    assert model.module is not None
+    package, _, function = model.module.partition(":")
+    try:
+        from tdcd.blocks.torch import TorchBlock  # noqa: PLC0415  (PyTorch is optional)
+
+        return TorchBlock(getattr(importlib.import_module(package), function))
+    except (ImportError, AttributeError) as error:
+        raise ConfigError([f"model.module = {model.module!r}: {error}"]) from None
 
 
 def _misfits(config: Config, table: Table, num_train: int) -> list[str]:

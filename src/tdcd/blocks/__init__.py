@@ -1,7 +1,8 @@
 """Blocks: the part of the model that one silo trains on its own columns."""
 
 from tdcd.blocks.base import Block
+from tdcd.blocks.cnn import Cnn
 from tdcd.blocks.linear import Linear
 from tdcd.blocks.mlp import Mlp
 
-__all__ = ["Block", "Linear", "Mlp"]
+__all__ = ["Block", "Cnn", "Linear", "Mlp"]

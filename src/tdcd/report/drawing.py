@@ -6,6 +6,7 @@ from math import ceil, sqrt
 
 from tdcd.report.folder import FederationFacts, SiloFacts
 from tdcd.report.html import Html, escape
+from tdcd.report.units import counted
 
 MAX_SILOS = 30
 MAX_CLIENTS = 12
@@ -77,7 +78,7 @@ def federation_svg(federation: FederationFacts) -> Html:
         parts.append(f'<text class="more" x="{_WIDTH / 2:g}" y="{top + 8}">… {hidden:,} more silos</text>')
         top += _MORE_HEIGHT
     body = "\n".join(parts)
-    words = f"{len(federation.silos):,} silos around their hubs, {federation.num_clients:,} clients in all"
+    words = f"{counted(len(federation.silos), 'silo')}, {counted(federation.num_clients, 'client')} in all"
     return Html(
         f'<svg class="federation" role="img" aria-label="The federation: {words}" viewBox="0 0 {_WIDTH} {top}">\n'
         f"{body}\n</svg>"
@@ -124,7 +125,8 @@ def _silo_svg(box: _Box, bottom: int, most_rows: int) -> str:
     if box.num_hidden:
         y = _CLIENTS_Y + box.num_lines * _CELL_HEIGHT - 8
         more = f'<text class="more" x="{box.centre:.1f}" y="{y}">… {box.num_hidden:,} more</text>'
-    title = f"{silo.name}: {silo.features_in_words}, {len(silo.clients):,} clients, {silo.parameters:,} parameters"
+    num_clients, parameters = counted(len(silo.clients), "client"), counted(silo.parameters, "parameter")
+    title = f"{silo.name}: {silo.features_in_words}, {num_clients}, {parameters}"
     return "\n".join(
         [
             f"<g><title>{escape(title)}</title>",
@@ -145,7 +147,7 @@ def _silo_svg(box: _Box, bottom: int, most_rows: int) -> str:
 def _client_svg(index: int, rows: int, most_rows: int, x: float, y: float) -> str:
     radius = max(_SMALLEST_RADIUS, _LARGEST_RADIUS * sqrt(rows / most_rows))
     return (
-        f"<g><title>client {index}: {rows:,} rows</title>"
+        f"<g><title>client {index}: {counted(rows, 'row')}</title>"
         f'<circle class="client" cx="{x:.1f}" cy="{y}" r="{radius:.1f}"/>'
         f'<text class="rows" x="{x:.1f}" y="{y + _LARGEST_RADIUS + 12}">{rows:,}</text></g>'
     )

@@ -9,6 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from tdcd.history import Record, read_history
+from tdcd.report.units import counted
 
 
 class SiloFacts(BaseModel):
@@ -32,7 +33,7 @@ class SiloFacts(BaseModel):
         """Such as ``12 columns`` or ``8 × 4 pixels``."""
         if len(self.feature_shape) > 1:
             return " × ".join(str(size) for size in self.feature_shape) + " pixels"
-        return f"{self.num_features:,} column" + "s" * (self.num_features != 1)
+        return counted(self.num_features, "column")
 
 
 class FederationFacts(BaseModel):

@@ -13,7 +13,7 @@ from tdcd.report.drawing import federation_svg
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.folder import FederationFacts, Run
 from tdcd.report.html import Html
-from tdcd.report.units import byte_unit, bytes_in_words, duration, figure
+from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure
 
 METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
 SPLITS = {"train": "train", "test": "held-out"}
@@ -58,9 +58,9 @@ def _page(run: Run) -> Html:
             "tdcd run",
             federation.name,
             [
-                _count(len(federation.silos), "silo"),
-                _count(federation.num_clients, "client"),
-                _count(federation.num_samples, "training sample"),
+                counted(len(federation.silos), "silo"),
+                counted(federation.num_clients, "client"),
+                counted(federation.num_samples, "training sample"),
                 f"{federation.num_test:,} held out",
             ],
             badge="synthetic data" if "synthetic" in federation.name.lower() else "",
@@ -99,7 +99,7 @@ def _cards(run: Run) -> Iterator[html.Card]:
     for name, value in run.final.metrics.get(split, {}).items():
         before = first.metrics.get(split, {}).get(name)
         yield html.Card(f"{SPLITS[split]} {_title(name)}", figure(value), f"{figure(before)} before training")
-    yield html.Card("rounds", f"{last.round:,}", _count(last.iteration, "local step"))
+    yield html.Card("rounds", f"{last.round:,}", counted(last.iteration, "local step"))
     each = f"{bytes_in_words(last.bytes.total // last.round)} a round" if last.round else ""
     yield html.Card("sent in total", bytes_in_words(last.bytes.total), each)
     pace = f"{duration(last.seconds / last.round)} a round" if last.round else ""
@@ -191,7 +191,3 @@ def _again(run: Run) -> Iterator[Html]:
 
 def _title(metric: str) -> str:
     return METRIC_TITLES.get(metric, metric)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + "s" * (number != 1)

@@ -26,6 +26,15 @@ def bytes_in_words(count: int) -> str:
     return f"{count} {unit}" if size == 1 else f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f} {unit}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "silo"), counted(2000, "client")
+    ('1 silo', '2,000 clients')
+    """
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
 def duration(seconds: float) -> str:
     """A time span.
 

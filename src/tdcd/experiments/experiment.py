@@ -1,0 +1,83 @@
+"""An experiment: curves over communication rounds, each a configuration run with several seeds.
+
+Each is one TOML file beside this module: ``[config]`` is an ordinary configuration, every ``[[curves]]`` entry adds its
+own keys, and ``[quick]`` changes what the default size makes smaller.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+FIGURES = ("fig2a", "fig2b", "fig2c", "fig3a", "fig3b")
+NAMES = (*FIGURES, "error", "accuracy")
+FALLBACKS = {"superconductivity": "superconductors", "mnist": "digits28"}
+"""What stands in for a data set that cannot be had."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of the figure: a label and the configuration's keys, seed aside."""
+
+    label: str
+    keys: dict[str, Any]
+
+    @property
+    def slug(self) -> str:
+        """The label as a folder name."""
+        return re.sub(r"[^A-Za-z0-9]+", "-", self.label).strip("-")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What to run and how to show it."""
+
+    name: str
+    title: str
+    curves: tuple[Curve, ...]
+    """In the order of the swept quantity."""
+    num_seeds: int
+    chosen: tuple[str, ...]
+    """What the paper does not give, in words."""
+    inset: int | None = None
+    """Enlarge this many last points."""
+    metric: str | None = None
+    """A held-out metric to show beside the loss."""
+
+    @property
+    def num_runs(self) -> int:
+        """Curves times seeds."""
+        return len(self.curves) * self.num_seeds
+
+
+def load_experiment(name: str, *, full: bool) -> Experiment:
+    """The experiment of that name, at the paper's size or at the default one."""
+    if name not in NAMES:
+        raise ValueError(f"there is no experiment '{name}'; there are {', '.join(NAMES)}")
+    text = files("tdcd.experiments").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    found = tomllib.loads(text)
+    base = found["config"] if full else merge(found["config"], found.get("quick", {}))
+    curves = []
+    for entry in found["curves"]:
+        keys = dict(entry)
+        label, quick = keys.pop("label"), keys.pop("quick", {})
+        curves.append(Curve(label, merge(base, keys if full else merge(keys, quick))))
+    chosen = found["chosen"] + ([] if full else found.get("quick_chosen", []))
+    return Experiment(
+        name, found["title"], tuple(curves), found["seeds"], tuple(chosen), found.get("inset"), found.get("metric")
+    )
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings, those ``above`` on top.
+
+    >>> merge({"train": {"rounds": 1, "local_steps": 2}}, {"train": {"rounds": 3}})
+    {'train': {'rounds': 3, 'local_steps': 2}}
+    """
+    merged = dict(below)
+    for key, value in above.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if nested else value
+    return merged

@@ -1,0 +1,121 @@
+"""One page with every figure, the claims beside them and what was chosen; and the numbers as JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tdcd.experiments.claims import Claim, check_claims, final
+from tdcd.experiments.sweep import CurveResult, ExperimentResult
+from tdcd.report import html
+from tdcd.report.figures import Curve, line_figure
+
+ROUNDS, LOSS = "communication rounds", "training loss of the global model"
+
+
+def write_page(results: Mapping[str, ExperimentResult], out: Path, *, full: bool) -> Path:
+    """Write ``reproduce.html`` and ``results.json`` into ``out``."""
+    claims = check_claims(results)
+    (out / "results.json").write_text(json.dumps(numbers(results, claims, full=full), indent=1) + "\n")
+    size = "the paper's size" if full else "default size, smaller than the paper's; --full runs that"
+    held = sum(claim.verdict == "holds" for claim in claims)
+    stand_ins = [result for result in results.values() if result.stand_in]
+    parts = [
+        html.header(
+            "Reproduction",
+            "Multi-tier federated learning for vertically partitioned data",
+            ["Das and Patterson, ICASSP 2021", size],
+            badge="stand-in data" if stand_ins else "",
+        ),
+        *(
+            html.notice(f"{r.experiment.name} was run on {r.data}, not on the paper's data: {r.stand_in}", "alarm")
+            for r in stand_ins
+        ),
+        html.section(
+            f"Claims of the paper's section 5: {held} of {len(claims)} hold",
+            html.table(
+                ["figure", "the paper says", "verdict", "measured", "how it is checked"],
+                [(c.figure, c.sentence, c.verdict, c.measured, c.check) for c in claims],
+            ),
+        ),
+        *(_section(result, [c for c in claims if c.figure == name]) for name, result in results.items()),
+        html.section("Run it again", html.command("tdcd reproduce" + (" --full" if full else ""))),
+    ]
+    page = out / "reproduce.html"
+    page.write_text(html.page("Reproduction of TDCD", *parts), encoding="utf-8")
+    return page
+
+
+def figure_curves(result: ExperimentResult, x: str = "rounds") -> list[Curve]:
+    """The curves' means over seeds with their standard deviation as a band."""
+    return [
+        Curve(curve.label, getattr(curve, x), _mean(curve.losses), curve.losses.std(axis=0, ddof=1))
+        for curve in result.curves
+    ]
+
+
+def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
+    experiment = result.experiment
+    drawn = [
+        (line_figure(figure_curves(result), ROUNDS, LOSS, inset=experiment.inset), "against communication rounds"),
+        (line_figure(figure_curves(result, "megabytes"), "MB sent over all links", LOSS), "against bytes sent"),
+    ]
+    if experiment.metric is not None:
+        metric = [
+            Curve(c.label, c.megabytes, _mean(c.metric), c.metric.std(axis=0, ddof=1))
+            for c in result.curves
+            if c.metric is not None
+        ]
+        drawn.append((line_figure(metric, "MB sent over all links", f"held-out {experiment.metric}"), "held out"))
+    head = ["", "final loss", "spread over seeds"] + ["gap to the exact solution"] * (result.optimum is not None)
+    return html.section(
+        experiment.title,
+        html.paragraph(f"Data: {result.data}. {experiment.num_seeds} seeds; bands are one standard deviation."),
+        html.figures(drawn),
+        html.table(head, [_row(curve, result.optimum) for curve in result.curves], numbers=True),
+        *(html.notice(f"“{c.sentence}” — {c.verdict}: {c.measured}.") for c in claims),
+        html.paragraph("Chosen here, where the paper is silent: " + "; ".join(experiment.chosen) + "."),
+    )
+
+
+def _row(curve: CurveResult, optimum: float | None) -> list[str]:
+    ends = final(curve)
+    row = [curve.label, f"{ends.mean():.5f}", f"{ends.std(ddof=1):.1e}"]
+    return row if optimum is None else [*row, f"{ends.mean() - optimum:.2e}"]
+
+
+def _mean(values: Any) -> Any:
+    return np.asarray(values).mean(axis=0)
+
+
+def numbers(results: Mapping[str, ExperimentResult], claims: Sequence[Claim], *, full: bool) -> dict[str, Any]:
+    """Everything that the page shows, for other programs."""
+    figures = {
+        name: {
+            "title": result.experiment.title,
+            "data": result.data,
+            "stand_in": result.stand_in,
+            "chosen": result.experiment.chosen,
+            "optimum": result.optimum,
+            "curves": [
+                {
+                    "label": curve.label,
+                    "rounds": curve.rounds.tolist(),
+                    "megabytes": [round(float(value), 3) for value in curve.megabytes],
+                    "loss_mean": [_rounded(value) for value in _mean(curve.losses)],
+                    "loss_deviation": [_rounded(value) for value in curve.losses.std(axis=0, ddof=1)],
+                    "metric_by_seed": None if curve.metric is None else [_rounded(v) for v in curve.metric[:, -1]],
+                }
+                for curve in result.curves
+            ],
+        }
+        for name, result in results.items()
+    }
+    return {"full_size": full, "claims": [asdict(claim) for claim in claims], "figures": figures}
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.6g}") if np.isfinite(value) else None

@@ -1,0 +1,168 @@
+"""Running an experiment: every curve with every seed, each into a run folder of its own.
+
+A run that is finished is not run again, and one that was interrupted goes on: a sweep resumes curve by curve.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.config import check_config
+from tdcd.data import DataUnavailable, Table, load
+from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
+from tdcd.federation import Federation
+from tdcd.history import Record
+from tdcd.run import Plan, execute, plan
+from tdcd.runfolder import RunFolder
+from tdcd.train import Progress
+
+
+class Step(NamedTuple):
+    """News from a sweep: which run, and how far it is."""
+
+    curve: str
+    seed: int
+    done: int
+    """Runs of the experiment before this one."""
+    progress: Progress
+
+
+_START = Progress(0, 0, None)
+
+
+@dataclass(frozen=True)
+class CurveResult:
+    """One curve's runs, a row a seed."""
+
+    label: str
+    rounds: NDArray[np.int64]
+    """``[evaluations]``."""
+    losses: NDArray[np.float64]
+    """``[seeds, evaluations]``: the training loss of the global model; not a number after a run diverged."""
+    megabytes: NDArray[np.float64]
+    """``[evaluations]``: sent over all links."""
+    metric: NDArray[np.float64] | None
+    """``[seeds, evaluations]``: the experiment's held-out metric."""
+
+
+@dataclass(frozen=True)
+class ExperimentResult:
+    """All curves of an experiment."""
+
+    experiment: Experiment
+    data: str
+    """The name of the table that was used."""
+    stand_in: str
+    """Why another table than the paper's was used; empty if it was not."""
+    curves: tuple[CurveResult, ...]
+    optimum: float | None
+    """The exact minimum of the objective, for ridge regression."""
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The user asked to stop; what was done is kept."""
+
+
+@lru_cache(maxsize=1)
+def _table(source: str, folder: str | None, seed: int, rows: int | None) -> Table:
+    return load(source, folder=folder, seed=seed, rows=rows)
+
+
+def run_experiment(
+    experiment: Experiment,
+    out: Path,
+    *,
+    observe: Callable[[Step], None] = lambda step: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> ExperimentResult:
+    """Run what is missing under ``out`` and gather all curves."""
+    experiment, stand_in = _with_available_data(experiment)
+    results, planned = [], None
+    for place, curve in enumerate(experiment.curves):
+        histories = []
+        for seed in range(experiment.num_seeds):
+            step = Step(f"{experiment.name}, {curve.label}", seed, place * experiment.num_seeds + seed, _START)
+
+            def news(progress: Progress, step: Step = step) -> None:
+                observe(step._replace(progress=progress))
+
+            planned = _plan(curve, seed)
+            folder = out / experiment.name / curve.slug / f"seed-{seed}"
+            histories.append(_run(planned, folder, observe=news, should_stop=should_stop))
+        results.append(_gather(curve.label, histories, experiment.metric))
+    assert planned is not None
+    squared = planned.objective.loss == "squared"
+    optimum = ridge_optimum(planned.federation, planned.objective.l2) if squared else None
+    return ExperimentResult(experiment, planned.federation.name, stand_in, tuple(results), optimum)
+
+
+def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
+    """The experiment itself, or one on the stand-in for its data and the reason."""
+    data = check_config(experiment.curves[0].keys).data
+    try:
+        _table(data.source, data.folder, data.seed, data.rows)
+    except DataUnavailable as error:
+        source = FALLBACKS[data.source]
+        curves = tuple(Curve(c.label, merge(c.keys, {"data": {"source": source}})) for c in experiment.curves)
+        changed = Experiment(**{**vars(experiment), "curves": curves})
+        return changed, str(error)
+    return experiment, ""
+
+
+def _plan(curve: Curve, seed: int) -> Plan:
+    config = check_config(merge(curve.keys, {"seed": seed}))
+    data = config.data
+    return plan(config, _table(data.source, data.folder, data.seed, data.rows))
+
+
+def _run(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
+    """The history of one run: read if it is complete, resumed if it is not, begun if there is none."""
+    expected = planned.config.model_dump(exclude_none=True)
+    if (folder / "history.jsonl").exists():
+        existing = RunFolder.open(folder)
+        history = existing.history()
+        if existing.config() != expected:
+            shutil.rmtree(folder)
+        elif history and (history[-1].diverged or history[-1].round == planned.config.train.rounds):
+            return history
+    result = execute(planned, folder, resume=(folder / "model").exists(), **watch)
+    if result.status == "interrupted":
+        raise Interrupted
+    return result.history
+
+
+def _gather(label: str, histories: list[list[Record]], metric: str | None) -> CurveResult:
+    longest = max(histories, key=len)
+
+    def rows(value: Callable[[Record], float | None]) -> Iterator[list[float]]:
+        for history in histories:
+            found = [value(record) for record in history]
+            padded = found + [None] * (len(longest) - len(found))
+            yield [float("nan") if number is None else number for number in padded]
+
+    return CurveResult(
+        label,
+        np.array([record.round for record in longest]),
+        np.array(list(rows(lambda record: record.train_loss))),
+        np.array([record.bytes.total / 1e6 for record in longest]),
+        None if metric is None else np.array(list(rows(lambda record: record.metrics["test"][metric]))),
+    )
+
+
+def ridge_optimum(federation: Federation, l2: float) -> float:
+    r"""The least value of the ridge objective, from its normal equations in float64.
+
+    .. math:: \Big(\frac1M X^T X + \lambda I\Big)\theta^* = \frac1M X^T y
+    """
+    features = np.concatenate([silo.features.reshape(len(silo.features), -1) for silo in federation.silos], axis=1)
+    features, labels = features.astype(np.float64), np.asarray(federation.labels, np.float64)
+    gram = features.T @ features / len(labels) + l2 * np.eye(features.shape[1])
+    solution = np.linalg.solve(gram, features.T @ labels / len(labels))
+    residual = features @ solution - labels
+    return float(residual @ residual / (2 * len(labels)) + l2 / 2 * solution @ solution)
