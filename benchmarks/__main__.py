@@ -5,7 +5,7 @@ import importlib
 import json
 from pathlib import Path
 
-NAMES = ("ridge", "clients")
+NAMES = ("ridge", "clients", "cnn")
 
 
 def main() -> None:

@@ -118,7 +118,8 @@ def reproduce(
     page = write_page(results, folder, full=full)
     for result in results.values():
         if result.stand_in:
-            errors.print(f"{result.experiment.name} ran on {result.data}, NOT on the paper's data.", style="bold yellow")
+            line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data."
+            errors.print(line, style="bold yellow", highlight=False)
     show_claims(screen, check_claims(results), page)
 
 

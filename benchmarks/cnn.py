@@ -1,0 +1,91 @@
+"""The CNN workloads: MNIST shapes, two 64-channel 5 x 3 convolutions and a 256-wide embedding a silo.
+
+On a CPU the small one (N = 2, K = 10, B = 640) with few local steps; on a GPU the small one with Q = 25 and the large
+one (N = 4, K = 100, B = 12800), every silo with 28 x 14 images.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.baseline import PerClientLoop
+from benchmarks.timing import alternate
+from tdcd import Federation, Objective, Settings, Silo, Simulation
+from tdcd.blocks import Cnn
+from tdcd.federation import aligned_empty
+from tdcd.partition import equal_sizes, shuffled_rows
+
+SHAPE, CLASSES, STEP_SIZE = (28, 14), 10, 1e-3
+
+
+def federation(num_silos: int, num_clients: int, num_samples: int) -> Federation:
+    rng = np.random.default_rng(0)
+    silos = []
+    for index in range(num_silos):
+        images = aligned_empty((num_samples, *SHAPE), np.float32)
+        rng.random(out=images, dtype=np.float32)
+        rows = shuffled_rows(num_samples, equal_sizes(num_samples, num_clients), rng)
+        silos.append(Silo(f"silo{index}", images, rows))
+    labels = rng.integers(0, CLASSES, num_samples).astype(np.int32)
+    labels[:CLASSES] = np.arange(CLASSES)
+    return Federation(tuple(silos), labels)
+
+
+def torch_network(shape: tuple[int, ...]) -> Any:
+    """The same network, as one writes it in PyTorch."""
+    from torch import nn  # noqa: PLC0415
+
+    layers = [nn.Unflatten(1, (1, SHAPE[0])), nn.Conv2d(1, 64, (5, 3)), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(64, 64, (5, 3)), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, CLASSES, bias=False))
+
+
+def advance(engine: Simulation, rounds: int) -> None:
+    jax.block_until_ready(engine.advance(engine.init(), 0, rounds))
+
+
+def measure(num_silos: int, num_clients: int, batch_size: int, local_steps: int, *, gpu: bool) -> dict[str, float]:
+    import torch  # noqa: PLC0415
+
+    data = federation(num_silos, num_clients, 60_000)
+    settings = Settings(local_steps=local_steps, batch_size=batch_size, step_size=STEP_SIZE)
+    engine = Simulation(data, [Cnn()] * num_silos, Objective("softmax"), settings)
+    loop = PerClientLoop(
+        data,
+        torch_network,
+        partial(torch.nn.functional.cross_entropy, reduction="none"),
+        batch_size=batch_size,
+        local_steps=local_steps,
+        step_size=STEP_SIZE,
+        device="cuda" if gpu else "cpu",
+    )
+
+    def loop_round() -> None:
+        loop.round(0)
+        if gpu:
+            torch.cuda.synchronize()
+
+    rounds = 8 if gpu else 1
+    ours, theirs = alternate([partial(advance, engine, rounds), loop_round], repetitions=3)
+    ours /= rounds
+    label = f"cnn, N={num_silos}, K={num_clients}, B={batch_size}, Q={local_steps}, {jax.devices()[0].device_kind}"
+    figures = {"tdcd_ms": ours / local_steps * 1e3, "torch_ms": theirs / local_steps * 1e3, "ratio": theirs / ours}
+    print(
+        f"{label}: {figures['tdcd_ms']:.2f} ms an iteration ({ours * 1e3:.1f} ms a round); per-client PyTorch modules "
+        f"{figures['torch_ms']:.1f} ms ({theirs * 1e3:.0f} ms a round); {figures['ratio']:.1f} times faster"
+    )
+    return figures
+
+
+def main() -> dict[str, Any]:
+    """Ours against the per-client loop of PyTorch modules."""
+    if jax.default_backend() != "gpu":
+        return {"small": measure(2, 10, 640, 4, gpu=False)}
+    figures = {"small": measure(2, 10, 640, 25, gpu=True), "large": measure(4, 100, 12_800, 5, gpu=True)}
+    with jax.default_matmul_precision("highest"):
+        print("the same in full float32 (JAX's default on this GPU is TF32 products):")
+        figures["small_float32"] = measure(2, 10, 640, 25, gpu=True)
+        figures["large_float32"] = measure(4, 100, 12_800, 5, gpu=True)
+    return figures
