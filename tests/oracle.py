@@ -6,7 +6,7 @@ which ``jax.tree.leaves`` lists the package's blocks. Intermediate information i
 C numbers: stacking joins dictionaries, projecting keeps the keys that a client holds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,8 @@ from tdcd.schedule import batch_ids
 
 Array = NDArray[np.float64]
 Block = list[Array]
-Phi = Mapping[int, Array]
+Batch = list[int]
+Phi = dict[int, Array]
 
 
 class Model(Protocol):
@@ -74,34 +75,42 @@ class Silo:
 
     model: Model
     features: Array
-    rows: Sequence[NDArray[np.int64]]
+    rows: Sequence[Sequence[int]]
 
-    def shares(self) -> list[float]:
-        """n_k / M."""
-        return [len(rows) / len(self.features) for rows in self.rows]
+    def average(self, client_blocks: Sequence[Block]) -> Block:
+        """The hub's block: the sum over clients of n_k / M times the client's block. Line 5."""
+        mean = [np.zeros_like(array) for array in client_blocks[0]]
+        for rows, block in zip(self.rows, client_blocks, strict=True):
+            share = len(rows) / len(self.features)
+            mean = [total + share * array for total, array in zip(mean, block, strict=True)]
+        return mean
+
+    def share_out(self, hub_block: Block) -> list[Block]:
+        """The hub's block to every client. Line 8."""
+        return [hub_block for _ in self.rows]
 
 
-def loss_of(loss: str, score: Array, label: Any) -> float:
+def loss_of(loss: str, score: Array, label: float) -> float:
     """f(score, label) for one sample."""
     if loss == "squared":
         return float((score[0] - label) ** 2 / 2)
     if loss == "logistic":
         return float(np.log(1 + np.exp(score[0])) - label * score[0])
-    return float(np.log(np.sum(np.exp(score))) - score[label])
+    return float(np.log(np.sum(np.exp(score))) - score[int(label)])
 
 
-def slope_of(loss: str, score: Array, label: Any) -> Array:
+def slope_of(loss: str, score: Array, label: float) -> Array:
     """The derivative of :func:`loss_of` with respect to the score, ``[C]``."""
     if loss == "squared":
         return score - label
     if loss == "logistic":
         return 1 / (1 + np.exp(-score)) - label
-    chances = np.exp(score) / np.sum(np.exp(score))
-    chances[label] -= 1
+    chances: Array = np.exp(score) / np.sum(np.exp(score))
+    chances[int(label)] -= 1
     return chances
 
 
-def objective(silos: Sequence[Silo], labels: Sequence[Any], hub_blocks: Sequence[Block], loss: str, l2: float) -> float:
+def objective(silos: Sequence[Silo], labels: Any, hub_blocks: Sequence[Block], loss: str, l2: float) -> float:
     """The mean loss of the M samples plus l2 / 2 times the sum of all squared parameters."""
     total = 0.0
     for sample, label in enumerate(labels):
@@ -111,39 +120,32 @@ def objective(silos: Sequence[Silo], labels: Sequence[Any], hub_blocks: Sequence
     return total / len(labels) + l2 / 2 * squares
 
 
-def average(client_blocks: Sequence[Block], shares: Sequence[float]) -> Block:
-    """The hub's block: the sum over clients of n_k / M times the client's block. Line 5."""
-    mean = [np.zeros_like(array) for array in client_blocks[0]]
-    for block, share in zip(client_blocks, shares, strict=True):
-        mean = [total + share * array for total, array in zip(mean, block, strict=True)]
-    return mean
-
-
-def exchange(silos: Sequence[Silo], hub_blocks: Sequence[Block], batches: Sequence[Array]) -> list[list[Phi]]:
+def exchange(silos: Sequence[Silo], hub_blocks: Sequence[Block], batches: Sequence[Batch]) -> list[list[Phi]]:
     """What each client of each silo gets of the other silos' intermediate information. Lines 9 to 14."""
-    in_a_batch = {int(sample) for batch in batches for sample in batch}
-    sent: list[Phi] = []
+    wanted = {p for batch in batches for p in batch}
+    stacked: list[Phi] = []
     for silo, block in zip(silos, hub_blocks, strict=True):
-        stacked: dict[int, Array] = {}
+        phi: Phi = {}
         for rows in silo.rows:
-            stacked |= {int(p): silo.model.phi(block, silo.features[p]) for p in rows if int(p) in in_a_batch}
-        sent.append(stacked)
-    received = []
+            phi |= {p: silo.model.phi(block, silo.features[p]) for p in rows if p in wanted}  # lines 9 and 11
+        stacked.append(phi)
+    projected = []
     for j, silo in enumerate(silos):
-        others = {p: np.zeros_like(own) for p, own in sent[j].items()}
-        for other in range(len(silos)):
+        phi_others = {p: np.zeros_like(stacked[j][p]) for p in wanted}
+        for other, phi in enumerate(stacked):
             if other != j:
-                others = {p: total + sent[other][p] for p, total in others.items()}
-        received.append([{int(p): others[int(p)] for p in rows if int(p) in in_a_batch} for rows in silo.rows])
-    return received
+                phi_others = {p: total + phi[p] for p, total in phi_others.items()}  # line 13
+        projected.append([{p: phi_others[p] for p in rows if p in wanted} for rows in silo.rows])  # line 14
+    return projected
 
 
 def client_gradient(
-    silo: Silo, client: int, block: Block, phi_others: Phi, batch: Array, labels: Any, loss: str, l2: float, rule: str
+    silo: Silo, client: int, block: Block, phi_others: Phi, batch: Batch, labels: Any, loss: str, l2: float, rule: str
 ) -> Block:
-    """g_{k,j}: the client's rows of the minibatch, scaled by its rule, plus l2 times the block."""
-    mine = [int(p) for p in batch if p in silo.rows[client]]
-    scale = len(labels) / (len(silo.rows[client]) * len(batch)) if rule == "unbiased" else 1 / max(len(mine), 1)
+    """g_{k,j}: the sum over the client's rows of the minibatch, scaled by the rule, plus l2 times the block."""
+    held = silo.rows[client]
+    mine = [p for p in batch if p in held]
+    scale = len(labels) / (len(held) * len(batch)) if rule == "unbiased" else 1 / max(len(mine), 1)
     gradient = [l2 * array for array in block]
     for p in mine:
         x = silo.features[p]
@@ -169,30 +171,25 @@ def train(
     seed: int,
 ) -> list[Block]:
     """Algorithm 1 for ``num_rounds`` times Q iterations; the hub blocks at its end."""
-    shares = [silo.shares() for silo in silos]
-    client_blocks = [[block for _ in silo.rows] for silo, block in zip(silos, start, strict=True)]  # line 1
-    batches: list[Array] = []
-    phi_others: list[list[Phi]] = []
+    client_blocks = [silo.share_out(block) for silo, block in zip(silos, start, strict=True)]  # line 1
     for t in range(num_rounds * local_steps):
-        if t % local_steps == 0:
-            hub_blocks = [average(*pair) for pair in zip(client_blocks, shares, strict=True)]  # line 5
-            drawn = batch_ids(
+        round_index, step = divmod(t, local_steps)
+        if step == 0:
+            hub_blocks = [silo.average(blocks) for silo, blocks in zip(silos, client_blocks, strict=True)]  # line 5
+            batches = batch_ids(
                 seed,
-                [t // local_steps],
+                [round_index],
                 num_samples=len(labels),
                 batch_size=batch_size,
                 local_steps=local_steps,
                 minibatches=minibatches,
-            )[0]
-            batches = [drawn[step if minibatches == "fresh" else 0] for step in range(local_steps)]  # line 6
-            client_blocks = [
-                [block for _ in silo.rows] for silo, block in zip(silos, hub_blocks, strict=True)
-            ]  # line 8
+            )[0].tolist()  # line 6
+            client_blocks = [silo.share_out(block) for silo, block in zip(silos, hub_blocks, strict=True)]  # line 8
             phi_others = exchange(silos, hub_blocks, batches)  # lines 9 to 14
-        batch = batches[t % local_steps]
+        batch = batches[step if minibatches == "fresh" else 0]
         for j, silo in enumerate(silos):
             for k in range(len(silo.rows)):
                 block = client_blocks[j][k]
                 slopes = client_gradient(silo, k, block, phi_others[j][k], batch, labels, loss, l2, gradient)
-                client_blocks[j][k] = [a - step_size * g for a, g in zip(block, slopes, strict=True)]  # line 19
-    return [average(*pair) for pair in zip(client_blocks, shares, strict=True)]
+                client_blocks[j][k] = [a - step_size * slope for a, slope in zip(block, slopes, strict=True)]  # line 19
+    return [silo.average(blocks) for silo, blocks in zip(silos, client_blocks, strict=True)]

@@ -11,7 +11,7 @@ import oracle
 from tdcd.blocks.cnn import Cnn
 from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective
-from tdcd.partition import proportional_sizes, shuffled_rows
+from tdcd.partition import shuffled_rows
 from tdcd.settings import Settings
 from tdcd.simulate import Simulation
 
@@ -118,9 +118,7 @@ def test_training_is_algorithm_1_in_plain_loops():
     labels = np.concatenate([np.arange(3), rng.integers(0, 3, num_samples - 3)])
     silos = [
         Silo(f"silo{j}", rng.normal(size=(num_samples, *shape)), shuffled_rows(num_samples, sizes, rng))
-        for j, (shape, sizes) in enumerate(
-            zip(shapes, ([9, 6, 5], proportional_sizes(num_samples, [3, 1])), strict=True)
-        )
+        for j, (shape, sizes) in enumerate(zip(shapes, ([9, 6, 5], [15, 5]), strict=True))
     ]
     settings = Settings(local_steps=2, batch_size=6, step_size=0.3, seed=5, dtype="float64")
     simulation = Simulation(Federation(tuple(silos), labels), (SMALL, SMALL), Objective("softmax", l2=0.01), settings)
@@ -163,8 +161,8 @@ def test_weights_start_with_variance_two_over_fan_in():
 @pytest.mark.parametrize("shape", [(28, 9), (15, 14), (1, 1)])
 def test_an_image_too_small_is_refused(shape):
     message = (
-        f"an image of shape {shape} is too small for 2 convolutions with kernel (5, 3), each followed by 2 x 2 pooling: "
-        "use a smaller kernel, fewer channels or larger images"
+        f"an image of shape {shape} is too small for 2 convolutions with kernel (5, 3), "
+        "each followed by 2 x 2 pooling: use a smaller kernel, fewer channels or larger images"
     )
     with pytest.raises(ValueError, match="too small") as caught:
         Cnn().init(jax.random.key(0), shape, 10)

@@ -125,7 +125,7 @@ class Problem:
         """The silos in the oracle's terms."""
         models = [oracle.Linear() if isinstance(block, Linear) else oracle.Mlp() for block in self.blocks]
         return [
-            oracle.Silo(model, np.asarray(silo.features, np.float64), silo.rows)
+            oracle.Silo(model, np.asarray(silo.features, np.float64), [rows.tolist() for rows in silo.rows])
             for model, silo in zip(models, self.federation.silos, strict=True)
         ]
 

@@ -150,26 +150,26 @@ def test_any_grouping_of_rounds_into_calls_gives_the_same_bits(shape):
 def test_evaluation_is_the_objective_over_all_samples(loss):
     shape = Shape(clients=(2, 1), columns=(2, 3))
     problem = Problem.draw(shape, Objective(loss, 0.4), seed=2)
-    value, scores = problem.simulation().evaluate(problem.start)
+    simulation = problem.simulation()
+    scores = simulation.scores(problem.start)
     weights = [block["weight"] for block in problem.start]
     expected = sum(silo.features @ weight for silo, weight in zip(problem.silos(), weights, strict=True))
     np.testing.assert_allclose(scores, expected, atol=1e-12)
     reference = oracle.objective(problem.silos(), problem.federation.labels, arrays(problem.start), loss, 0.4)
-    assert value == pytest.approx(reference, abs=1e-12)
+    assert simulation.loss(problem.start, scores, problem.federation.labels) == pytest.approx(reference, abs=1e-12)
 
 
-def test_evaluation_counts_every_sample_once_when_chunks_do_not_divide_them():
+def test_every_sample_is_scored_once_when_chunks_do_not_divide_them():
     shape = Shape(clients=(1,), columns=(2,), num_samples=ROWS_AT_ONCE + 904)
     problem = Problem.draw(shape, Objective("squared", 0.1), seed=4)
     simulation = problem.simulation()
-    value, scores = simulation.evaluate(problem.start)
     (silo,), weight = problem.federation.silos, problem.start[0]["weight"]
-    np.testing.assert_allclose(scores, silo.features @ weight, atol=1e-12)
-    residual = (silo.features @ weight)[:, 0] - problem.federation.labels
-    assert value == pytest.approx(np.mean(residual**2) / 2 + 0.05 * np.sum(weight**2), abs=1e-12)
-    few, few_scores = simulation.evaluate(problem.start, [silo.features[:7]], problem.federation.labels[:7])
-    np.testing.assert_allclose(few_scores, scores[:7], atol=1e-12)
-    assert few == pytest.approx(np.mean(residual[:7] ** 2) / 2 + 0.05 * np.sum(weight**2), abs=1e-12)
+    expected = silo.features @ weight
+    np.testing.assert_allclose(simulation.scores(problem.start), expected, atol=1e-12)
+    np.testing.assert_allclose(simulation.scores(problem.start, [silo.features[:7]]), expected[:7], atol=1e-12)
+    half_mean_square = np.mean((expected[:, 0] - problem.federation.labels) ** 2) / 2
+    loss = simulation.loss(problem.start, expected, problem.federation.labels)
+    assert loss == pytest.approx(half_mean_square + 0.05 * np.sum(weight**2), abs=1e-12)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():

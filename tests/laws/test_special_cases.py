@@ -17,7 +17,7 @@ seeds = st.integers(0, 2**31)
 
 
 def whole(problem):
-    """The problem as if nobody had cut it: features ``[M, D]``, labels (one-hot for classes) ``[M, C]``, start ``[D, C]``."""
+    """The problem as if never cut: features ``[M, D]``, labels ``[M, C]`` (one-hot classes), start ``[D, C]``."""
     federation = problem.federation
     x = np.concatenate([silo.features for silo in federation.silos], axis=1)
     labels = federation.labels

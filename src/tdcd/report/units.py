@@ -48,11 +48,11 @@ def duration(seconds: float) -> str:
 
 
 def figure(value: float | None) -> str:
-    """A measured number, to four figures; a dash where there is none.
+    """A measured number, always to four figures; a dash where there is none.
 
-    >>> figure(0.123456), figure(12345.6), figure(None), figure(float("nan"))
-    ('0.1235', '12,346', '–', '–')
+    >>> figure(0.123456), figure(1), figure(12345.6), figure(None), figure(float("nan"))
+    ('0.1235', '1.000', '12,346', '–', '–')
     """
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:#.4g}"
