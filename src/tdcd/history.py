@@ -47,7 +47,8 @@ class Record:
         """The record of one line."""
         fields = json.loads(line)
         fields["bytes"] = Traffic(**fields["bytes"])
-        if fields.pop("diverged", False):
+        fields.pop("diverged", None)
+        if fields["train_loss"] is None:
             fields["train_loss"] = math.nan
         return cls(**fields)
 

@@ -7,6 +7,7 @@ import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,13 +81,39 @@ def line_figure(
         log_y: a logarithmic y axis; by default when all values are positive and span more than a decade.
         inset: also draw the last ``inset`` points of every curve, enlarged in the figure's corner.
     """
+    target = io.StringIO()
+    _plot(target, curves, xlabel, ylabel, log_y, inset, format="svg", metadata={"Date": None})
+    return _inline(target.getvalue(), _description(curves, xlabel, ylabel))
+
+
+def save_png(
+    path: Path,
+    curves: Sequence[Curve],
+    xlabel: str,
+    ylabel: str,
+    *,
+    log_y: bool | None = None,
+    inset: int | None = None,
+) -> None:
+    """The same drawing as a picture file, black on white."""
+    _plot(path, curves, xlabel, ylabel, log_y, inset, format="png", dpi=110, facecolor="white")
+
+
+def _plot(
+    target: Any,
+    curves: Sequence[Curve],
+    xlabel: str,
+    ylabel: str,
+    log_y: bool | None,
+    inset: int | None,
+    **save: Any,
+) -> None:
     # matplotlib takes half a second to import.
     import matplotlib.style  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     lines = [curve.points() for curve in curves]
     logarithmic = spans_decades([line[1] for line in lines]) if log_y is None else log_y
-    target = io.StringIO()
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
         # The browser draws the text, with its own fonts.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
@@ -101,8 +128,7 @@ def line_figure(
         drawing.legend(handles, labels, loc="outside upper left", ncols=columns)
         if inset is not None:
             _inset(axes, [line[:, -inset:] for line in lines], logarithmic)
-        drawing.savefig(target, format="svg", metadata={"Date": None})
-    return _inline(target.getvalue(), _description(curves, lines, xlabel, ylabel))
+        drawing.savefig(target, **save)
 
 
 def spans_decades(values: Sequence[NDArray[np.float64]]) -> bool:
@@ -155,11 +181,11 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def _description(curves: Sequence[Curve], lines: Sequence[NDArray[np.float64]], xlabel: str, ylabel: str) -> str:
+def _description(curves: Sequence[Curve], xlabel: str, ylabel: str) -> str:
     ends = [
         f"{curve.label} from {figure(line[1, 0])} to {figure(line[1, -1])}"
-        for curve, line in zip(curves, lines, strict=True)
-        if line.size
+        for curve in curves
+        if (line := curve.points()).size
     ]
     return _printable(f"{ylabel} against {xlabel}: {', '.join(ends) or 'nothing to draw'}")
 

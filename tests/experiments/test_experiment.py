@@ -1,0 +1,58 @@
+"""The experiments say what the paper says."""
+
+import pytest
+
+from tdcd.config import check_config
+from tdcd.experiments.experiment import FIGURES, NAMES, load_experiment, merge
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_curve_is_a_valid_configuration(name, full):
+    experiment = load_experiment(name, full=full)
+    for curve in experiment.curves:
+        check_config(curve.keys)
+    assert len({curve.slug for curve in experiment.curves}) == len(experiment.curves)
+    assert experiment.num_seeds >= (3 if name in ("fig3a", "fig3b", "accuracy") else 5)
+    assert experiment.chosen
+
+
+# Section 5 of the paper, and the swept quantity.
+PAPER = {
+    "fig2a": ({"silos": 4, "clients": 5, "batch_size": 100, "step_size": 0.001, "rows": 20_000}, "local_steps"),
+    "fig2b": ({"clients": 2, "local_steps": 4, "batch_size": 20, "rows": 2000}, "silos"),
+    "fig2c": ({"silos": 4, "local_steps": 4, "batch_size": 500, "rows": 2000}, "clients"),
+    "fig3a": ({"silos": 2, "clients": 10, "batch_size": 640, "step_size": 0.001}, "local_steps"),
+    "fig3b": ({"silos": 2, "batch_size": 1250, "step_size": 0.001}, "clients"),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_full_size_is_the_papers(name):
+    fixed, swept = PAPER[name]
+    values = []
+    for curve in load_experiment(name, full=True).curves:
+        config = check_config(curve.keys)
+        flat = {**dict(config.data), **dict(config.federation), **dict(config.model), **dict(config.train)}
+        flat["rows"] = config.data.rows
+        assert {key: flat[key] for key in fixed} == fixed
+        assert config.data.source == ("mnist" if name.startswith("fig3") else "superconductivity")
+        values.append(flat[swept])
+    assert values == sorted(set(values))
+
+
+def test_equal_local_steps_where_the_experiment_says_so():
+    for name, full in [("error", True), ("accuracy", True), ("accuracy", False)]:
+        trains = [check_config(curve.keys).train for curve in load_experiment(name, full=full).curves]
+        assert len({train.rounds * train.local_steps for train in trains}) == 1
+
+
+def test_merge_keeps_what_is_not_named():
+    below = {"a": {"b": 1, "c": 2}, "d": 3}
+    assert merge(below, {"a": {"b": 5}, "e": 6}) == {"a": {"b": 5, "c": 2}, "d": 3, "e": 6}
+    assert below == {"a": {"b": 1, "c": 2}, "d": 3}
+
+
+def test_an_unknown_experiment_lists_those_there_are():
+    with pytest.raises(ValueError, match="there is no experiment 'fig9'; there are fig2a, fig2b"):
+        load_experiment("fig9", full=False)

@@ -1,0 +1,111 @@
+"""Sweeps on a small table: gathered right, resumed curve by curve, and honest about stand-ins."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from tdcd import Federation, load, standardize
+from tdcd.experiments.experiment import Curve, Experiment, merge
+from tdcd.experiments.page import write_page
+from tdcd.experiments.sweep import Interrupted, ridge_optimum, run_experiment
+
+BASE = {
+    "data": {"source": "diabetes"},
+    "federation": {"silos": 2, "clients": 2},
+    "model": {"block": "linear", "l2": 0.01},
+    "train": {"rounds": 6, "batch_size": 32, "step_size": 0.05},
+    "evaluate": {"every": 2, "holdout": 0.0},
+}
+
+
+def tiny(**changes):
+    curves = tuple(Curve(f"Q = {q}", merge(BASE, {"train": {"local_steps": q}, **changes})) for q in (1, 4))
+    return Experiment("fig2a", "A tiny <experiment>", curves, 2, ("nothing",), inset=3)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep")
+    return run_experiment(tiny(), out), out
+
+
+def test_curves_are_gathered_from_the_run_folders(done):
+    result, out = done
+    assert [curve.label for curve in result.curves] == ["Q = 1", "Q = 4"]
+    for curve, slug in zip(result.curves, ("Q-1", "Q-4"), strict=True):
+        assert curve.rounds.tolist() == [0, 2, 4, 6]
+        for seed in (0, 1):
+            lines = (out / "fig2a" / slug / f"seed-{seed}" / "history.jsonl").read_text().splitlines()
+            assert curve.losses[seed].tolist() == [json.loads(line)["train_loss"] for line in lines]
+        assert curve.megabytes[-1] == pytest.approx(sum(json.loads(lines[-1])["bytes"].values()) / 1e6)
+    assert result.stand_in == ""
+    assert (result.curves[0].losses[0] != result.curves[0].losses[1]).any()
+
+
+def test_a_finished_sweep_runs_nothing_again(done):
+    result, out = done
+    stamps = {path: path.stat().st_mtime_ns for path in out.rglob("history.jsonl")}
+    again = run_experiment(tiny(), out, observe=lambda step: pytest.fail("it ran again"))
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("history.jsonl")} == stamps
+    np.testing.assert_array_equal(again.curves[1].losses, result.curves[1].losses)
+
+
+def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
+    calls = []
+
+    def should_stop():
+        calls.append(None)
+        return len(calls) == 6
+
+    with pytest.raises(Interrupted):
+        run_experiment(tiny(), tmp_path, should_stop=should_stop)
+    assert 0 < len(list(tmp_path.rglob("history.jsonl"))) < 4
+    resumed = run_experiment(tiny(), tmp_path)
+    for curve, whole in zip(resumed.curves, done[0].curves, strict=True):
+        np.testing.assert_array_equal(curve.losses, whole.losses)
+
+
+def test_changed_settings_are_run_anew(tmp_path):
+    run_experiment(tiny(), tmp_path)
+    changed = run_experiment(tiny(seed=5, evaluate={"every": 3, "holdout": 0.0}), tmp_path)
+    assert changed.curves[0].rounds.tolist() == [0, 3, 6]
+
+
+def test_the_ridge_optimum_is_scikit_learns():
+    rows, _ = standardize(load("diabetes"))
+    federation = Federation.cut(rows, silos=3, clients=2)
+    fitted = Ridge(alpha=0.1 * len(rows.labels), fit_intercept=False).fit(rows.features.astype(float), rows.labels)
+    residual = fitted.predict(rows.features) - rows.labels
+    expected = residual @ residual / (2 * len(residual)) + 0.05 * fitted.coef_ @ fitted.coef_
+    assert ridge_optimum(federation, 0.1) == pytest.approx(expected, rel=1e-9)
+
+
+def test_no_curve_goes_below_the_optimum(done):
+    result, _ = done
+    assert all((curve.losses > result.optimum).all() for curve in result.curves)
+
+
+def test_absent_data_is_replaced_and_said_loudly(tmp_path):
+    """A broken file in the data folder is as good as no network."""
+    (tmp_path / "data" / "superconductivity").mkdir(parents=True)
+    (tmp_path / "data" / "superconductivity" / "train.csv").write_text("nothing\n1\n")
+    wanted = {"source": "superconductivity", "rows": 200, "folder": str(tmp_path / "data")}
+    result = run_experiment(tiny(data=wanted), tmp_path / "out")
+    assert result.data == "superconductors (synthetic)"
+    assert "train.csv" in result.stand_in
+    page = write_page({"fig2a": result}, tmp_path / "out", full=False).read_text()
+    assert "stand-in data" in page
+    assert "was run on superconductors (synthetic), not on the paper&#x27;s data" in page
+
+
+def test_the_page_shows_figures_claims_and_choices(done):
+    result, out = done
+    page = write_page({"fig2a": result}, out, full=True).read_text()
+    assert page.count("<svg") == 2
+    assert "A tiny &lt;experiment&gt;" in page
+    assert "the paper&#x27;s size" in page
+    numbers = json.loads((out / "results.json").read_text())
+    assert numbers["claims"][0]["verdict"] in ("holds", "does not hold", "not decided at this size")
+    assert numbers["figures"]["fig2a"]["curves"][1]["rounds"] == [0, 2, 4, 6]
