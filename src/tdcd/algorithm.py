@@ -122,7 +122,10 @@ def row_weights(
         ``[E, P]``.
     """
     real = jnp.arange(num_rows) < counts[:, None]
-    scale = 1 / jnp.maximum(counts, 1)[:, None] if gradient == "mean" else num_samples / (held * batch_size)
+    if gradient == "mean":
+        scale = 1 / jnp.maximum(counts, 1).astype(held.dtype)[:, None]
+    else:
+        scale = num_samples / (held * batch_size)
     return jnp.where(real, scale, 0)
 
 

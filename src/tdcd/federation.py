@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +135,10 @@ class Federation:
         Federation of 'breast_cancer': 569 samples, 3 silos (silo1: 10 columns, 4 clients; ...)
         """
         names, parts, columns = _column_groups(table, silos, strips)
+        if rows not in get_args(RowRule):
+            raise ValueError(f"rows must be one of {', '.join(get_args(RowRule))}, not '{rows}'")
+        if sizes is not None and (not sizes or (isinstance(sizes[0], Sequence) and len(sizes) != len(names))):
+            raise ValueError(f"sizes has {len(sizes)} entries: give one a client, or one list a silo ({len(names)})")
         counts = [clients] * len(names) if isinstance(clients, int) else list(clients)
         if len(counts) != len(names):
             raise ValueError(f"there are {len(names)} silos, but client counts for {len(counts)}: {counts}")
@@ -210,8 +214,6 @@ def _sizes_of(sizes: Any, silo: int) -> Any:
     """The shard sizes of one silo: its own list of them, or the one for all silos."""
     if sizes is None or not isinstance(sizes[0], Sequence):
         return sizes
-    if silo >= len(sizes):
-        raise ValueError(f"sizes has only {len(sizes)} lists: give one a silo")
     return sizes[silo]
 
 
@@ -240,6 +242,9 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
         raise ValueError(f"{where} has {len(silo.features)} rows of features for {num_samples} labels")
     if num_test is not None and (silo.test_features is None or len(silo.test_features) != num_test):
         raise ValueError(f"{where} must hold its columns of the {num_test} held-out samples")
+    if silo.test_features is not None and silo.test_features.shape[1:] != silo.feature_shape:
+        shapes = f"{silo.feature_shape} in training and {silo.test_features.shape[1:]} held out"
+        raise ValueError(f"{where}: a sample has shape {shapes}")
     if not silo.rows:
         raise ValueError(f"{where} has no clients")
     owner = np.full(num_samples, -1)

@@ -1,7 +1,7 @@
 """Objectives: the loss of one sample given the summed phi of all silos, and the L2 regulariser."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,13 @@ class Objective:
 
     loss: Loss = "squared"
     l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a loss that there is not, and a negative l2."""
+        if self.loss not in get_args(Loss):
+            raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not '{self.loss}'")
+        if not 0 <= self.l2 < float("inf"):
+            raise ValueError(f"l2 must be a number of at least 0, not {self.l2}")
 
     def losses(self, phi: Array, labels: Array) -> Array:
         """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""

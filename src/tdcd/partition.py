@@ -69,7 +69,7 @@ def dirichlet_rows(labels: NDArray[np.generic], num_clients: int, alpha: float, 
     Small ``alpha`` gives every client few classes, large ``alpha`` gives all the same mix (Hsu, Qi and Brown, 2019).
     More than 20 different labels are taken as real numbers and grouped by their deciles.
     """
-    if alpha <= 0:
+    if not alpha > 0:
         raise ValueError(f"the Dirichlet concentration alpha must be positive, not {alpha}")
     equal_sizes(len(labels), num_clients)
     classes = labels

@@ -1,7 +1,7 @@
 """The numbers of Algorithm 1 that a user chooses."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from tdcd.algorithm import Gradient
 from tdcd.schedule import Minibatches
@@ -35,6 +35,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse values that no run could use."""
+        for name, kind in (("minibatches", Minibatches), ("gradient", Gradient), ("dtype", Dtype)):
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not '{getattr(self, name)}'")
         if self.local_steps < 1:
             raise ValueError(f"local_steps must be at least 1, not {self.local_steps}")
         if self.batch_size < 1:

@@ -80,15 +80,17 @@ class Simulation:
 
     def init(self) -> list[Tree]:
         """The hub blocks before round 0, a function of the seed and the silo's index."""
-        with self._precision():
-            root = jax.random.key(self.settings.seed)
-            return [
-                jax.tree.map(
-                    lambda leaf: jnp.asarray(leaf, self.settings.dtype),
-                    block.init(jax.random.fold_in(root, index), shape, self.num_outputs),
-                )
-                for index, (block, shape) in enumerate(zip(self.blocks, self._shapes, strict=True))
+        # Drawn in single precision, so that both precisions start alike.
+        with jax.enable_x64(False):
+            high, low = divmod(self.settings.seed, 2**32)
+            root = jax.random.fold_in(jax.random.key(low), high)
+            keys = [jax.random.fold_in(root, index) for index in range(len(self.blocks))]
+            drawn = [
+                block.init(key, shape, self.num_outputs)
+                for block, key, shape in zip(self.blocks, keys, self._shapes, strict=True)
             ]
+        with self._precision():
+            return [jax.tree.map(lambda leaf: jnp.asarray(leaf, self.settings.dtype), block) for block in drawn]
 
     def advance(self, hub_blocks: list[Tree], first_round: int, num_rounds: int) -> list[Tree]:
         """The hub blocks ``num_rounds`` rounds later. Returns before the device has finished."""
@@ -260,7 +262,7 @@ def one_round(
             features[index],
             labels[rows[index]],
             jax.vmap(partial(algorithm.project, phi_others))(placement.positions),
-            weights.astype(phi_others.dtype),
+            weights,
         )
         updated.append(algorithm.average(client_blocks, silo.shares))
     return updated

@@ -22,103 +22,119 @@ if TYPE_CHECKING:
 class TorchBlock:
     """A silo's part of the model written in PyTorch.
 
-    JAX calls the module, and its backward pass, on the CPU, client by client: convenient, but much slower than a block
-    written in JAX. The module runs in evaluation mode, so dropout does nothing. It may hold no state beside its
+    JAX calls the module and its backward pass on the CPU, client by client: convenient, and much slower than a block
+    written in JAX. The module runs in evaluation mode, so that dropout does nothing. It may hold no state beside its
     trainable parameters, since hubs average those and nothing else: buffers (batch normalisation's running statistics)
-    and frozen parameters are refused. Like every block it must work row by row, and its last layer, a slice of the
-    shared classifier, should have no bias.
+    and frozen parameters are refused. Like every block it must work row by row, and its last layer, the silo's slice
+    of the shared classifier, should have no bias.
 
     Attributes:
         make: builds the module, which maps ``[rows, *feature_shape]`` to ``[rows, C]``. It is called several times and
-            must build the same module each time, but for the random values its parameters start with.
+            must build the same module each time, but for the random values that its parameters start with.
 
-    >>> from torch import nn  # doctest: +SKIP
-    >>> TorchBlock(lambda: nn.Sequential(nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 1, bias=False)))  # doctest: +SKIP
+    .. code-block:: python
+
+        TorchBlock(lambda: nn.Sequential(nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 1, bias=False)))
     """
 
     make: "Callable[[], nn.Module]"
 
     def __post_init__(self) -> None:
-        """Say so at once where PyTorch is missing."""
+        """Say at once where PyTorch is missing."""
         _torch()
 
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
-        """The parameters of a module made with PyTorch's generator seeded from ``key``, by name."""
+        """The parameters, by name, of a module made with PyTorch's generator seeded from ``key``."""
         module = _Module(self.make, seed=int(jax.random.bits(key)))
         outputs = module.outputs(feature_shape)
         if outputs != (num_outputs,):
             raise ValueError(
-                f"the module maps a sample of shape {feature_shape} to {outputs}, but this task needs ({num_outputs},): "
-                f"let its last layer have {num_outputs} outputs"
+                f"the module maps a sample of shape {feature_shape} to {outputs}, but the task needs ({num_outputs},): "
+                f"give its last layer {num_outputs} outputs"
             )
-        return {name: jnp.array(value.detach().numpy()) for name, value in module.parameters().items()}
+        return {name: jnp.array(value) for name, value in module.start().items()}
 
     def phi(self, block: Tree, features: Array) -> Array:
         """The module's outputs ``[rows, C]``, differentiable with respect to both arguments."""
         module = _Module(self.make, seed=0)
-        scores = jax.ShapeDtypeStruct((len(features), *module.outputs(features.shape[1:])), features.dtype)
+        shape = (features.shape[0], *module.outputs(features.shape[1:]))
 
         @jax.custom_vjp
-        def call(block: Tree, features: Array) -> Array:
-            return jax.pure_callback(module.forward, scores, block, features, vmap_method="sequential")
+        def call(block: Tree, features: Array) -> Any:
+            return _on_host(module.forward, jnp.empty(shape, features.dtype), block, features)
 
-        def backward(inputs: tuple[Tree, Array], slopes: Array) -> tuple[Tree, Array]:
-            return jax.pure_callback(module.backward, inputs, *inputs, slopes, vmap_method="sequential")
+        def backward(inputs: tuple[Tree, Array], slopes: Array) -> Any:
+            return _on_host(module.backward, inputs, *inputs, slopes)
 
         call.defvjp(lambda *inputs: (call(*inputs), inputs), backward)
-        return call(block, features)
+        return jnp.asarray(call(block, features))
 
 
 class _Module:
-    """A module as functions of its parameters and inputs, from NumPy arrays to NumPy arrays."""
+    """A module as pure functions from NumPy arrays to NumPy arrays."""
 
     def __init__(self, make: "Callable[[], nn.Module]", seed: int) -> None:
         torch = _torch()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._module = make().eval()
-        # functional_call puts the parameters into the module while it runs, and JAX may run two calls at once.
+            self._module: Any = make().eval()
+        # A call puts its parameters into the module while it runs, and JAX may run two calls at once.
         self._lock = Lock()
         for name, _ in self._module.named_buffers():
             raise ValueError(
-                f"the module has a buffer '{name}', which hubs do not average: use layers without buffers, "
-                "for example GroupNorm for BatchNorm"
+                f"the module has a buffer '{name}', which hubs would not average: use layers without buffers, "
+                "for example GroupNorm instead of BatchNorm"
             )
         for name, value in self._module.named_parameters():
             if not value.requires_grad:
-                raise ValueError(f"the module's parameter '{name}' is frozen: blocks train all their parameters")
+                raise ValueError(f"the module's parameter '{name}' is frozen, but a block trains all its parameters")
 
-    def parameters(self) -> "dict[str, nn.Parameter]":
-        return dict(self._module.named_parameters())
+    def start(self) -> dict[str, NDArray[Any]]:
+        """The values that the parameters were made with."""
+        return {name: value.detach().numpy() for name, value in self._module.named_parameters()}
 
     def outputs(self, feature_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that one sample of zeros is mapped to."""
+        """The shape to which one sample is mapped."""
         torch = _torch()
         with torch.no_grad():
             return tuple(self._module(torch.zeros(1, *feature_shape)).shape[1:])
 
-    def forward(self, block: Tree, features: Array) -> NDArray[Any]:
+    def forward(self, block: Tree, features: NDArray[Any]) -> Any:
         torch = _torch()
+        weights = {name: torch.tensor(value) for name, value in block.items()}
         with torch.no_grad(), self._lock:
-            weights = {name: _tensor(value) for name, value in block.items()}
-            return torch.func.functional_call(self._module, weights, (_tensor(features),)).numpy()
+            return torch.func.functional_call(self._module, weights, torch.tensor(features)).numpy()
 
-    def backward(self, block: Tree, features: Array, slopes: Array) -> tuple[Tree, NDArray[Any]]:
+    def backward(self, block: Tree, features: NDArray[Any], slopes: NDArray[Any]) -> tuple[Tree, Any]:
         """The gradients of the sum of ``slopes`` times the outputs."""
         torch = _torch()
-        weights = {name: _tensor(value).requires_grad_() for name, value in block.items()}
-        inputs = _tensor(features).requires_grad_()
+        weights = {name: torch.tensor(value, requires_grad=True) for name, value in block.items()}
+        inputs = torch.tensor(features, requires_grad=True)
         with torch.enable_grad(), self._lock:
-            scores = torch.func.functional_call(self._module, weights, (inputs,))
-            gradients = torch.autograd.grad(
-                scores, [*weights.values(), inputs], _tensor(slopes), materialize_grads=True
-            )
+            outputs = torch.func.functional_call(self._module, weights, inputs)
+            sources = [*weights.values(), inputs]
+            gradients = torch.autograd.grad(outputs, sources, torch.tensor(slopes), materialize_grads=True)
         *of_weights, of_inputs = (gradient.numpy() for gradient in gradients)
         return dict(zip(weights, of_weights, strict=True)), of_inputs
 
 
-def _tensor(array: Any) -> Any:
-    return _torch().tensor(np.asarray(array))
+def _on_host(function: Callable[..., Any], result: Any, *arguments: Any) -> Any:
+    """``function`` of NumPy arrays, called by a compiled program; ``result`` is like what it returns.
+
+    The arguments travel as one array. JAX hands a callback arrays that it may still have to copy, on the thread that
+    waits in the callback; it does not copy an array which the program itself has just put together.
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+    shapes = [leaf.shape for leaf in leaves]
+    ends = np.cumsum([leaf.size for leaf in leaves])
+
+    def unpacked(packed: Array) -> Any:
+        parts = np.split(np.asarray(packed), ends[:-1])
+        arrays = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+        return function(*jax.tree.unflatten(structure, arrays))
+
+    packed = jnp.concatenate([leaf.ravel() for leaf in leaves])
+    return jax.pure_callback(unpacked, result, packed, vmap_method="sequential")
 
 
 def _torch() -> Any:

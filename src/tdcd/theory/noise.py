@@ -1,0 +1,217 @@
+r"""How noisy the clients' gradients are: :math:`\sigma_j` of Assumption 3, by sampling minibatches at given models."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd import algorithm
+from tdcd.algorithm import Gradient
+from tdcd.blocks.base import Block
+from tdcd.federation import Federation
+from tdcd.objective import Objective, Tree
+from tdcd.placement import Placement, holders, place
+from tdcd.schedule import batch_ids
+from tdcd.settings import Settings
+from tdcd.theory.landscape import ROWS_AT_ONCE, Landscape
+from tdcd.theory.progress import Meter, Observer, silent
+
+Gradients = list[NDArray[np.float64]]
+"""``[K, D_j]`` a silo: the gradient of each of its clients."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    r"""What the clients' gradients are off by, silo by silo: the most over its clients and the given models."""
+
+    per_silo: tuple[float, ...]
+    r""":math:`\sigma_j`: the root of :math:`E\|g_{k,j} - \nabla_{(j)}\mathcal{L}\|^2`, the bias included."""
+    bias: tuple[float, ...]
+    r""":math:`\|\nabla_{(j)}\mathcal{L}_k - \nabla_{(j)}\mathcal{L}\|`, where the average over the client's own rows
+    differs from that over all: not sampled. Assumption 3 wants zero, which K = 1 gives, or rows spread evenly enough.
+    """
+    draws: int
+    """Minibatches drawn in all; none are needed when every sample is in the minibatch."""
+
+    @property
+    def maximum(self) -> float:
+        r""":math:`\sigma_{max}`."""
+        return max(self.per_silo)
+
+
+def sigmas(
+    federation: Federation,
+    blocks: Sequence[Block],
+    objective: Objective,
+    settings: Settings,
+    models: Sequence[Sequence[Tree]],
+    *,
+    samples: int = 64,
+    seconds: float | None = None,
+    observe: Observer = silent,
+) -> Noise:
+    """Estimate the noise of the clients' gradients with these settings' minibatches and gradient rule.
+
+    The theorem wants a bound for all models; a squared loss has none, since its noise grows with the model. What its
+    proof uses are the models that a run visits: give some of those, such as its first and its last.
+
+    Args:
+        models: hub blocks.
+        samples: minibatches to draw at each model.
+        seconds: a time limit; at least one minibatch is drawn at the first model.
+        observe: called after every minibatch.
+    """
+    if not models:
+        raise ValueError("models is empty: give the hub blocks at which to sample, such as [simulation.init()]")
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, not {samples}")
+    clients = _Clients(Landscape(federation, blocks, replace(objective, l2=0.0)), federation, settings)
+    meter = Meter(len(models) * samples, seconds, observe)
+    found: list[_Found] = []
+    for model in models:
+        if not found or not meter.expired:
+            found.append(_at_model(clients, model, samples, meter))
+    return Noise(
+        tuple(np.sqrt(np.max([each.squares for each in found], axis=0)).tolist()),
+        tuple(np.sqrt(np.max([each.biases for each in found], axis=0)).tolist()),
+        sum(each.draws for each in found),
+    )
+
+
+class _Found(NamedTuple):
+    squares: list[float]
+    """A silo's largest mean squared distance of a client's gradient from the silo's."""
+    biases: list[float]
+    """The squared distance of the expected one."""
+    draws: int
+
+
+def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: Meter) -> _Found:
+    # The regulariser's gradient is in the client's and in the silo's alike: it is left out of both.
+    shards = clients.shard_gradients(model)
+    whole = [shares @ shard for shares, shard in zip(clients.shares, shards, strict=True)]
+    biases = [float(silo.max()) for silo in _squared_distances(shards, whole)]
+    if clients.batch_size == clients.num_samples:
+        return _Found(biases, biases, 0)
+    total = [np.zeros(len(shard)) for shard in shards]
+    squares: list[float] = []
+    draws = 0
+    for gradients in clients.minibatch_gradients(model, samples):
+        total = [a + b for a, b in zip(total, _squared_distances(gradients, whole), strict=True)]
+        draws += 1
+        squares = [float(silo.max()) / draws for silo in total]
+        meter.tell("sigma", max(squares) ** 0.5, finished=True)
+        if meter.expired:
+            break
+    return _Found(squares, biases, draws)
+
+
+def _squared_distances(gradients: Gradients, whole: Gradients) -> Gradients:
+    """``[K]`` a silo: how far each client's gradient is from the silo's."""
+    return [np.sum((own - all_rows) ** 2, axis=1) for own, all_rows in zip(gradients, whole, strict=True)]
+
+
+class _Clients:
+    """The clients of all silos, and their gradients of the data term at the same model."""
+
+    def __init__(self, landscape: Landscape, federation: Federation, settings: Settings) -> None:
+        self._landscape, self._settings = landscape, settings
+        self.num_samples = federation.num_samples
+        self.batch_size = self.num_samples if settings.minibatches == "full" else settings.batch_size
+        self._owners = [silo.owner() for silo in federation.silos]
+        self._held = [np.array([len(rows) for rows in silo.rows], np.float64) for silo in federation.silos]
+        self.shares = [held / self.num_samples for held in self._held]
+
+    def shard_gradients(self, model: Sequence[Tree]) -> Gradients:
+        """The average over each client's own rows, which is its expected gradient."""
+        # Shuffled, so that no chunk is one client's alone, and all can be padded to few rows.
+        order = np.random.default_rng(0).permutation(self.num_samples).astype(np.int32)
+        total = [np.zeros((len(held), 1)) for held in self._held]
+        for chunk in np.array_split(order, -(-self.num_samples // ROWS_AT_ONCE)):
+            # A part of the minibatch of every sample: a row weighs M / (n_k M).
+            for gradients in self._gradients(model, chunk[None, None], "unbiased", self.num_samples):
+                total = [a + b for a, b in zip(total, gradients, strict=True)]
+        return total
+
+    def minibatch_gradients(self, model: Sequence[Tree], samples: int) -> Iterator[Gradients]:
+        """The clients' gradients on ``samples`` minibatches."""
+        ids = batch_ids(
+            self._settings.seed,
+            range(samples),
+            num_samples=self.num_samples,
+            batch_size=self.batch_size,
+            local_steps=1,
+        )
+        return self._gradients(model, ids, self._settings.gradient, self.batch_size)
+
+    def _gradients(
+        self, model: Sequence[Tree], ids: NDArray[np.int32], rule: Gradient, batch_size: int
+    ) -> Iterator[Gradients]:
+        landscape = self._landscape
+        hub_blocks = landscape.unflatten(landscape.flatten(model))
+        counts = [holders(ids, owner, len(held)) for owner, held in zip(self._owners, self._held, strict=True)]
+        placements = [
+            place(ids, owner, count, int(count.max())) for owner, count in zip(self._owners, counts, strict=True)
+        ]
+        for index, minibatch in enumerate(ids):
+            with jax.enable_x64(True):
+                gradients = _client_gradients(
+                    hub_blocks,
+                    landscape.features,
+                    landscape.labels,
+                    self._held,
+                    minibatch,
+                    [Placement(*(part[index] for part in placement)) for placement in placements],
+                    blocks=landscape.blocks,
+                    objective=landscape.objective,
+                    rule=rule,
+                    batch_size=batch_size,
+                )
+            yield [np.asarray(silo) for silo in gradients]
+
+
+@partial(jax.jit, static_argnames=("blocks", "objective", "rule", "batch_size"))
+def _client_gradients(
+    hub_blocks: list[Tree],
+    features: list[Array],
+    labels: Array,
+    held: list[Array],
+    ids: Array,
+    placements: list[Placement],
+    *,
+    blocks: tuple[Block, ...],
+    objective: Objective,
+    rule: Gradient,
+    batch_size: int,
+) -> list[Array]:
+    """``[K, D_j]`` a silo: what its clients would step along on the minibatch ``ids`` ``[1, B]``."""
+    phis = [
+        algorithm.phi(block, part[ids].astype(jnp.float64), apply=model.phi)
+        for model, block, part in zip(blocks, hub_blocks, features, strict=True)
+    ]
+    found = []
+    for silo, (model, hub_block, placement) in enumerate(zip(blocks, hub_blocks, placements, strict=True)):
+        rows = ids[0][placement.positions]
+        num_rows = rows.shape[2]
+        weigh = partial(
+            algorithm.row_weights, num_rows=num_rows, gradient=rule, num_samples=len(labels), batch_size=batch_size
+        )
+        step = partial(
+            algorithm.local_steps, hub_block, apply=model.phi, objective=objective, step_size=jnp.ones(()), steps=1
+        )
+        stepped = jax.vmap(step)(
+            features[silo][rows].astype(jnp.float64),
+            labels[rows],
+            jax.vmap(partial(algorithm.project, algorithm.sum_others(phis, silo)))(placement.positions),
+            jax.vmap(weigh)(placement.counts, held=held[silo]),
+        )
+        # A step of size one goes exactly the gradient's way.
+        moved = jax.tree.map(lambda before, after: (before - after).reshape(len(after), -1), hub_block, stepped)
+        found.append(jnp.concatenate(jax.tree.leaves(moved), axis=1))
+    return found

@@ -1,0 +1,203 @@
+r"""Theorem 1: the admissible step sizes, and the bound on the average squared gradient norm."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from tdcd.blocks.base import Block
+from tdcd.blocks.linear import Linear
+from tdcd.federation import Federation
+from tdcd.objective import Objective, Tree
+from tdcd.settings import Settings
+from tdcd.theory.landscape import Landscape, Vector
+from tdcd.theory.noise import Noise
+from tdcd.theory.progress import Meter, Observer, silent
+from tdcd.theory.smoothness import Constants
+
+Condition = Literal["proof", "printed"]
+_CONDITIONS: dict[Condition, str] = {
+    "proof": "1 - eta L - eta^2 L_max^2 Q^2 N >= 0",
+    "printed": "1 - eta L - eta^2 L_max^2 Q^2 >= 0",
+}
+
+
+def max_step_size(constants: Constants, local_steps: int, num_silos: int, condition: Condition = "proof") -> float:
+    r"""The largest step size that a condition admits.
+
+    .. math:: \eta = \frac{2}{L + \sqrt{L^2 + 4 L_{max}^2 Q^2 N}}
+
+    the positive root of :math:`1 - \eta L - \eta^2 L_{max}^2 Q^2 N`, in the form in which nothing cancels.
+    ``"printed"`` is the condition of the paper's text, without N, which is not enough; ``"proof"`` is the one that
+    its proof arrives at. Infinite for an objective without curvature.
+
+    >>> ridge = Constants(L=4.0, per_silo=(3.0, 3.5), kind="exact", note="")
+    >>> round(max_step_size(ridge, local_steps=10, num_silos=2), 5)
+    0.01941
+    """
+    if condition not in _CONDITIONS:
+        raise ValueError(f"condition must be 'proof' or 'printed', not {condition!r}")
+    _at_least_one(local_steps=local_steps, num_silos=num_silos)
+    silos = num_silos if condition == "proof" else 1
+    denominator = constants.L + math.hypot(constants.L, 2 * constants.L_max * local_steps * math.sqrt(silos))
+    return 2 / denominator if denominator else math.inf
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The three terms of Theorem 1."""
+
+    initial: float
+    r""":math:`2 (\mathcal{L}(\theta^0) - \mathcal{L}_{inf}) / (\eta T)`: the way to go, which time makes up for."""
+    variance: float
+    r""":math:`\eta L N \sigma_{max}^2 / K`: the minibatches' noise, which clients average out."""
+    staleness: float
+    r""":math:`\eta^2 L_{max}^2 \sigma_{max}^2 Q^2 N^2`: local steps on what the others sent when the round began."""
+    iterations: int
+    """T."""
+
+    @property
+    def total(self) -> float:
+        r"""What :math:`\frac1T \sum_{t<T} \|\nabla\mathcal{L}(\theta^t)\|^2` is at most, in expectation."""
+        return self.initial + self.variance + self.staleness
+
+    def at(self, iterations: int) -> Self:
+        """The same for another T."""
+        _at_least_one(iterations=iterations)
+        return replace(self, initial=self.initial * self.iterations / iterations, iterations=iterations)
+
+
+def bound(
+    constants: Constants,
+    sigma_max: float,
+    *,
+    step_size: float,
+    local_steps: int,
+    num_silos: int,
+    num_clients: float,
+    iterations: int,
+    gap: float,
+    condition: Condition = "proof",
+) -> Bound:
+    r"""The bound of Theorem 1 for these settings; refuses a step size that the condition does not admit.
+
+    .. math:: E\Big[\frac1T \sum_{t<T} \|\nabla\mathcal{L}(\theta^t)\|^2\Big] \le
+              \frac{2 (\mathcal{L}(\theta^0) - \mathcal{L}_{inf})}{\eta T} + \frac{\eta L N \sigma_{max}^2}{K}
+              + \eta^2 L_{max}^2 \sigma_{max}^2 Q^2 N^2
+
+    Args:
+        sigma_max: see :func:`~tdcd.theory.sigmas`.
+        num_clients: K; :func:`effective_clients` where silos or shards are unequal.
+        iterations: T, rounds times Q.
+        gap: see :func:`initial_gap`.
+    """
+    _at_least_one(num_clients=num_clients, iterations=iterations)
+    for name, value in {"sigma_max": sigma_max, "gap": gap}.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
+    largest = max_step_size(constants, local_steps, num_silos, condition)
+    # Without the slack, the largest step size itself might be refused after a round trip through text.
+    if not 0 < step_size <= largest * (1 + 1e-12):
+        raise ValueError(
+            f"step_size = {step_size:g} is outside the theorem's range for local_steps = {local_steps} and "
+            f"num_silos = {num_silos}: {_CONDITIONS[condition]} with L = {constants.L:.6g} and "
+            f"L_max = {constants.L_max:.6g} admits step sizes above 0 and up to {largest:.6g}"
+        )
+    noise = step_size * sigma_max**2 * num_silos
+    return Bound(
+        initial=2 * gap / (step_size * iterations),
+        variance=noise * constants.L / num_clients,
+        staleness=noise * step_size * (constants.L_max * local_steps) ** 2 * num_silos,
+        iterations=iterations,
+    )
+
+
+def effective_clients(federation: Federation) -> float:
+    r"""K of Theorem 1 where shards differ: the least over silos of :math:`1 / \sum_k (n_k / M)^2`.
+
+    The theorem has K equal clients in every silo, and needs K only because averaging them divides the noise by K; the
+    average weighted by rows divides it by this. With equal shards it is the smallest K.
+    """
+    return min(1 / sum((len(rows) / federation.num_samples) ** 2 for rows in silo.rows) for silo in federation.silos)
+
+
+def initial_gap(
+    federation: Federation,
+    blocks: Sequence[Block],
+    objective: Objective,
+    hub_blocks: Sequence[Tree],
+    *,
+    seconds: float | None = None,
+    observe: Observer = silent,
+) -> float:
+    r"""An upper bound of :math:`\mathcal{L}(\theta^0) - \mathcal{L}_{inf}` at the hub blocks before training.
+
+    For linear blocks and the squared loss it is the difference itself, :math:`\frac12 g^T H^+ g` with the gradient g
+    and the Hessian H, by conjugate gradients. Otherwise, or when time is up, it is the objective at the start, as no
+    loss is below zero.
+    """
+    landscape = Landscape(federation, blocks, objective)
+    theta = landscape.flatten(hub_blocks)
+    loss, gradient = landscape.loss_and_gradient(theta)
+    if objective.loss != "squared" or not all(isinstance(block, Linear) for block in blocks):
+        return loss
+    meter = Meter(1, seconds, observe)
+    found = _quadratic_gap(landscape, theta, gradient, meter)
+    return loss if found is None else min(found, loss)
+
+
+def _quadratic_gap(landscape: Landscape, theta: Vector, gradient: Vector, meter: Meter) -> float | None:
+    """How far a quadratic objective is above its least value; None when time is up before that is known.
+
+    Conjugate gradients would walk down to the minimum; what each step of theirs gains adds up to the gap.
+    """
+    residual, direction, gap = gradient, gradient, 0.0
+    squared = float(residual @ residual)
+    smallest = 1e-28 * squared
+    last_gains: deque[float] = deque([math.inf] * 10, maxlen=10)
+    while squared > smallest and sum(last_gains) > 1e-12 * gap:
+        curved = landscape.hessian_vector(theta, direction)
+        length = squared / float(direction @ curved)
+        last_gains.append(length * squared / 2)
+        gap += last_gains[-1]
+        meter.tell("gap", gap, finished=False)
+        if meter.expired:
+            return None
+        residual = residual - length * curved
+        previous, squared = squared, float(residual @ residual)
+        direction = residual + squared / previous * direction
+    return gap
+
+
+def caveats(federation: Federation, settings: Settings, noise: Noise) -> list[str]:
+    """Where a run departs from what Theorem 1 assumes, in sentences."""
+    found = []
+    if settings.minibatches == "reused" and settings.local_steps > 1:
+        found.append(
+            "minibatches = 'reused': the theorem assumes a fresh minibatch for each local step; after the first step "
+            "on one, gradients are biased."
+        )
+    if settings.gradient == "mean" and max(silo.num_clients for silo in federation.silos) > 1:
+        found.append(
+            "gradient = 'mean': a client without rows in a minibatch does not step, which biases its gradient towards "
+            "zero."
+        )
+    if max(noise.bias) > 1e-12:
+        found.append(
+            f"The clients' rows differ: their expected gradients are off by up to {max(noise.bias):.3g}, where the "
+            f"theorem assumes 0. It is counted into sigma ({noise.maximum:.3g}), which the proof does not cover."
+        )
+    counts = {len(rows) for silo in federation.silos for rows in silo.rows}
+    if max(counts) > min(counts) + 1:
+        found.append(
+            f"Clients hold from {min(counts)} to {max(counts)} rows: K = {effective_clients(federation):.3g} stands "
+            "for the theorem's equal clients."
+        )
+    return found
+
+
+def _at_least_one(**values: float) -> None:
+    for name, value in values.items():
+        if not 1 <= value < math.inf:
+            raise ValueError(f"{name} must be at least 1, not {value}")
