@@ -33,7 +33,8 @@ class PerClientLoop:
 
         self.torch, self.federation, self.loss, self.device = torch, federation, loss, device
         self.batch_size, self.local_steps = batch_size, local_steps
-        self.labels = torch.from_numpy(np.asarray(federation.labels)).to(device)
+        classes = federation.labels.dtype.kind == "i"
+        self.labels = torch.from_numpy(federation.labels.astype(np.int64 if classes else np.float32)).to(device)
         self.features = [torch.from_numpy(silo.features).to(device) for silo in federation.silos]
         self.owners = [silo.owner() for silo in federation.silos]
         self.modules = [[make(s.feature_shape).to(device) for _ in s.rows] for s in federation.silos]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental.buffer_callback import ExecutionContext, buffer_callback
 from numpy.typing import NDArray
 
 from tdcd.objective import Tree
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class TorchBlock:
     """A silo's part of the model written in PyTorch.
 
-    JAX calls the module and its backward pass on the CPU, client by client: convenient, and much slower than a block
+    JAX calls the module and its backward pass client by client, on the CPU only: convenient, and slower than a block
     written in JAX. The module runs in evaluation mode, so that dropout does nothing. It may hold no state beside its
     trainable parameters, since hubs average those and nothing else: buffers (batch normalisation's running statistics)
     and frozen parameters are refused. Like every block it must work row by row, and its last layer, the silo's slice
@@ -56,6 +57,8 @@ class TorchBlock:
 
     def phi(self, block: Tree, features: Array) -> Array:
         """The module's outputs ``[rows, C]``, differentiable with respect to both arguments."""
+        if jax.default_backend() != "cpu":
+            raise RuntimeError(f"TorchBlock runs on the CPU, not on {jax.default_backend()}: set JAX_PLATFORMS=cpu")
         module = _Module(self.make, seed=0)
         shape = (features.shape[0], *module.outputs(features.shape[1:]))
 
@@ -67,7 +70,8 @@ class TorchBlock:
             return _on_host(module.backward, inputs, *inputs, slopes)
 
         call.defvjp(lambda *inputs: (call(*inputs), inputs), backward)
-        return jnp.asarray(call(block, features))
+        scores: Array = call(block, features)
+        return scores
 
 
 class _Module:
@@ -119,22 +123,18 @@ class _Module:
 
 
 def _on_host(function: Callable[..., Any], result: Any, *arguments: Any) -> Any:
-    """``function`` of NumPy arrays, called by a compiled program; ``result`` is like what it returns.
+    """``function`` of NumPy arrays, called from a compiled program; ``result`` has the shapes of what it returns.
 
-    The arguments travel as one array. JAX hands a callback arrays that it may still have to copy, on the thread that
-    waits in the callback; it does not copy an array which the program itself has just put together.
+    ``jax.pure_callback`` would not do: it copies arguments on a thread pool whose last thread may be waiting in the
+    callback, and turns float64 to float32 on threads where x64 was not enabled.
     """
-    leaves, structure = jax.tree.flatten(arguments)
-    shapes = [leaf.shape for leaf in leaves]
-    ends = np.cumsum([leaf.size for leaf in leaves])
 
-    def unpacked(packed: Array) -> Any:
-        parts = np.split(np.asarray(packed), ends[:-1])
-        arrays = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-        return function(*jax.tree.unflatten(structure, arrays))
+    def fill(_: ExecutionContext, outputs: Tree, *inputs: Tree) -> None:
+        values = function(*jax.tree.map(np.asarray, inputs))
+        for buffer, value in zip(jax.tree.leaves(outputs), jax.tree.leaves(values), strict=True):
+            np.asarray(buffer)[...] = value
 
-    packed = jnp.concatenate([leaf.ravel() for leaf in leaves])
-    return jax.pure_callback(unpacked, result, packed, vmap_method="sequential")
+    return jax.pure_callback(lambda *a: function(*jax.tree.map(np.asarray, a)), result, *arguments, vmap_method="sequential")
 
 
 def _torch() -> Any:
