@@ -36,7 +36,7 @@ def test_positions_and_slots_undo_each_other(problem, spare):
     num_clients = owner.max() + 1
     counts = holders(ids, owner, num_clients)
     width = int(counts.max()) + spare
-    positions, kept, slots = place(ids, owner, counts, width)
+    positions, kept, rows, slots = place(ids, owner, counts, width)
     assert positions.shape == (len(ids), num_clients, ids.shape[1], width)
     assert kept.tolist() == counts.tolist()
     for r, e in np.ndindex(ids.shape[:2]):
@@ -46,7 +46,8 @@ def test_positions_and_slots_undo_each_other(problem, spare):
                 if p < counts[r, k, e]:
                     position = positions[r, k, e, p]
                     assert owner[ids[r, e, position]] == k
-                    assert slots[r, e, position] == k * width + p
+                    assert rows[r, e, len(seen)] == ids[r, e, position]
+                    assert slots[r, e, position] == len(seen)
                     seen.append(position)
                 else:
                     assert positions[r, k, e, p] == 0
@@ -102,7 +103,8 @@ def test_a_round_beyond_the_usual_padding_gets_a_little_more():
     ids = np.concatenate([crowd, np.arange(100, dtype=np.int32)]).reshape(1, 1, batch_size)
     placed = placer.place(ids, placer.count(ids), held)
     assert placed.positions[0, 3, 0].tolist() == list(range(100))
-    assert placed.slots[0, 0].tolist() == [*range(3 * held, 4 * held), *range(held)]
+    assert placed.rows[0, 0].tolist() == [*range(held), *crowd]
+    assert placed.slots[0, 0].tolist() == [*range(held, 2 * held), *range(held)]
 
 
 def test_silos_of_very_many_clients_are_placed_too():
@@ -110,4 +112,6 @@ def test_silos_of_very_many_clients_are_placed_too():
     owner = np.arange(num_clients, dtype=np.int32)
     ids = np.array([[[5, 1 << 16, 0]]], np.int32)
     counts = holders(ids, owner, num_clients)
-    assert place(ids, owner, counts, 1).slots.tolist() == ids.tolist()
+    placed = place(ids, owner, counts, 1)
+    assert placed.rows.tolist() == [[[0, 5, 1 << 16]]]
+    assert placed.slots.tolist() == [[[1, 2, 0]]]

@@ -46,6 +46,8 @@ def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
 
     .. math:: \Phi_{k,j}^{\zeta} = \{X_{(j)}^{(p)} \tilde\theta_{(j)} : p \in \zeta\}
 
+    At that moment all clients of a silo have the same block, so one call can also do the rows of all of them.
+
     Args:
         features: ``[E, P, ...]``, the client's rows in each minibatch.
 
@@ -68,15 +70,13 @@ def stack(client_phi: Array, slots: Array) -> Array:
     r"""The hub's phi in minibatch order, from what its clients sent.
 
     Args:
-        client_phi: ``[K, E, P, C]``.
-        slots: ``[E, B]``, where a sample's phi is: k * P + its place among client k's rows.
+        client_phi: ``[E, B, C]``, the clients' rows one client after the other.
+        slots: ``[E, B]``, where among those each sample of the minibatch is.
 
     Returns:
         :math:`\Phi_j`, ``[E, B, C]``.
     """
-    num_clients, num_batches, num_rows, num_outputs = client_phi.shape
-    by_batch = client_phi.transpose(1, 0, 2, 3).reshape(num_batches, num_clients * num_rows, num_outputs)
-    return jnp.take_along_axis(by_batch, slots[..., None], axis=1)
+    return jnp.take_along_axis(client_phi, slots[..., None], axis=1)
 
 
 def sum_others(phis: Sequence[Array], silo: int) -> Array:

@@ -17,8 +17,10 @@ class Placement(NamedTuple):
     """``[R, K, E, P]``: where in the minibatch each of a client's rows stands; 0 on padding."""
     counts: Any
     """``[R, K, E]``: how many rows each client has."""
+    rows: Any
+    """``[R, E, B]``: the minibatch's sample ids, one client's after the other's."""
     slots: Any
-    """``[R, E, B]``: client times P plus the place among the client's rows, for each sample."""
+    """``[R, E, B]``: where in ``rows`` each sample of the minibatch is."""
 
 
 def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) -> NDArray[np.int32]:
@@ -47,12 +49,14 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
     cell = np.repeat(np.arange(sizes.size, dtype=np.int64), sizes)
     positions = np.zeros((sizes.size, width), np.int32)
     positions[cell, place_in_cell] = order.ravel()
-    slots = np.empty(owners.shape, np.int32)
-    flat = (cell % num_clients * width + place_in_cell).astype(np.int32).reshape(owners.shape)
-    np.put_along_axis(slots, order, flat, axis=1)
+    slots = np.empty_like(order)
+    np.put_along_axis(slots, order, np.arange(batch_size, dtype=np.int32)[None], axis=1)
     by_batch = positions.reshape(num_rounds, num_batches, num_clients, width)
     return Placement(
-        np.ascontiguousarray(by_batch.transpose(0, 2, 1, 3)), counts, slots.reshape(num_rounds, num_batches, batch_size)
+        np.ascontiguousarray(by_batch.transpose(0, 2, 1, 3)),
+        counts,
+        np.take_along_axis(ids, order.reshape(ids.shape), axis=2),
+        slots.reshape(ids.shape),
     )
 
 

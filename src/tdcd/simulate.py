@@ -230,16 +230,15 @@ def one_round(
     steps: int,
 ) -> list[Tree]:
     """One communication round of Algorithm 1 for all silos, from hub blocks to hub blocks."""
-    # Every client's rows of the minibatches, [K, E, P, ...].
-    rows = [jax.vmap(lambda positions: jnp.take_along_axis(ids, positions, axis=1))(p.positions) for p in placements]
-    features = [silo.features[sample] for silo, sample in zip(silos, rows, strict=True)]
     phis = [
-        algorithm.stack(jax.vmap(partial(algorithm.phi, block, apply=model.phi))(feature), placement.slots)
-        for model, block, feature, placement in zip(blocks, hub_blocks, features, placements, strict=True)
+        algorithm.stack(algorithm.phi(block, silo.features[placement.rows], apply=model.phi), placement.slots)
+        for model, block, silo, placement in zip(blocks, hub_blocks, silos, placements, strict=True)
     ]
     updated = []
     for index, (model, silo, placement) in enumerate(zip(blocks, silos, placements, strict=True)):
         phi_others = algorithm.sum_others(phis, index)
+        # The sample ids of every client's rows, [K, E, P].
+        rows = jax.vmap(lambda positions: jnp.take_along_axis(ids, positions, axis=1))(placement.positions)
         weights = jax.vmap(
             partial(
                 algorithm.row_weights,
@@ -259,8 +258,8 @@ def one_round(
                 steps=steps,
             )
         )(
-            features[index],
-            labels[rows[index]],
+            silo.features[rows],
+            labels[rows],
             jax.vmap(partial(algorithm.project, phi_others))(placement.positions),
             weights,
         )

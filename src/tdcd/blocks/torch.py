@@ -134,7 +134,7 @@ def _on_host(function: Callable[..., Any], result: Any, *arguments: Any) -> Any:
         for buffer, value in zip(jax.tree.leaves(outputs), jax.tree.leaves(values), strict=True):
             np.asarray(buffer)[...] = value
 
-    return jax.pure_callback(lambda *a: function(*jax.tree.map(np.asarray, a)), result, *arguments, vmap_method="sequential")
+    return buffer_callback(fill, result, vmap_method="sequential")(*arguments)
 
 
 def _torch() -> Any:

@@ -34,7 +34,7 @@ def max_step_size(constants: Constants, local_steps: int, num_silos: int, condit
 
     >>> ridge = Constants(L=4.0, per_silo=(3.0, 3.5), kind="exact", note="")
     >>> round(max_step_size(ridge, local_steps=10, num_silos=2), 5)
-    0.01941
+    0.0194
     """
     if condition not in _CONDITIONS:
         raise ValueError(f"condition must be 'proof' or 'printed', not {condition!r}")
