@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
-from tdcd.placement import Placer, holders, place, usual_width
+from tdcd.placement import Placer, holders, place
 from tdcd.schedule import batch_ids
 
 
@@ -69,8 +69,9 @@ def test_holders_counts_each_clients_rows(problem):
 @pytest.mark.parametrize("clients", [1, 2, 5, 20, 50])
 @pytest.mark.parametrize("share", [0.005, 0.05, 0.5, 1.0])
 def test_the_usual_padding_is_rarely_exceeded_and_not_wasteful(num_samples, clients, share):
-    held, batch_size = num_samples // clients, max(1, round(share * num_samples))
-    usual = usual_width(held, num_samples, batch_size)
+    owner = (np.arange(num_samples) * clients // num_samples).astype(np.int32)
+    held, batch_size = np.bincount(owner).max(), max(1, round(share * num_samples))
+    usual = Placer(owner, batch_size).usual
     assert hypergeom(num_samples, held, batch_size).sf(usual) < 1e-5
     mean = batch_size * held / num_samples
     deviation = np.sqrt(mean * (1 - held / num_samples) * (num_samples - batch_size) / (num_samples - 1))
@@ -115,3 +116,19 @@ def test_silos_of_very_many_clients_are_placed_too():
     placed = place(ids, owner, counts, 1)
     assert placed.rows.tolist() == [[[0, 5, 1 << 16]]]
     assert placed.slots.tolist() == [[[1, 2, 0]]]
+
+
+def test_prefixes_are_what_the_fullest_of_some_clients_often_needs():
+    """A fair part of the minibatches fits in the first, nearly all in the last."""
+    num_clients, num_samples, batch_size = 20, 20_000, 1000
+    owner = (np.arange(num_samples) % num_clients).astype(np.int32)
+    placer = Placer(owner, batch_size)
+    ids = batch_ids(3, range(200), num_samples=num_samples, batch_size=batch_size, local_steps=1)
+    counts = placer.count(ids)[:, :, 0]
+    for together in (1, num_clients):
+        prefixes = placer.prefixes(together)
+        assert list(prefixes) == sorted(set(prefixes))
+        assert prefixes[-1] < placer.usual
+        fullest = counts[:, :together].max(axis=1)
+        assert 0.25 < np.mean(fullest <= prefixes[0]) < 0.8
+        assert np.mean(fullest <= prefixes[-1]) > 0.85

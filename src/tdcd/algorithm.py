@@ -15,6 +15,7 @@ functions in each process. Shapes: E minibatches of B samples are exchanged a ro
 serves all local steps); a client holds at most P of a minibatch's samples; phi has C outputs.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -54,16 +55,19 @@ def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
     Returns:
         ``[E, P, C]``.
     """
-    num_batches, num_rows = features.shape[:2]
-    if features.size <= _FEATURES_AT_ONCE:
-        flat = apply(block, features.reshape(num_batches * num_rows, *features.shape[2:]))
-        return flat.reshape(num_batches, num_rows, -1)
-    by_batch: Array = jax.lax.map(lambda rows: apply(block, rows), features)
-    return by_batch
+    num_batches, num_rows, *shape = features.shape
+    rows = features.reshape(num_batches * num_rows, *shape)
+    at_once = max(1, _numbers_at_once() // math.prod(shape))
+    if len(rows) <= at_once:
+        scores = apply(block, rows)
+    else:
+        scores = jax.lax.map(lambda row: apply(block, row[None])[0], rows, batch_size=at_once)
+    return scores.reshape(num_batches, num_rows, -1)
 
 
-_FEATURES_AT_ONCE = 1 << 18
-"""Above this many numbers, phi goes minibatch by minibatch, so that a deep block's activations stay small."""
+def _numbers_at_once() -> int:
+    """How many features phi takes at a time, so that a deep block's activations fit in a cache or a GPU's memory."""
+    return 1 << (15 if jax.default_backend() == "cpu" else 22)
 
 
 def stack(client_phi: Array, slots: Array) -> Array:
@@ -135,11 +139,13 @@ def local_steps(
     labels: Array,
     phi_others: Array,
     weights: Array,
+    num_rows: Array | None = None,
     *,
     apply: Apply,
     objective: Objective,
     step_size: Array,
     steps: int,
+    prefixes: Sequence[int] = (),
 ) -> Tree:
     r"""Q gradient steps on one client's block, the other silos frozen.
 
@@ -153,7 +159,10 @@ def local_steps(
         labels: ``[E, P]``.
         phi_others: ``[E, P, C]``.
         weights: ``[E, P]``, see :func:`row_weights`.
+        num_rows: ``[E]``, how many rows are not padding; only ``prefixes`` need it.
         steps: Q.
+        prefixes: some numbers of rows below P, ascending. A step then works on the first of them that holds all its
+            rows rather than on all P; the result is the same.
     """
 
     def loss(block: Tree, features: Array, labels: Array, phi_others: Array, weights: Array) -> Array:
@@ -164,8 +173,18 @@ def local_steps(
         gradient = jax.grad(loss)(block, *minibatch)
         return jax.tree.map(lambda leaf, slope: leaf - step_size * slope, block, gradient), None
 
-    minibatches = (features, labels, phi_others, weights)
+    def shortened(block: Tree, minibatch: tuple[Array, ...]) -> tuple[Tree, None]:
+        *parts, count = minibatch
+        sizes = [*prefixes, len(parts[0])]
+        branches = [lambda block, *p, n=n: step(block, tuple(part[:n] for part in p))[0] for n in sizes]
+        chosen = jnp.searchsorted(jnp.array(prefixes), count)
+        return jax.lax.switch(chosen, branches, block, *parts), None
+
+    minibatches: tuple[Array, ...] = (features, labels, phi_others, weights)
+    one_step = step
+    if prefixes and num_rows is not None:
+        minibatches, one_step = (*minibatches, num_rows), shortened
     if features.shape[0] == steps:
-        return jax.lax.scan(step, block, minibatches)[0]
+        return jax.lax.scan(one_step, block, minibatches)[0]
     only = tuple(part[0] for part in minibatches)
-    return jax.lax.scan(lambda block, _: step(block, only), block, length=steps)[0]
+    return jax.lax.scan(lambda block, _: one_step(block, only), block, length=steps)[0]

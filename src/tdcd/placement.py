@@ -1,6 +1,7 @@
 """Where each sample of a minibatch is: which client of a silo holds it, and at which place among that client's rows."""
 
 import math
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,28 +61,34 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
     )
 
 
-def usual_width(num_held: int, num_samples: int, batch_size: int) -> int:
-    """A padding P that a client of ``num_held`` rows hardly ever needs to exceed.
-
-    The rows that it has in a minibatch are hypergeometric; this is 4.5 standard deviations above their mean (with
-    the Cornish-Fisher term for their skew), so that one compiled program serves nearly every round.
-    """
-    share = num_held / num_samples
-    left = (num_samples - batch_size) / max(num_samples - 1, 1)
-    deviation = math.sqrt(batch_size * share * (1 - share) * left)
-    usual = batch_size * share + 4.5 * deviation + 3.2 * (deviation > 0)
-    return min(num_held, batch_size, 4 * math.ceil(usual / 4))
-
-
 class Placer:
-    """Lays minibatches out over one silo's clients, with paddings that rarely change."""
+    """Lays minibatches out over one silo's clients, with paddings that rarely change.
+
+    The rows that a client has in a minibatch are hypergeometric. The usual padding is 4.5 standard deviations above
+    the mean of the largest client (with the Cornish-Fisher term for the skew), so that one compiled program serves
+    nearly every round.
+    """
 
     def __init__(self, owner: NDArray[np.int32], batch_size: int) -> None:
         """Take ``[M]`` ``owner``, which client holds each sample, and B."""
+        self.owner = owner
         held = np.bincount(owner)
-        self.owner, self.num_clients = owner, len(held)
-        self.usual = usual_width(int(held.max()), len(owner), batch_size)
-        self._limit = min(int(held.max()), batch_size)
+        self.num_clients, most = len(held), int(held.max())
+        share, left = most / len(owner), (len(owner) - batch_size) / max(len(owner) - 1, 1)
+        self._limit = min(most, batch_size)
+        self._mean = batch_size * share
+        self._deviation = math.sqrt(batch_size * share * (1 - share) * left)
+        self.usual = self._rounded(4.5 * self._deviation + 3.2 * (self._deviation > 0))
+
+    def _rounded(self, above_mean: float) -> int:
+        return min(self._limit, 4 * math.ceil((self._mean + above_mean) / 4))
+
+    def prefixes(self, together: int) -> tuple[int, ...]:
+        """Three paddings below the usual one that often suffice for the fullest of ``together`` clients."""
+        # About the expected largest of that many standard normal numbers, then a little more.
+        expected = NormalDist().inv_cdf(1 - 0.56 / together)
+        sizes = {self._rounded((expected + more) * self._deviation) for more in (0.0, 0.7, 1.4)}
+        return tuple(sorted(size for size in sizes if size < self.usual))
 
     def count(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """:func:`holders` of these minibatches."""

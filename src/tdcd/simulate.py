@@ -1,6 +1,8 @@
 """The simulation engine: all clients of a silo at once, many rounds in one compiled call."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +25,9 @@ ROWS_AT_ONCE = 4096
 INDEX_BYTES = 16 << 20
 """Most bytes of minibatch positions that one call ships to the device, a silo."""
 
+HEAVY = 1 << 18
+"""A silo whose clients' rows of a minibatch are more numbers than this takes heavy steps."""
+
 
 class SiloData(NamedTuple):
     """What the compiled program needs of one silo."""
@@ -33,6 +38,28 @@ class SiloData(NamedTuple):
     """``[K]``: n_k / M."""
     held: Array
     """``[K]``: n_k."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is fixed when a round is compiled."""
+
+    blocks: tuple[Block, ...]
+    objective: Objective
+    gradient: algorithm.Gradient
+    steps: int
+    prefixes: tuple[tuple[int, ...], ...]
+    """Of each silo: numbers of rows that local steps may work on instead of all P."""
+    in_turn: bool
+    """Clients one after the other, each in the processor's cache, rather than all at once."""
+
+    def pace(self, client_steps: Callable[..., Tree], *parts: Array) -> Tree:
+        """Run the local steps of all clients of a silo: ``parts`` have the clients first, the last their row counts."""
+        if self.in_turn:
+            return jax.lax.map(lambda client: client_steps(*client), parts)
+        # All clients at once take as many rows as the fullest of them.
+        *by_client, counts = parts
+        return jax.vmap(client_steps, in_axes=(*[0] * len(by_client), None))(*by_client, counts.max(axis=0))
 
 
 class Simulation:
@@ -62,6 +89,7 @@ class Simulation:
         self._placers = [Placer(owner, self.batch_size) for owner in owners]
         # Silos that split the rows alike share their placements.
         self._twins = [next(i for i, o in enumerate(owners) if np.array_equal(o, owner)) for owner in owners]
+        self._program = self._compile_for(jax.default_backend() == "cpu")
         labels = federation.labels
         self.num_outputs = int(labels.max()) + 1 if objective.loss == "softmax" else 1
         with self._precision():
@@ -74,6 +102,24 @@ class Simulation:
                 for silo in federation.silos
             ]
             self._labels = jnp.asarray(labels, jnp.int32 if objective.loss == "softmax" else settings.dtype)
+
+    def _compile_for(self, cpu: bool) -> Program:
+        """How to run this federation on a CPU or on an accelerator.
+
+        Where a step is heavy, it is worth compiling it for several numbers of rows, to pad less; and on a CPU to let
+        the clients take turns, since all of them at once would overflow its cache.
+        """
+        rows = [placer.num_clients * placer.usual for placer in self._placers]
+        heavy = max(n * math.prod(shape) for n, shape in zip(rows, self._shapes, strict=True)) > HEAVY
+        in_turn = heavy and cpu
+        return Program(
+            blocks=self.blocks,
+            objective=self.objective,
+            gradient=self.settings.gradient,
+            steps=self.settings.local_steps,
+            prefixes=tuple(p.prefixes(1 if in_turn else p.num_clients) if heavy else () for p in self._placers),
+            in_turn=in_turn,
+        )
 
     def _precision(self) -> Any:
         return jax.enable_x64(self.settings.dtype == "float64")
@@ -136,10 +182,7 @@ class Simulation:
                 [Placement(*(_padded(part, room) for part in placement)) for placement in placements],
                 len(ids),
                 jnp.asarray(self.settings.step_size, self.settings.dtype),
-                blocks=self.blocks,
-                objective=self.objective,
-                gradient=self.settings.gradient,
-                steps=self.settings.local_steps,
+                program=self._program,
             )
         return advanced
 
@@ -180,7 +223,7 @@ def _padded(part: NDArray[np.int32], capacity: int) -> NDArray[np.int32]:
     return room
 
 
-@partial(jax.jit, static_argnames=("blocks", "objective", "gradient", "steps"))
+@partial(jax.jit, static_argnames=("program",))
 def _rounds(
     hub_blocks: list[Tree],
     silos: list[SiloData],
@@ -190,27 +233,13 @@ def _rounds(
     num_rounds: Array,
     step_size: Array,
     *,
-    blocks: tuple[Block, ...],
-    objective: Objective,
-    gradient: algorithm.Gradient,
-    steps: int,
+    program: Program,
 ) -> list[Tree]:
     """Rounds 0 .. ``num_rounds`` - 1 of ``ids`` ``[R, E, B]`` and ``placements``, one after another."""
 
     def body(index: Array, hub_blocks: list[Tree]) -> list[Tree]:
         now = [Placement(*(part[index] for part in placement)) for placement in placements]
-        return one_round(
-            hub_blocks,
-            silos,
-            labels,
-            ids[index],
-            now,
-            step_size,
-            blocks=blocks,
-            objective=objective,
-            gradient=gradient,
-            steps=steps,
-        )
+        return one_round(hub_blocks, silos, labels, ids[index], now, step_size, program=program)
 
     advanced: list[Tree] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
     return advanced
@@ -224,44 +253,40 @@ def one_round(
     placements: list[Placement],
     step_size: Array,
     *,
-    blocks: tuple[Block, ...],
-    objective: Objective,
-    gradient: algorithm.Gradient,
-    steps: int,
+    program: Program,
 ) -> list[Tree]:
     """One communication round of Algorithm 1 for all silos, from hub blocks to hub blocks."""
     phis = [
         algorithm.stack(algorithm.phi(block, silo.features[placement.rows], apply=model.phi), placement.slots)
-        for model, block, silo, placement in zip(blocks, hub_blocks, silos, placements, strict=True)
+        for model, block, silo, placement in zip(program.blocks, hub_blocks, silos, placements, strict=True)
     ]
     updated = []
-    for index, (model, silo, placement) in enumerate(zip(blocks, silos, placements, strict=True)):
-        phi_others = algorithm.sum_others(phis, index)
+    for index, (silo, placement) in enumerate(zip(silos, placements, strict=True)):
         # The sample ids of every client's rows, [K, E, P].
         rows = jax.vmap(lambda positions: jnp.take_along_axis(ids, positions, axis=1))(placement.positions)
-        weights = jax.vmap(
-            partial(
-                algorithm.row_weights,
-                num_rows=placement.positions.shape[2],
-                gradient=gradient,
-                num_samples=len(labels),
-                batch_size=ids.shape[1],
-            )
-        )(placement.counts, held=silo.held)
-        client_blocks = jax.vmap(
-            partial(
-                algorithm.local_steps,
-                hub_blocks[index],
-                apply=model.phi,
-                objective=objective,
-                step_size=step_size,
-                steps=steps,
-            )
-        )(
+        weights = partial(
+            algorithm.row_weights,
+            num_rows=rows.shape[2],
+            gradient=program.gradient,
+            num_samples=len(labels),
+            batch_size=ids.shape[1],
+        )
+        client_steps = partial(
+            algorithm.local_steps,
+            hub_blocks[index],
+            apply=program.blocks[index].phi,
+            objective=program.objective,
+            step_size=step_size,
+            steps=program.steps,
+            prefixes=program.prefixes[index],
+        )
+        client_blocks = program.pace(
+            client_steps,
             silo.features[rows],
             labels[rows],
-            jax.vmap(partial(algorithm.project, phi_others))(placement.positions),
-            weights,
+            jax.vmap(partial(algorithm.project, algorithm.sum_others(phis, index)))(placement.positions),
+            jax.vmap(weights)(placement.counts, held=silo.held),
+            placement.counts,
         )
         updated.append(algorithm.average(client_blocks, silo.shares))
     return updated

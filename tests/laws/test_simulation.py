@@ -11,12 +11,13 @@ from problems import SPLITS, Problem, Shape, arrays, distance, examples
 
 import oracle
 from tdcd.blocks import Linear, Mlp
+from tdcd.data import Table
 from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective
 from tdcd.placement import Placer, holders
 from tdcd.schedule import batch_ids
 from tdcd.settings import Settings
-from tdcd.simulate import ROWS_AT_ONCE
+from tdcd.simulate import ROWS_AT_ONCE, Simulation
 
 TOLERANCE = 1e-10
 MOVED = 1e-2
@@ -210,3 +211,25 @@ def test_a_minibatch_larger_than_the_data_is_refused():
     problem = Problem.draw(SHAPES[1], Objective("squared"), seed=0).with_settings(batch_size=31)
     with pytest.raises(ValueError, match="batch_size is 31, but there are only 30 samples"):
         problem.simulation()
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize("minibatches", ["fresh", "reused"])
+def test_steps_on_fewer_rows_and_clients_in_turn_change_nothing_beyond_rounding(monkeypatch, in_turn, minibatches):
+    """What heavy steps do on a CPU (clients in turn) and on an accelerator (all at once), forced on a light problem."""
+    rng = np.random.default_rng(0)
+    table = Table("random", rng.normal(size=(600, 6)).astype(np.float32), rng.normal(size=600), "regression")
+    federation = Federation.cut(table, silos=2, clients=[4, 3])
+    settings = Settings(local_steps=5, batch_size=120, step_size=0.05, minibatches=minibatches, dtype="float64")
+    plain = Simulation(federation, [Mlp((3,))] * 2, Objective("squared", 0.01), settings)
+    heavy = Simulation(federation, [Mlp((3,))] * 2, Objective("squared", 0.01), settings)
+    monkeypatch.setattr("tdcd.simulate.HEAVY", 0)
+    heavy._program = heavy._compile_for(in_turn)
+    assert all(heavy._program.prefixes)
+    assert heavy._program.in_turn == in_turn
+    for ours, theirs in zip(
+        jax.tree.leaves(heavy.advance(heavy.init(), 0, 6)),
+        jax.tree.leaves(plain.advance(plain.init(), 0, 6)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-12)

@@ -58,7 +58,21 @@ def test_a_run_stays_below_its_bound_and_the_figure_shows_both():
     assert "bound of Theorem 1" in figure
 
 
+def test_a_diverging_run_is_measured_while_its_numbers_are_finite():
+    problem, simulation = small_run()
+    wild = Simulation(
+        problem.federation(), simulation.blocks, simulation.objective, Settings(step_size=1e9, batch_size=6)
+    )
+    found = gradient_norms(problem.federation(), wild, 20, start=problem.blocks(problem.start))
+    assert 1 <= len(found.squared_norms) < 20
+    assert np.isfinite(found.squared_norms).all()
+    assert all(np.isfinite(block["weight"]).all() for block in found.last)
+
+
 def test_bad_input_is_refused():
     problem, simulation = small_run()
     with pytest.raises(ValueError, match="rounds and every must be at least 1, not 0 and 1"):
         gradient_norms(problem.federation(), simulation, 0)
+    lost = problem.blocks([part * np.nan for part in problem.start])
+    with pytest.raises(ValueError, match="the hub blocks hold numbers that are not finite: take them from before the"):
+        gradient_norms(problem.federation(), simulation, 1, start=lost)

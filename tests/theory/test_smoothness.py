@@ -135,6 +135,11 @@ def test_lanczos_finds_the_largest_magnitude(eigenvalues):
     assert value == pytest.approx(np.abs(eigenvalues).max(), abs=1e-12, rel=1e-9)
 
 
+def test_lanczos_refuses_what_is_not_finite():
+    with pytest.raises(ValueError, match="the curvature is not finite at this model: its numbers are too large"):
+        largest_eigenvalue(lambda v: v * np.inf, 3, np.random.default_rng(0), lambda value, converged: True)
+
+
 def test_a_time_limit_puts_the_whole_constant_in_the_place_of_what_is_not_ready(monkeypatch):
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(3000, 100)) for _ in range(2)]

@@ -1,7 +1,6 @@
 """The convolutional block."""
 
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import jax
@@ -86,18 +85,37 @@ def _he_normal(key: Array, shape: tuple[int, ...]) -> Tree:
 
 
 def _convolve(images: Array, weight: Array) -> Array:
-    """Convolution as one product of unfolded patches ``[rows * places, kernel * inputs]`` with the weights.
+    """Convolution as products of unfolded images with the weights.
 
-    Clients have weights of their own. Mapped over them this is a batched matrix product, whereas
-    ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower.
+    Clients have weights of their own. Mapped over them these are batched matrix products, whereas
+    ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower. Many channels are
+    unfolded along the kernel's width only, and the products of the kernel's rows added up: that moves less memory.
     """
-    kernel_height, kernel_width, _, outputs = weight.shape
-    rows, height, width, _ = images.shape
-    height, width = height - kernel_height + 1, width - kernel_width + 1
-    shifts = product(range(kernel_height), range(kernel_width))
-    patches = jnp.concatenate([images[:, i : i + height, j : j + width] for i, j in shifts], axis=-1)
-    flat = patches.reshape(rows * height * width, -1) @ weight.reshape(-1, outputs)
-    return flat.reshape(rows, height, width, outputs)
+    kernel_height, kernel_width, inputs, _ = weight.shape
+    unfolded = _unfold(images, kernel_width, axis=2)
+    if kernel_height * kernel_width * inputs <= _FEW_INPUTS:
+        return _product(_unfold(unfolded, kernel_height, axis=1), weight)
+    height = images.shape[1] - kernel_height + 1
+    by_row = [_product(unfolded[:, i : i + height], weight[i]) for i in range(kernel_height)]
+    return sum(by_row[1:], start=by_row[0])
+
+
+_FEW_INPUTS = 64
+"""Up to this many numbers a patch, unfolding whole patches is cheap."""
+
+
+def _product(images: Array, weight: Array) -> Array:
+    """Every pixel's channels times the weights, as one product of two matrices."""
+    outputs = weight.shape[-1]
+    flat = images.reshape(-1, images.shape[-1]) @ weight.reshape(-1, outputs)
+    return flat.reshape(*images.shape[:-1], outputs)
+
+
+def _unfold(images: Array, size: int, axis: int) -> Array:
+    """``size`` neighbours along ``axis`` side by side as channels."""
+    length = images.shape[axis] - size + 1
+    shifted = [jax.lax.slice_in_dim(images, i, i + length, axis=axis) for i in range(size)]
+    return jnp.concatenate(shifted, axis=-1)
 
 
 def _pool(images: Array) -> Array:

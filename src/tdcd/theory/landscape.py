@@ -61,7 +61,10 @@ class Landscape:
         shapes = jax.tree.map(np.shape, list(hub_blocks))
         if shapes != self._shapes:
             raise ValueError(f"the hub blocks have shapes {shapes}, but the federation's blocks have {self._shapes}")
-        return _flat(list(hub_blocks))
+        theta = _flat(list(hub_blocks))
+        if not np.isfinite(theta).all():
+            raise ValueError("the hub blocks hold numbers that are not finite: take them from before the run diverged")
+        return theta
 
     def unflatten(self, theta: Vector) -> list[Tree]:
         """The hub blocks that ``theta`` is made of, in float64."""

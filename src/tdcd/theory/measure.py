@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +32,7 @@ class Measured:
     first: list[Tree]
     """The hub blocks before round 0."""
     last: list[Tree]
-    """The hub blocks after the last round."""
+    """The hub blocks after the last round, or the last ones measured before the run diverged."""
 
     @property
     def averages(self) -> NDArray[np.float64]:
@@ -51,6 +52,8 @@ def gradient_norms(
 ) -> Measured:
     """Run ``rounds`` rounds, and measure the global gradient at the start of one in ``every``.
 
+    A run that diverges is measured for as long as its numbers are finite.
+
     Args:
         federation: the one of the simulation.
         start: the hub blocks before round 0; by default the simulation's own.
@@ -68,9 +71,12 @@ def gradient_norms(
         gradient = landscape.loss_and_gradient(landscape.flatten(hub_blocks))[1]
         norms.append(float(gradient @ gradient))
         end = min(begin + every, rounds)
-        hub_blocks = simulation.advance(hub_blocks, begin, end - begin)
         iterations.append(end * simulation.settings.local_steps)
         meter.tell("squared gradient norm", norms[-1], finished=True)
+        advanced = simulation.advance(hub_blocks, begin, end - begin)
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(advanced)):
+            break
+        hub_blocks = advanced
         if meter.expired:
             break
     return Measured(np.array(norms), np.array(iterations), first, hub_blocks)

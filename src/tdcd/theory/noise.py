@@ -64,7 +64,7 @@ def sigmas(
     Args:
         models: hub blocks.
         samples: minibatches to draw at each model.
-        seconds: a time limit; at least one minibatch is drawn at the first model.
+        seconds: a time limit; at least the first model's exact gradient and one minibatch there are worked out.
         observe: called after every minibatch.
     """
     if not models:
@@ -132,10 +132,15 @@ class _Clients:
         """The average over each client's own rows, which is its expected gradient."""
         # Shuffled, so that no chunk is one client's alone, and all can be padded to few rows.
         order = np.random.default_rng(0).permutation(self.num_samples).astype(np.int32)
+        rows = min(ROWS_AT_ONCE, self.num_samples)
+        even = self.num_samples // rows * rows
+        chunks = [order[:even].reshape(-1, 1, rows)]
+        if even < self.num_samples:
+            chunks.append(order[even:][None, None])
         total = [np.zeros((len(held), 1)) for held in self._held]
-        for chunk in np.array_split(order, -(-self.num_samples // ROWS_AT_ONCE)):
-            # A part of the minibatch of every sample: a row weighs M / (n_k M).
-            for gradients in self._gradients(model, chunk[None, None], "unbiased", self.num_samples):
+        for ids in chunks:
+            # Parts of the minibatch of every sample: a row weighs M / (n_k M).
+            for gradients in self._gradients(model, ids, "unbiased", self.num_samples):
                 total = [a + b for a, b in zip(total, gradients, strict=True)]
         return total
 

@@ -7,7 +7,7 @@ iteration on Hessian-vector products: no D x D matrix is ever formed.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -226,6 +226,8 @@ def largest_eigenvalue(
         for _ in range(min(size, BASIS)):
             image = operator(basis[-1])
             diagonal.append(float(image @ basis[-1]))
+            if not isfinite(diagonal[-1]):
+                raise ValueError("the curvature is not finite at this model: its numbers are too large")
             known = np.stack(basis)
             # Taken off twice: once leaves rounding errors, which bring found eigenvalues back as copies.
             for _ in range(2):
