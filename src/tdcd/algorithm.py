@@ -146,6 +146,7 @@ def local_steps(
     step_size: Array,
     steps: int,
     prefixes: Sequence[int] = (),
+    unroll: int = 1,
 ) -> Tree:
     r"""Q gradient steps on one client's block, the other silos frozen.
 
@@ -163,6 +164,7 @@ def local_steps(
         steps: Q.
         prefixes: some numbers of rows below P, ascending. A step then works on the first of them that holds all its
             rows rather than on all P; the result is the same.
+        unroll: how many steps to compile one after another into the loop's body, which pays if they are tiny.
     """
 
     def loss(block: Tree, features: Array, labels: Array, phi_others: Array, weights: Array) -> Array:
@@ -185,6 +187,6 @@ def local_steps(
     if prefixes and num_rows is not None:
         minibatches, one_step = (*minibatches, num_rows), shortened
     if features.shape[0] == steps:
-        return jax.lax.scan(one_step, block, minibatches)[0]
+        return jax.lax.scan(one_step, block, minibatches, unroll=unroll)[0]
     only = tuple(part[0] for part in minibatches)
-    return jax.lax.scan(lambda block, _: one_step(block, only), block, length=steps)[0]
+    return jax.lax.scan(lambda block, _: one_step(block, only), block, length=steps, unroll=unroll)[0]

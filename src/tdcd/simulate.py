@@ -25,8 +25,8 @@ ROWS_AT_ONCE = 4096
 INDEX_BYTES = 16 << 20
 """Most bytes of minibatch positions that one call ships to the device, a silo."""
 
-HEAVY = 1 << 18
-"""A silo whose clients' rows of a minibatch are more numbers than this takes heavy steps."""
+HEAVY, TINY = 1 << 18, 1 << 14
+"""A local step is heavy, or tiny, if the clients' rows of its minibatch are more, or fewer, numbers than this."""
 
 
 class SiloData(NamedTuple):
@@ -52,6 +52,8 @@ class Program:
     """Of each silo: numbers of rows that local steps may work on instead of all P."""
     in_turn: bool
     """Clients one after the other, each in the processor's cache, rather than all at once."""
+    unroll: int
+    """Local steps in one pass of the compiled loop."""
 
     def pace(self, client_steps: Callable[..., Tree], *parts: Array) -> Tree:
         """Run the local steps of all clients of a silo: ``parts`` have the clients first, the last their row counts."""
@@ -106,11 +108,13 @@ class Simulation:
     def _compile_for(self, cpu: bool) -> Program:
         """How to run this federation on a CPU or on an accelerator.
 
-        Where a step is heavy, it is worth compiling it for several numbers of rows, to pad less; and on a CPU to let
-        the clients take turns, since all of them at once would overflow its cache.
+        Where steps are heavy, it is worth compiling them for several numbers of rows, to pad less; and on a CPU to let
+        the clients take turns, since all of them at once would overflow its cache. Tiny steps cost less than the
+        loop around them, so several are compiled into one pass of it.
         """
         rows = [placer.num_clients * placer.usual for placer in self._placers]
-        heavy = max(n * math.prod(shape) for n, shape in zip(rows, self._shapes, strict=True)) > HEAVY
+        numbers = max(n * math.prod(shape) for n, shape in zip(rows, self._shapes, strict=True))
+        heavy = numbers > HEAVY
         in_turn = heavy and cpu
         return Program(
             blocks=self.blocks,
@@ -119,6 +123,7 @@ class Simulation:
             steps=self.settings.local_steps,
             prefixes=tuple(p.prefixes(1 if in_turn else p.num_clients) if heavy else () for p in self._placers),
             in_turn=in_turn,
+            unroll=min(5, self.settings.local_steps) if numbers < TINY else 1,
         )
 
     def _precision(self) -> Any:
@@ -279,6 +284,7 @@ def one_round(
             step_size=step_size,
             steps=program.steps,
             prefixes=program.prefixes[index],
+            unroll=program.unroll,
         )
         client_blocks = program.pace(
             client_steps,

@@ -1,0 +1,158 @@
+"""Running TDCD and its baselines, each into a run folder of its own, and timing their rounds on a network.
+
+A run that is finished is not run again, and one that was interrupted goes on. The network changes no run.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tdcd.baselines import BASELINES, baseline_plans
+from tdcd.compare.compute import Compute, given, measured
+from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
+from tdcd.experiments.sweep import Step
+from tdcd.history import Record
+from tdcd.ledger import Apart
+from tdcd.network import INSIDE, Link, Network, preset, round_seconds
+from tdcd.report.folder import Run
+from tdcd.run import Plan, finish, plan
+from tdcd.schedule import num_exchanged
+from tdcd.simulate import Simulation
+from tdcd.train import Progress
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One algorithm's run, and what its rounds would take on the network."""
+
+    label: str
+    silo: str | None
+    """The silo that trained alone, where one did."""
+    run: Run
+    compute: Compute
+    round_seconds: float
+
+    def seconds(self, record: Record) -> float:
+        """The predicted time until this record's round is over."""
+        return record.round * self.round_seconds
+
+    def reached(self, loss: float) -> Record | None:
+        """The first evaluation at which the training loss is at most ``loss``; none if it never is."""
+        return next((record for record in self.run.history if record.train_loss <= loss), None)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All contenders, TDCD first."""
+
+    network: Network
+    contenders: tuple[Contender, ...]
+
+    @property
+    def tdcd(self) -> Contender:
+        """The one that the others are compared with."""
+        return self.contenders[0]
+
+    @property
+    def together(self) -> list[Contender]:
+        """Those that train on the columns of all silos."""
+        return [contender for contender in self.contenders if contender.silo is None]
+
+    @property
+    def alone(self) -> list[Contender]:
+        """Those that train on the columns of one."""
+        return [contender for contender in self.contenders if contender.silo is not None]
+
+
+def plan_all(config: Config, names: Sequence[str]) -> dict[str, Plan]:
+    """TDCD's plan and those of the baselines ``names``, by label."""
+    problems = [
+        f"--with {name}: there is no such baseline; there are {', '.join(BASELINES)}"
+        for name in names
+        if name not in BASELINES
+    ]
+    if config.train.algorithm != "tdcd":
+        problems.append(f"train.algorithm = {config.train.algorithm!r}: a comparison starts from TDCD; leave it out")
+    if problems:
+        raise ConfigError(problems)
+    # No run depends on the network: with another one, the runs that are there still serve.
+    planned = plan(config.model_copy(update={"network": NetworkSection()}))
+    plans = {"tdcd": planned}
+    for name in names:
+        plans |= baseline_plans(name, planned)
+    return plans
+
+
+def network_of(section: NetworkSection) -> Network:
+    """The network that a configuration describes: its own figures where it gives them, else the preset's."""
+
+    def link(own: LinkSection | None, default: Link) -> Link:
+        return default if own is None else Link.of(own.latency_ms, own.mbit_s)
+
+    named = preset(section.preset)
+    return Network(link(section.client_hub, named.client_hub), link(section.hub_hub, named.hub_hub))
+
+
+def compare(
+    plans: Mapping[str, Plan],
+    network: Network,
+    out: Path,
+    *,
+    step_seconds: float | None = None,
+    observe: Callable[[Step], None] = lambda step: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Comparison:
+    """Run what is missing under ``out`` and gather all contenders.
+
+    Args:
+        plans: from :func:`plan_all`.
+        step_seconds: what a client takes for a local step; by default measured here.
+    """
+    contenders = []
+    for place, (label, planned) in enumerate(plans.items()):
+        step = Step(label, planned.settings.seed, place, Progress(0, 0, None))
+
+        def news(progress: Progress, step: Step = step) -> None:
+            observe(step._replace(progress=progress))
+
+        finish(planned, out / label, observe=news, should_stop=should_stop)
+        contenders.append(_gather(label, planned, out / label, network, step_seconds))
+    return Comparison(network, tuple(contenders))
+
+
+def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seconds: float | None) -> Contender:
+    run, settings = Run.read(folder), planned.settings
+    simulation = Simulation(planned.federation, planned.blocks, planned.objective, settings)
+    if step_seconds is None:
+        compute = _measured_once(planned, simulation, folder / "compute.json")
+    else:
+        compute = given(step_seconds, planned)
+    seconds = round_seconds(
+        _links(network, planned.apart),
+        parameters=[silo.parameters for silo in run.federation.silos],
+        clients=[silo.clients for silo in run.federation.silos],
+        samples=num_exchanged(settings.minibatches, settings.local_steps) * simulation.batch_size,
+        outputs=simulation.num_outputs,
+        itemsize=np.dtype(settings.dtype).itemsize,
+        local_steps=settings.local_steps,
+        **compute._asdict(),
+    )
+    return Contender(label, planned.config.train.silo, run, compute, seconds)
+
+
+def _links(network: Network, apart: Apart) -> Network:
+    """The network with the links left out that lie inside one machine."""
+    client_hub = network.client_hub if apart == "clients" else INSIDE
+    return Network(client_hub, INSIDE if apart == "nobody" else network.hub_hub)
+
+
+def _measured_once(planned: Plan, simulation: Simulation, path: Path) -> Compute:
+    """Measured, and kept beside the run: the same folder gives the same page."""
+    if path.exists():
+        return Compute(**json.loads(path.read_text()))
+    compute = measured(planned, simulation)
+    path.write_text(json.dumps(compute._asdict()) + "\n")
+    return compute

@@ -1,0 +1,99 @@
+"""How long one client computes, measured on this machine."""
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tdcd import algorithm
+from tdcd.objective import Tree
+from tdcd.placement import Placer
+from tdcd.run import Plan
+from tdcd.schedule import batch_ids, num_exchanged
+from tdcd.simulate import Simulation
+
+REPEATS = 9
+"""Timings of which the median counts."""
+FORWARD_SHARE = 1 / 3
+"""Of a step's time, what phi for the same rows takes: the rule of thumb that a backward pass costs two forward ones."""
+
+
+class Compute(NamedTuple):
+    """What the slowest client takes."""
+
+    phi_seconds: float
+    """For the phi of all minibatches of a round; 0 where it is not exchanged."""
+    step_seconds: float
+    """For one local step."""
+
+
+def given(step_seconds: float, planned: Plan) -> Compute:
+    """From the time of a step, the same for every algorithm; phi by the rule of thumb."""
+    batches = num_exchanged(planned.settings.minibatches, planned.settings.local_steps)
+    return Compute(batches * FORWARD_SHARE * step_seconds if _exchanges(planned) else 0.0, step_seconds)
+
+
+def measured(planned: Plan, simulation: Simulation) -> Compute:
+    """From the functions that a client runs, for the largest client of each silo.
+
+    Only that client computes, and by itself: a simulated round is no measure, since it runs all clients at once. The
+    slowest silo counts; where all silos are on one machine, their steps come one after the other.
+    """
+    with jax.enable_x64(simulation.settings.dtype == "float64"):
+        times = [_client(planned, simulation, index, block) for index, block in enumerate(simulation.init())]
+    if not _exchanges(planned):
+        return Compute(0.0, sum(silo.step_seconds for silo in times))
+    return Compute(max(silo.phi_seconds for silo in times), max(silo.step_seconds for silo in times))
+
+
+def _exchanges(planned: Plan) -> bool:
+    return planned.federation.num_silos > 1 and planned.apart != "nobody"
+
+
+def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> Compute:
+    """The times of one silo's largest client, on as many of the first round's rows as it would pad to."""
+    settings, federation = planned.settings, planned.federation
+    silo = federation.silos[index]
+    ids = batch_ids(
+        settings.seed,
+        [0],
+        num_samples=federation.num_samples,
+        batch_size=simulation.batch_size,
+        local_steps=settings.local_steps,
+        minibatches=settings.minibatches,
+    )[0]
+    width = Placer(silo.owner(), simulation.batch_size).usual
+    rows = ids[:, :width]
+    features = jnp.asarray(silo.features[rows], settings.dtype)
+    labels = jnp.asarray(federation.labels[rows])
+    phi_others = jnp.zeros((*rows.shape, simulation.num_outputs), settings.dtype)
+    weights = jnp.full(rows.shape, 1 / width, settings.dtype)
+    apply = simulation.blocks[index].phi
+    phi = jax.jit(partial(algorithm.phi, apply=apply))
+    steps = jax.jit(
+        partial(
+            algorithm.local_steps,
+            apply=apply,
+            objective=simulation.objective,
+            step_size=jnp.asarray(settings.step_size, settings.dtype),
+            steps=settings.local_steps,
+        )
+    )
+    return Compute(
+        _median_seconds(lambda: phi(block, features)),
+        _median_seconds(lambda: steps(block, features, labels, phi_others, weights)) / settings.local_steps,
+    )
+
+
+def _median_seconds(call: Callable[[], Any]) -> float:
+    jax.block_until_ready(call())  # type: ignore[no-untyped-call]
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        jax.block_until_ready(call())  # type: ignore[no-untyped-call]
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)

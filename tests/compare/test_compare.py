@@ -1,0 +1,233 @@
+"""Comparisons on a small table: run once, timed by the network model, and shown with the numbers of the run folders."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tdcd.compare import Contender, compare, network_of, plan_all, write_page
+from tdcd.compare.comparison import Comparison
+from tdcd.compare.compute import Compute
+from tdcd.compare.tables import joining, summary
+from tdcd.config import ConfigError, check_config
+from tdcd.history import read_history
+from tdcd.network import Link, Network, preset, round_seconds
+from tdcd.run import Interrupted
+
+KEYS = {
+    "data": {"source": "diabetes"},
+    "federation": {"silos": 2, "clients": [3, 2]},
+    "model": {"block": "linear"},
+    "train": {"rounds": 6, "local_steps": 3, "batch_size": 32},
+    "evaluate": {"every": 2},
+    "network": {"preset": "wan", "hub_hub": {"latency_ms": 8, "mbit_s": 80}, "step_ms": 3},
+}
+CONFIG = check_config(KEYS)
+NAMES = ["sgd", "distributed-sgd", "fedbcd", "local-sgd"]
+LABELS = ["tdcd", "sgd", "distributed-sgd", "fedbcd", "local-sgd/silo1", "local-sgd/silo2"]
+NETWORK = network_of(CONFIG.network)
+STEP = 0.003
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare")
+    return compare(plan_all(CONFIG, NAMES), NETWORK, out, step_seconds=STEP), out
+
+
+def test_a_configuration_gives_a_preset_or_its_own_figures():
+    assert network_of(CONFIG.network) == Network(preset("wan").client_hub, Link(0.008, 1e7))
+    assert network_of(check_config({}).network) == preset("wan")
+
+
+def test_histories_are_those_of_the_run_folders(done):
+    comparison, out = done
+    assert [contender.label for contender in comparison.contenders] == LABELS
+    for contender in comparison.contenders:
+        assert contender.run.history == read_history(out / contender.label / "history.jsonl")
+    assert [contender.silo for contender in comparison.alone] == ["silo1", "silo2"]
+
+
+def test_predicted_times_follow_from_who_is_apart(done):
+    comparison, _ = done
+    by_label = {contender.label: contender for contender in comparison.contenders}
+    assert by_label["sgd"].round_seconds == pytest.approx(STEP)
+    # Two hubs swap 32 numbers of 4 bytes at 10 MB/s; phi of one minibatch is a third of a step.
+    assert by_label["fedbcd"].round_seconds == pytest.approx(STEP / 3 + 0.008 + 128 / 1e7 + 3 * STEP)
+    # A block of 6 numbers down and up between client and hub.
+    assert by_label["local-sgd/silo1"].round_seconds == pytest.approx(2 * (0.005 + 24 / 1.25e7) + 3 * STEP)
+    silos = comparison.tdcd.run.federation.silos
+    assert comparison.tdcd.round_seconds == pytest.approx(
+        round_seconds(
+            NETWORK,
+            parameters=[6, 5],
+            clients=[silo.clients for silo in silos],
+            samples=3 * 32,
+            outputs=1,
+            itemsize=4,
+            phi_seconds=STEP,
+            step_seconds=STEP,
+            local_steps=3,
+        )
+    )
+    last = comparison.tdcd.run.history[-1]
+    assert comparison.tdcd.seconds(last) == pytest.approx(6 * comparison.tdcd.round_seconds)
+
+
+def test_nothing_runs_again_for_another_network(done):
+    comparison, out = done
+    plans = plan_all(check_config(KEYS | {"network": {"preset": "lan"}}), NAMES)
+    again = compare(
+        plans, preset("lan"), out, step_seconds=STEP, observe=lambda step: pytest.fail(f"{step.curve} ran again")
+    )
+    assert again.tdcd.run == comparison.tdcd.run
+    assert again.tdcd.round_seconds < comparison.tdcd.round_seconds
+
+
+def test_an_interrupted_comparison_goes_on_and_gives_the_same(done, tmp_path):
+    seen = []
+    with pytest.raises(Interrupted):
+        compare(
+            plan_all(CONFIG, NAMES),
+            NETWORK,
+            tmp_path,
+            step_seconds=STEP,
+            observe=seen.append,
+            should_stop=lambda: len(seen) == 6,
+        )
+    assert {step.curve for step in seen} == {"tdcd", "sgd"}
+    resumed = compare(plan_all(CONFIG, NAMES), NETWORK, tmp_path, step_seconds=STEP)
+    for contender, whole in zip(resumed.contenders, done[0].contenders, strict=True):
+        assert contender.run.history == whole.run.history
+
+
+def test_computing_is_measured_once_and_kept(done):
+    _, out = done
+    plans = plan_all(CONFIG, ["local-sgd"])
+    measured = compare(plans, NETWORK, out)
+    tdcd, *alone = (contender.compute for contender in measured.contenders)
+    assert 0 < tdcd.step_seconds < 1
+    assert 0 < tdcd.phi_seconds < 1
+    assert all(compute.phi_seconds == 0 for compute in alone)
+    assert compare(plans, NETWORK, out) == measured
+    assert json.loads((out / "tdcd" / "compute.json").read_text()) == tdcd._asdict()
+
+
+def test_the_summary_tells_when_tdcds_loss_was_reached(done):
+    comparison, _ = done
+    level = comparison.tdcd.run.final.train_loss
+    head, rows = summary(comparison)
+    assert head == [
+        "",
+        "train loss",
+        "held-out RMSE",
+        "held-out R²",
+        "rounds",
+        "sent",
+        "predicted time",
+        "time to TDCD's final loss",
+    ]
+    assert [row[0] for row in rows] == LABELS
+    assert rows[1][4:6] == ["18", "0 bytes"]
+    for contender, row in zip(comparison.contenders, rows, strict=True):
+        reached = [record for record in contender.run.history if record.train_loss <= level]
+        assert (row[-1] == "never") == (not reached)
+        assert contender.reached(level) == (reached[0] if reached else None)
+
+
+def contender(silo, train_loss, rmse, r2, like):
+    metrics = {"train": {}, "test": {"rmse": rmse, "r2": r2}}
+    run = replace(like.run, history=[replace(like.run.final, train_loss=train_loss, metrics=metrics)])
+    return Contender(silo or "tdcd", silo, run, Compute(0.0, 1.0), 1.0)
+
+
+def test_gains_count_up_when_the_federation_is_better(done):
+    like = done[0].tdcd
+    found = joining(
+        Comparison(
+            NETWORK,
+            (
+                contender(None, 0.25, 50.0, 0.5, like),
+                contender("bank", 0.5, 60.0, 0.25, like),
+                contender("clinic", 0.125, 50.0, None, like),
+            ),
+        )
+    )
+    assert found.rows == [
+        ["bank alone", "0.5000", "+0.2500", "60.00", "+10.00", "0.2500", "+0.2500"],
+        ["clinic alone", "0.1250", "−0.1250", "50.00", "0.000", "–", "–"],
+        ["together", "0.2500", "", "50.00", "", "0.5000", ""],
+    ]
+
+
+def test_the_page_and_its_numbers(done):
+    comparison, out = done
+    page = write_page(comparison, out).read_text()
+    assert page.count("<svg") == 6
+    assert "What joining the federation gains each silo" in page
+    assert "client to hub 5 ms, 100 Mbit/s" in page
+    assert "tdcd-reused" not in page
+    numbers = json.loads((out / "compare.json").read_text())
+    assert list(numbers["runs"]) == LABELS
+    assert numbers["runs"]["distributed-sgd"]["local_steps"] == numbers["runs"]["tdcd"]["local_steps"]
+    joined = numbers["joining"]["silo2"]["held-out RMSE"]
+    assert joined["gain"] == pytest.approx(joined["alone"] - joined["together"])
+    assert write_page(comparison, out).read_text() == page
+
+
+def test_without_local_sgd_or_held_out_samples_the_page_leaves_that_out(tmp_path):
+    config = check_config(KEYS | {"evaluate": {"every": 2, "holdout": 0.0}})
+    comparison = compare(plan_all(config, ["tdcd-reused"]), NETWORK, tmp_path, step_seconds=STEP)
+    page = write_page(comparison, tmp_path).read_text()
+    assert page.count("<svg") == 4
+    assert "joining" not in page
+    assert summary(comparison).head[1:3] == ["train loss", "rounds"]
+
+
+def test_a_diverged_run_is_named_and_the_others_go_on(tmp_path):
+    config = check_config(KEYS | {"train": {"rounds": 200, "local_steps": 1, "batch_size": 32, "step_size": 1e30}})
+    comparison = compare(plan_all(config, ["fedbcd"]), NETWORK, tmp_path, step_seconds=STEP)
+    page = write_page(comparison, tmp_path).read_text()
+    assert "tdcd (diverged)" in page
+    assert "fedbcd (diverged)" in page
+    assert json.loads((tmp_path / "compare.json").read_text())["runs"]["tdcd"]["train_loss"][-1] is None
+
+
+def test_unknown_names_and_another_algorithm_are_refused_at_once():
+    with pytest.raises(ConfigError) as caught:
+        plan_all(check_config({"train": {"algorithm": "sgd"}}), ["fedavg"])
+    assert caught.value.problems == [
+        "--with fedavg: there is no such baseline; there are sgd, distributed-sgd, fedbcd, local-sgd, tdcd-reused",
+        "train.algorithm = 'sgd': a comparison starts from TDCD; leave it out",
+    ]
+
+
+def test_the_command(tmp_path):
+    """A real process: it shows both tables, writes the page, and another network finds the runs done."""
+    (tmp_path / "small.toml").write_text(
+        '[data]\nsource = "diabetes"\n[federation]\nclients = 2\n[model]\nblock = "linear"\n'
+        "[train]\nrounds = 4\nbatch_size = 32\n[evaluate]\nevery = 2\n"
+    )
+    command = [sys.executable, "-c", "from tdcd.cli import main; main()", "compare", "small.toml"]
+
+    def run(*arguments):
+        return subprocess.run(
+            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    done = run("--with", "tdcd-reused, local-sgd")
+    assert done.returncode == 0, done.stderr
+    for words in ("tdcd-reused", "local-sgd/silo2", "silo1 alone", "Page: runs/compare-small/compare.html"):
+        assert words in done.stdout
+    page = (tmp_path / "runs" / "compare-small" / "compare.html").read_text()
+    assert "hub to hub 30 ms, 100 Mbit/s" in page
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.jsonl")}
+    again = run("--with", "tdcd-reused", "--network", "lan")
+    assert again.returncode == 0, again.stderr
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.jsonl")} == stamps
+    assert "0.2 ms, 1000 Mbit/s" in (tmp_path / "runs" / "compare-small" / "compare.html").read_text()
+    failed = run("--network", "lann")
+    assert failed.returncode == 2
+    assert "there is no network 'lann'; there are lan, wan, mobile" in failed.stderr

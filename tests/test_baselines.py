@@ -1,0 +1,171 @@
+"""Baselines: what each one is in mathematics, and that a configuration can name it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tdcd import Federation, Silo, train
+from tdcd.baselines import BASELINES, baseline_plans
+from tdcd.config import ConfigError, check_config
+from tdcd.ledger import round_traffic
+from tdcd.run import execute, plan, resume
+from tdcd.schedule import batch_ids
+
+KEYS = {
+    "dtype": "float64",
+    "data": {"source": "diabetes"},
+    "federation": {"silos": 2, "clients": [3, 2], "sizes": [[4, 2, 1], [1, 2]]},
+    "model": {"block": "linear", "l2": 0.01},
+    "train": {"rounds": 6, "local_steps": 3, "batch_size": 32},
+    "evaluate": {"every": 2},
+}
+SILO = "train.silo: give it with algorithm = 'local-sgd', which trains that silo alone, and only then"
+BASE = plan(check_config(KEYS))
+
+
+def run(planned):
+    return train(
+        planned.federation,
+        planned.blocks,
+        planned.objective,
+        planned.settings,
+        rounds=planned.config.train.rounds,
+        evaluate_every=planned.config.evaluate.every,
+        apart=planned.apart,
+    )
+
+
+@pytest.fixture(scope="module")
+def results():
+    plans = {"tdcd": BASE}
+    for name in BASELINES:
+        plans |= baseline_plans(name, BASE)
+    return {label: run(planned) for label, planned in plans.items()}
+
+
+def losses(result):
+    return [record.train_loss for record in result.history]
+
+
+def test_labels_are_names_and_local_sgd_has_one_a_silo(results):
+    labels = ["sgd", "distributed-sgd", "fedbcd", "local-sgd/silo1", "local-sgd/silo2", "tdcd-reused"]
+    assert list(results) == ["tdcd", *labels]
+
+
+def test_all_are_evaluated_after_the_same_local_steps(results):
+    for result in results.values():
+        assert [record.iteration for record in result.history] == [0, 6, 12, 18]
+
+
+def test_sgd_is_minibatch_sgd_on_the_uncut_table(results):
+    federation = BASE.federation
+    x = np.concatenate([silo.features for silo in federation.silos], axis=1).astype(np.float64)
+    y, theta, found = federation.labels, np.zeros(x.shape[1]), []
+    for step in range(18):
+        ids = batch_ids(BASE.settings.seed, [step], num_samples=len(y), batch_size=32, local_steps=1)[0, 0]
+        theta = theta - 0.05 * (x[ids].T @ (x[ids] @ theta - y[ids]) / 32 + 0.01 * theta)
+        if step % 6 == 5:
+            found.append(np.mean((x @ theta - y) ** 2) / 2 + 0.005 * theta @ theta)
+    np.testing.assert_allclose(losses(results["sgd"])[1:], found, rtol=1e-12)
+
+
+def test_distributed_sgd_takes_the_same_steps_as_sgd_and_pays_for_them(results):
+    central, distributed = results["sgd"], results["distributed-sgd"]
+    np.testing.assert_allclose(losses(distributed), losses(central), rtol=1e-12)
+    assert all(record.bytes.total == 0 for record in central.history)
+    each = round_traffic([6, 5], [3, 2], samples=32, outputs=1, itemsize=8)
+    assert [record.bytes for record in distributed.history] == [each * record.round for record in distributed.history]
+
+
+def test_fedbcd_has_one_client_a_silo_and_reuses_minibatches(results):
+    (planned,) = baseline_plans("fedbcd", BASE).values()
+    assert [silo.num_clients for silo in planned.federation.silos] == [1, 1]
+    assert planned.settings == replace(BASE.settings, minibatches="reused")
+    sent = results["fedbcd"].history[-1].bytes
+    assert (sent.client_to_hub, sent.hub_to_client) == (0, 0)
+    # Two hubs, six rounds, one minibatch of 32 numbers of 8 bytes.
+    assert sent.hub_to_hub == 2 * 6 * 32 * 8
+
+
+def test_tdcd_reused_sends_phi_of_one_minibatch(results):
+    (planned,) = baseline_plans("tdcd-reused", BASE).values()
+    assert planned.federation is BASE.federation
+    assert planned.settings == replace(BASE.settings, minibatches="reused")
+    assert results["tdcd-reused"].history[-1].bytes.hub_to_hub * 3 == results["tdcd"].history[-1].bytes.hub_to_hub
+
+
+def test_local_sgd_is_a_federation_of_one_silo_with_its_own_bias(results):
+    whole = BASE.federation
+    second = whole.silos[1]
+    features, held_out = (
+        np.concatenate([part, np.ones((len(part), 1), part.dtype)], axis=1)
+        for part in (second.features, second.test_features)
+    )
+    silos = [whole.silos[0], Silo("silo2", features, second.rows, (*second.columns, "bias"), held_out)]
+    for silo in silos:
+        one = Federation((silo,), whole.labels, whole.test_labels, whole.label_scale)
+        alone = train(one, BASE.blocks[0], BASE.objective, BASE.settings, rounds=6, evaluate_every=2)
+        assert results[f"local-sgd/{silo.name}"].history == alone.history
+        assert alone.history[-1].bytes.hub_to_hub == 0
+
+
+def test_full_minibatches_stay_full():
+    keys = KEYS | {"train": {"rounds": 6, "minibatches": "full", "batch_size": 9999}}
+    full = plan(check_config(keys))
+    for name in BASELINES:
+        for planned in baseline_plans(name, full).values():
+            assert planned.settings.minibatches == "full"
+
+
+def test_an_unknown_name_lists_those_there_are():
+    message = "no baseline 'fedavg'; there are sgd, distributed-sgd, fedbcd, local-sgd, tdcd-reused"
+    with pytest.raises(ValueError, match=message):
+        baseline_plans("fedavg", BASE)
+
+
+@pytest.mark.parametrize("name", ["sgd", "distributed-sgd", "fedbcd", "local-sgd", "tdcd-reused"])
+def test_the_configuration_names_an_algorithm_and_what_was_resolved_means_the_same(name):
+    silo = {"silo": "silo2"} if name == "local-sgd" else {}
+    named = plan(check_config(KEYS | {"train": KEYS["train"] | {"algorithm": name} | silo}))
+    expected = list(baseline_plans(name, BASE).values())[-1]
+    again = plan(check_config(named.config.model_dump(exclude_none=True)))
+    for found in (named, again):
+        assert (found.config, found.settings, found.apart) == (expected.config, expected.settings, expected.apart)
+        assert repr(found.federation) == repr(expected.federation)
+        assert found.blocks == expected.blocks
+
+
+def test_a_baselines_run_folder_resumes(tmp_path):
+    (planned,) = baseline_plans("sgd", BASE).values()
+    whole = execute(planned, tmp_path / "whole")
+    calls = []
+
+    def should_stop():
+        calls.append(None)
+        return len(calls) == 3
+
+    assert execute(planned, tmp_path / "cut", should_stop=should_stop).status == "interrupted"
+    assert resume(tmp_path / "cut", []).history == whole.history
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"algorithm": "fedbdc"},
+            "train.algorithm = 'fedbdc': must be 'tdcd', 'sgd', 'distributed-sgd', 'fedbcd', 'local-sgd' or "
+            "'tdcd-reused'",
+        ),
+        ({"algorithm": "local-sgd"}, SILO),
+        ({"silo": "silo1"}, SILO),
+        (
+            {"algorithm": "local-sgd", "silo": "bank"},
+            "train.silo = 'bank': there is no silo 'bank'; there are silo1, silo2",
+        ),
+    ],
+)
+def test_mistakes_in_the_configuration(keys, message):
+    with pytest.raises(ConfigError) as caught:
+        plan(check_config(KEYS | {"train": keys}))
+    assert caught.value.problems == [message]
