@@ -12,14 +12,20 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from tdcd.config import ConfigError, check_config, override, read_config
-from tdcd.console import Display, RunDisplay, SweepDisplay, show_claims, show_result
+from tdcd.baselines import BASELINES
+from tdcd.compare import compare as compare_plans
+from tdcd.compare import network_of, plan_all
+from tdcd.compare import write_page as write_comparison
+from tdcd.config import Config, ConfigError, check_config, override, read_config
+from tdcd.console import Display, RunDisplay, SweepDisplay, show_claims, show_comparison, show_result
 from tdcd.data import DataUnavailable
 from tdcd.experiments.claims import check_claims
 from tdcd.experiments.experiment import NAMES, load_experiment
 from tdcd.experiments.page import write_page
-from tdcd.experiments.sweep import ExperimentResult, Interrupted, run_experiment
+from tdcd.experiments.sweep import ExperimentResult, run_experiment
+from tdcd.network import PRESETS, preset
 from tdcd.report import write_report
+from tdcd.run import Interrupted
 from tdcd.run import resume as resume_run
 from tdcd.run import run as run_config
 from tdcd.train import Result
@@ -74,8 +80,7 @@ def run(
                 raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
             result = resume_run(resume, assignments, observe=display.observe, should_stop=display.should_stop)
         else:
-            keys = override(read_config(config) if config else {}, assignments)
-            checked = check_config(keys, str(config or "the configuration"))
+            checked = _checked(config, assignments)
             folder = out or _next_folder(checked.data.source)
             result = run_config(checked, folder, observe=display.observe, should_stop=display.should_stop)
     _finish(result)
@@ -121,6 +126,49 @@ def reproduce(
             line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data."
             errors.print(line, style="bold yellow", highlight=False)
     show_claims(screen, check_claims(results), page)
+
+
+@app.command()
+def compare(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML configuration; without one, the demo.", show_default=False)
+    ] = None,
+    names: Annotated[str, typer.Option("--with", help="Baselines, with commas between.")] = ",".join(BASELINES),
+    network: Annotated[
+        str | None, typer.Option(help=f"{', '.join(PRESETS)} [default: what the configuration says].")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where runs are kept [default: runs/compare-NAME].")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
+    ] = None,
+) -> None:
+    """Run TDCD and baselines on the same data, and write one page that compares them.
+
+    Loss against rounds, bytes and predicted time, and what joining the federation gains each silo. Each run has its
+    own folder. Ctrl-C keeps what was done: the same command goes on from there. Another --network runs nothing again.
+    """
+    with _reported():
+        checked = _checked(config, settings or [])
+        links = preset(network) if network else network_of(checked.network)
+        step_ms = checked.network.step_ms
+        plans = plan_all(checked, [name.strip() for name in names.split(",") if name.strip()])
+        folder = out or Path("runs") / f"compare-{config.stem if config else checked.data.source}"
+        display = SweepDisplay(screen, len(plans))
+        with _interruptible(display):
+            comparison = compare_plans(
+                plans,
+                links,
+                folder,
+                step_seconds=None if step_ms is None else step_ms / 1e3,
+                observe=display.observe,
+                should_stop=display.should_stop,
+            )
+    show_comparison(screen, comparison, write_comparison(comparison, folder))
+
+
+def _checked(config: Path | None, assignments: list[str]) -> Config:
+    keys = override(read_config(config) if config else {}, assignments)
+    return check_config(keys, str(config or "the configuration"))
 
 
 def _finish(result: Result) -> None:

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.algorithm import Gradient
+from tdcd.baselines import Algorithm
 from tdcd.data import SOURCES
+from tdcd.network import Preset
 from tdcd.objective import Loss
 from tdcd.partition import RowRule
 from tdcd.schedule import Minibatches
@@ -97,6 +99,10 @@ class ModelSection(_Section):
 class TrainSection(_Section):
     """Algorithm 1."""
 
+    algorithm: Algorithm = "tdcd"
+    """TDCD, or a baseline that takes as many local steps."""
+    silo: str | None = None
+    """The silo that trains alone, for ``local-sgd``."""
     rounds: Annotated[int, Field(ge=0)] = 200
     local_steps: Positive = 10
     batch_size: Positive = 128
@@ -113,6 +119,25 @@ class EvaluateSection(_Section):
     """The fraction of samples that nobody trains on."""
 
 
+class LinkSection(_Section):
+    """One kind of link."""
+
+    latency_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    mbit_s: PositiveFloat
+
+
+class NetworkSection(_Section):
+    """The links that ``tdcd compare`` predicts times for; no run depends on them."""
+
+    preset: Preset = "wan"
+    client_hub: LinkSection | None = None
+    """In place of the preset's link between a client and its hub."""
+    hub_hub: LinkSection | None = None
+    """In place of the preset's link between two hubs."""
+    step_ms: PositiveFloat | None = None
+    """What a client takes for one local step; by default measured on this machine."""
+
+
 class Config(_Section):
     """A whole configuration. Every key has a default; the defaults are the demo."""
 
@@ -123,6 +148,7 @@ class Config(_Section):
     model: ModelSection = ModelSection()
     train: TrainSection = TrainSection()
     evaluate: EvaluateSection = EvaluateSection()
+    network: NetworkSection = NetworkSection()
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -200,6 +226,8 @@ def _cross_checks(config: Config) -> list[str]:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
     if federation.sizes is not None and federation.rows == "dirichlet":
         problems.append("federation.sizes: rows = 'dirichlet' draws the shard sizes itself; leave sizes out")
+    if (config.train.algorithm == "local-sgd") != (config.train.silo is not None):
+        problems.append("train.silo: give it with algorithm = 'local-sgd', which trains that silo alone, and only then")
     return problems
 
 
@@ -230,6 +258,7 @@ def _explain(kind: str, message: str, path: tuple[int | str, ...], model: type[B
         "int_type": "must be a whole number",
         "float_type": "must be a number",
         "bool_type": "must be true or false",
+        "model_type": "must be a table of keys",
     }
     if kind == "string_pattern_mismatch" and path[-1] == "module":
         return "must be 'package.module:function'"

@@ -5,11 +5,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import rich.box
 import rich.progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tdcd.compare.comparison import Comparison
+from tdcd.compare.tables import Grid, joining, summary
 from tdcd.experiments.claims import Claim
 from tdcd.experiments.sweep import Step
 from tdcd.report.units import bytes_in_words, duration
@@ -145,3 +148,20 @@ def show_claims(console: Console, claims: Sequence[Claim], page: Path) -> None:
         table.add_row(claim.figure, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
     console.print(table)
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def show_comparison(console: Console, comparison: Comparison, page: Path) -> None:
+    """How the algorithms did, what joining gains each silo, and where the page is."""
+    console.print(_table(summary(comparison)), "")
+    if comparison.alone:
+        console.print(_table(joining(comparison)), "")
+    console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def _table(grid: Grid) -> Table:
+    table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=0)
+    for place, title in enumerate(grid.head):
+        table.add_column(title, justify="right" if place else "left", no_wrap=not place, overflow="fold")
+    for row in grid.rows:
+        table.add_row(*row)
+    return table

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Literal, Self
+
+Apart = Literal["clients", "silos", "nobody"]
+"""Who is on a machine of its own: every client; every silo, its rows in one place; or nobody."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,13 @@ class Traffic:
 
 
 def round_traffic(
-    parameters: Sequence[int], clients: Sequence[int], *, samples: int, outputs: int, itemsize: int
+    parameters: Sequence[int],
+    clients: Sequence[int],
+    *,
+    samples: int,
+    outputs: int,
+    itemsize: int,
+    apart: Apart = "clients",
 ) -> Traffic:
     r"""What one communication round sends.
 
@@ -35,7 +44,7 @@ def round_traffic(
     and C outputs of s bytes each: a client gets the hub's block and returns its own, :math:`s\,d_j` each way; a hub's
     clients together send the phi of all S samples and get that of the others, :math:`s\,S\,C` each way, however
     the rows are split; and every hub sends :math:`s\,S\,C` to each of the N - 1 others. One silo alone has nothing
-    to exchange, so its clients send blocks only.
+    to exchange, so its clients send blocks only. What parties on one machine tell each other is not sent.
 
     >>> round_traffic([10, 20], [5, 3], samples=100, outputs=1, itemsize=4)
     Traffic(client_to_hub=1240, hub_to_client=1240, hub_to_hub=800)
@@ -43,4 +52,6 @@ def round_traffic(
     num_silos = len(parameters)
     blocks = sum(d * k for d, k in zip(parameters, clients, strict=True)) * itemsize
     phi = samples * outputs * itemsize if num_silos > 1 else 0
-    return Traffic(blocks + num_silos * phi, blocks + num_silos * phi, num_silos * (num_silos - 1) * phi)
+    inside = blocks + num_silos * phi if apart == "clients" else 0
+    between = num_silos * (num_silos - 1) * phi if apart != "nobody" else 0
+    return Traffic(inside, inside, between)

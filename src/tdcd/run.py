@@ -1,14 +1,18 @@
 """From a configuration to a run: load the data, cut the federation, choose the blocks, train."""
 
 import importlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tdcd.baselines import rewrite
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection, check_config, override
 from tdcd.data import Table, load, standardize
 from tdcd.federation import Federation
+from tdcd.history import Record
+from tdcd.ledger import Apart
 from tdcd.objective import Loss, Objective
 from tdcd.runfolder import RunFolder
 from tdcd.settings import Settings
@@ -31,6 +35,12 @@ class Plan(NamedTuple):
     blocks: tuple[Block, ...]
     objective: Objective
     settings: Settings
+    apart: Apart = "clients"
+    """Who is on a machine of its own."""
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The user asked to stop; what was done is kept."""
 
 
 def plan(config: Config, table: Table | None = None) -> Plan:
@@ -76,14 +86,18 @@ def plan(config: Config, table: Table | None = None) -> Plan:
             "model": config.model.model_copy(update={"loss": loss}),
         }
     )
-    settings = Settings(seed=config.seed, dtype=config.dtype, **config.train.model_dump(exclude={"rounds"}))
-    return Plan(
+    keys = config.train.model_dump(exclude={"rounds", "algorithm", "silo"})
+    planned = Plan(
         resolved,
         federation,
         tuple(_block(name, config.model) for name in names),
         Objective(loss, config.model.l2),
-        settings,
+        Settings(seed=config.seed, dtype=config.dtype, **keys),
     )
+    try:
+        return rewrite(planned, config.train.algorithm, config.train.silo)
+    except ValueError as error:
+        raise ConfigError([f"train.silo = {config.train.silo!r}: {error}"]) from None
 
 
 def run(config: Config, out: Path, **watch: Any) -> Result:
@@ -111,10 +125,38 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         planned.settings,
         rounds=config.train.rounds,
         evaluate_every=config.evaluate.every,
+        apart=planned.apart,
         out=out,
         config=config.model_dump(),
         **options,
     )
+
+
+def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
+    """The history of one run: read if it is complete, resumed if it is not, begun if there is none.
+
+    A run that the folder holds of another plan is replaced.
+    """
+    resumable = (folder / "history.jsonl").exists() and _holds(folder, planned.config)
+    if resumable:
+        history = RunFolder.open(folder).history()
+        if history and (history[-1].diverged or history[-1].round == planned.config.train.rounds):
+            return history
+        resumable = (folder / "model").exists()
+    if not resumable:
+        shutil.rmtree(folder, ignore_errors=True)
+    result = execute(planned, folder, resume=resumable, **watch)
+    if result.status == "interrupted":
+        raise Interrupted
+    return result.history
+
+
+def _holds(folder: Path, config: Config) -> bool:
+    """Whether the folder's run is one of ``config``; keys that were added since count with their defaults."""
+    try:
+        return check_config(RunFolder.open(folder).config()) == config
+    except ConfigError:
+        return False
 
 
 def _block(name: str, model: ModelSection) -> Block:

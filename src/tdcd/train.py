@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.base import Block
 from tdcd.federation import Federation
 from tdcd.history import Record
-from tdcd.ledger import Traffic, round_traffic
+from tdcd.ledger import Apart, Traffic, round_traffic
 from tdcd.metrics import metrics
 from tdcd.objective import Objective, Tree
 from tdcd.runfolder import RunFolder
@@ -68,6 +68,7 @@ def train(
     *,
     rounds: int,
     evaluate_every: int = 5,
+    apart: Apart = "clients",
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -80,6 +81,7 @@ def train(
         blocks: one for all silos, or one each.
         rounds: communication rounds in all, those before a resume counted in.
         evaluate_every: rounds between two evaluations of the global model; the last round is always evaluated.
+        apart: who is on a machine of its own, and so what counts as sent.
         out: the run folder to write; none by default.
         config: what ``config.toml`` there shall say; by default the arguments of this call.
         resume: go on from what is in ``out``.
@@ -90,7 +92,7 @@ def train(
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
     chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
     simulation = Simulation(federation, chosen, objective, settings)
-    run = _Run(federation, simulation, simulation.init())
+    run = _Run(federation, simulation, simulation.init(), apart)
     if out is not None:
         described = config or _describe(chosen, objective, settings, rounds, evaluate_every)
         run.attach(Path(out), described, resume)
@@ -110,8 +112,9 @@ def train(
 class _Run:
     """The moving parts of one training run."""
 
-    def __init__(self, federation: Federation, simulation: Simulation, hub_blocks: list[Tree]) -> None:
+    def __init__(self, federation: Federation, simulation: Simulation, hub_blocks: list[Tree], apart: Apart) -> None:
         self.federation, self.simulation, self.hub_blocks = federation, simulation, hub_blocks
+        self.apart = apart
         self.round, self.seconds = 0, 0.0
         self.history: list[Record] = []
         self.folder: RunFolder | None = None
@@ -186,6 +189,7 @@ class _Run:
             samples=num_exchanged(settings.minibatches, settings.local_steps) * simulation.batch_size,
             outputs=simulation.num_outputs,
             itemsize=np.dtype(settings.dtype).itemsize,
+            apart=self.apart,
         )
 
     def _checkpoint(self) -> None:

@@ -9,7 +9,8 @@ from sklearn.linear_model import Ridge
 from tdcd import Federation, load, standardize
 from tdcd.experiments.experiment import Curve, Experiment, merge
 from tdcd.experiments.page import write_page
-from tdcd.experiments.sweep import Interrupted, ridge_optimum, run_experiment
+from tdcd.experiments.sweep import ridge_optimum, run_experiment
+from tdcd.run import Interrupted
 
 BASE = {
     "data": {"source": "diabetes"},

@@ -3,12 +3,11 @@
 A run that is finished is not run again, and one that was interrupted goes on: a sweep resumes curve by curve.
 """
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,7 @@ from tdcd.data import DataUnavailable, Table, load
 from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
 from tdcd.federation import Federation
 from tdcd.history import Record
-from tdcd.run import Plan, execute, plan
-from tdcd.runfolder import RunFolder
+from tdcd.run import Plan, finish, plan
 from tdcd.train import Progress
 
 
@@ -65,10 +63,6 @@ class ExperimentResult:
     """The exact minimum of the objective, for ridge regression."""
 
 
-class Interrupted(Exception):  # noqa: N818
-    """The user asked to stop; what was done is kept."""
-
-
 @lru_cache(maxsize=1)
 def _table(source: str, folder: str | None, seed: int, rows: int | None) -> Table:
     return load(source, folder=folder, seed=seed, rows=rows)
@@ -94,7 +88,7 @@ def run_experiment(
 
             planned = _plan(curve, seed)
             folder = out / experiment.name / curve.slug / f"seed-{seed}"
-            histories.append(_run(planned, folder, observe=news, should_stop=should_stop))
+            histories.append(finish(planned, folder, observe=news, should_stop=should_stop))
         results.append(_gather(curve.label, histories, experiment.metric))
     assert planned is not None
     squared = planned.objective.loss == "squared"
@@ -119,22 +113,6 @@ def _plan(curve: Curve, seed: int) -> Plan:
     config = check_config(merge(curve.keys, {"seed": seed}))
     data = config.data
     return plan(config, _table(data.source, data.folder, data.seed, data.rows))
-
-
-def _run(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
-    """The history of one run: read if it is complete, resumed if it is not, begun if there is none."""
-    expected = planned.config.model_dump(exclude_none=True)
-    if (folder / "history.jsonl").exists():
-        existing = RunFolder.open(folder)
-        history = existing.history()
-        if existing.config() != expected:
-            shutil.rmtree(folder)
-        elif history and (history[-1].diverged or history[-1].round == planned.config.train.rounds):
-            return history
-    result = execute(planned, folder, resume=(folder / "model").exists(), **watch)
-    if result.status == "interrupted":
-        raise Interrupted
-    return result.history
 
 
 def _gather(label: str, histories: list[list[Record]], metric: str | None) -> CurveResult:
