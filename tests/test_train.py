@@ -140,3 +140,18 @@ def test_bad_arguments_are_refused():
     for name, value in {"local_steps": 0, "batch_size": 0, "step_size": float("nan"), "seed": -1}.items():
         with pytest.raises(ValueError, match=name):
             Settings(**{name: value})
+
+
+def test_a_torch_module_runs_from_the_configuration(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="the PyTorch bridge needs the extra tdcd[torch]")
+    layers = "nn.Linear(15, 4), nn.ReLU(), nn.Linear(4, 1, bias=False)"
+    (tmp_path / "my_modules.py").write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = {**SMALL, "model": {"block": "torch", "module": "my_modules:make"}}
+    result = run(check_config(keys), tmp_path / "run")
+    assert result.status == "finished"
+    assert result.history[-1].train_loss < result.history[0].train_loss
+    with pytest.raises(ConfigError, match=r"model\.module = 'my_modules:nothing'"):
+        plan(check_config({**keys, "model": {"block": "torch", "module": "my_modules:nothing"}}))
+    with pytest.raises(ConfigError, match=r"model\.module: is missing"):
+        check_config({"model": {"block": "torch"}})

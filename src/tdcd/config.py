@@ -90,7 +90,7 @@ class ModelSection(_Section):
     embedding: Positive = 256
     """Width of a cnn's last hidden layer."""
     module: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
-    """For torch blocks, ``package.module:function``: called with a sample's shape and C, it returns the nn.Module."""
+    """For torch blocks, ``package.module:function``: called without arguments, it returns the nn.Module."""
     loss: Loss | None = None
     """By default the one that fits the labels."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
