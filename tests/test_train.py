@@ -155,3 +155,13 @@ def test_a_torch_module_runs_from_the_configuration(tmp_path, monkeypatch):
         plan(check_config({**keys, "model": {"block": "torch", "module": "my_modules:nothing"}}))
     with pytest.raises(ConfigError, match=r"model\.module: is missing"):
         check_config({"model": {"block": "torch"}})
+
+
+def test_a_class_that_only_held_out_rows_have_gets_a_score():
+    digits = load("digits")
+    nines = digits.labels == 9
+    rows, held_out = digits.take(np.flatnonzero(~nines)), digits.take(np.flatnonzero(nines))
+    federation = Federation.cut(rows, held_out, silos=2, clients=2)
+    result = train(federation, Linear(), Objective("softmax"), Settings(batch_size=64), rounds=1)
+    assert result.blocks["silo1"]["weight"].shape == (32, 10)
+    assert np.isfinite(result.history[-1].test_loss)

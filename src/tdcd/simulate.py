@@ -26,7 +26,8 @@ INDEX_BYTES = 16 << 20
 """Most bytes of minibatch positions that one call ships to the device, a silo."""
 
 HEAVY, TINY = 1 << 18, 1 << 14
-"""A local step is heavy, or tiny, if the clients' rows of its minibatch are more, or fewer, numbers than this."""
+"""A local step is tiny if all clients' rows of a minibatch are fewer numbers than the second; heavy if they are more
+than the first, and each client's alone are not tiny."""
 
 
 class SiloData(NamedTuple):
@@ -93,7 +94,7 @@ class Simulation:
         self._twins = [next(i for i, o in enumerate(owners) if np.array_equal(o, owner)) for owner in owners]
         self._program = self._compile_for(jax.default_backend() == "cpu")
         labels = federation.labels
-        self.num_outputs = int(labels.max()) + 1 if objective.loss == "softmax" else 1
+        self.num_outputs = federation.num_classes if objective.loss == "softmax" else 1
         with self._precision():
             self._data = [
                 SiloData(
@@ -112,9 +113,9 @@ class Simulation:
         the clients take turns, since all of them at once would overflow its cache. Tiny steps cost less than the
         loop around them, so several are compiled into one pass of it.
         """
-        rows = [placer.num_clients * placer.usual for placer in self._placers]
-        numbers = max(n * math.prod(shape) for n, shape in zip(rows, self._shapes, strict=True))
-        heavy = numbers > HEAVY
+        each = [p.usual * math.prod(shape) for p, shape in zip(self._placers, self._shapes, strict=True)]
+        numbers = max(p.num_clients * one for p, one in zip(self._placers, each, strict=True))
+        heavy = numbers > HEAVY and max(each) > TINY
         in_turn = heavy and cpu
         return Program(
             blocks=self.blocks,

@@ -224,6 +224,7 @@ def test_steps_on_fewer_rows_and_clients_in_turn_change_nothing_beyond_rounding(
     plain = Simulation(federation, [Mlp((3,))] * 2, Objective("squared", 0.01), settings)
     heavy = Simulation(federation, [Mlp((3,))] * 2, Objective("squared", 0.01), settings)
     monkeypatch.setattr("tdcd.simulate.HEAVY", 0)
+    monkeypatch.setattr("tdcd.simulate.TINY", 0)
     heavy._program = heavy._compile_for(in_turn)
     assert all(heavy._program.prefixes)
     assert heavy._program.in_turn == in_turn
