@@ -18,7 +18,6 @@ from tdcd.compare import network_of, plan_all
 from tdcd.compare import write_page as write_comparison
 from tdcd.config import Config, ConfigError, check_config, override, read_config
 from tdcd.console import Display, RunDisplay, SweepDisplay, show_claims, show_comparison, show_result
-from tdcd.data import DataUnavailable
 from tdcd.experiments.claims import check_claims
 from tdcd.experiments.experiment import NAMES, load_experiment
 from tdcd.experiments.page import write_page
@@ -193,7 +192,7 @@ def _reported() -> Iterator[None]:
     """Bad input ends with its sentence and status 2, not with a traceback."""
     try:
         yield
-    except (ConfigError, DataUnavailable, FileNotFoundError, FileExistsError, ValueError) as error:
+    except (ValueError, OSError) as error:
         errors.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
         raise typer.Exit(EXIT_INPUT) from None
 

@@ -105,6 +105,7 @@ def test_the_page_shows_figures_claims_and_choices(done):
     result, out = done
     page = write_page({"fig2a": result}, out, full=True).read_text()
     assert page.count("<svg") == 2
+    assert (out / "fig2a.png").read_bytes().startswith(b"\x89PNG")
     assert "A tiny &lt;experiment&gt;" in page
     assert "the paper&#x27;s size" in page
     numbers = json.loads((out / "results.json").read_text())

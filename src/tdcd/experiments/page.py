@@ -11,14 +11,16 @@ import numpy as np
 from tdcd.experiments.claims import Claim, check_claims, final
 from tdcd.experiments.sweep import CurveResult, ExperimentResult
 from tdcd.report import html
-from tdcd.report.figures import Curve, line_figure
+from tdcd.report.figures import Curve, line_figure, save_png
 
 ROUNDS, LOSS = "communication rounds", "training loss of the global model"
 
 
 def write_page(results: Mapping[str, ExperimentResult], out: Path, *, full: bool) -> Path:
-    """Write ``reproduce.html`` and ``results.json`` into ``out``."""
+    """Write ``reproduce.html``, ``results.json`` and a picture of each figure into ``out``; the page's path."""
     claims = check_claims(results)
+    for name, result in results.items():
+        save_png(out / f"{name}.png", figure_curves(result), ROUNDS, LOSS, inset=result.experiment.inset)
     (out / "results.json").write_text(json.dumps(numbers(results, claims, full=full), indent=1) + "\n")
     size = "the paper's size" if full else "default size, smaller than the paper's; --full runs that"
     held = sum(claim.verdict == "holds" for claim in claims)
