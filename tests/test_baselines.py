@@ -8,7 +8,7 @@ import pytest
 from tdcd import Federation, Silo, train
 from tdcd.baselines import BASELINES, baseline_plans
 from tdcd.config import ConfigError, check_config
-from tdcd.ledger import round_traffic
+from tdcd.ledger import by_link, round_messages
 from tdcd.run import execute, plan, resume
 from tdcd.schedule import batch_ids
 
@@ -74,7 +74,7 @@ def test_distributed_sgd_takes_the_same_steps_as_sgd_and_pays_for_them(results):
     central, distributed = results["sgd"], results["distributed-sgd"]
     np.testing.assert_allclose(losses(distributed), losses(central), rtol=1e-12)
     assert all(record.bytes.total == 0 for record in central.history)
-    each = round_traffic([6, 5], [3, 2], samples=32, outputs=1, itemsize=8)
+    each = by_link(round_messages([6, 5], [3, 2], samples=32, outputs=1, itemsize=8), "bytes")
     assert [record.bytes for record in distributed.history] == [each * record.round for record in distributed.history]
 
 

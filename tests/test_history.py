@@ -9,7 +9,7 @@ from tdcd.ledger import Traffic
 
 def record(**changes):
     fields = {"round": 5, "iteration": 50, "train_loss": 0.1, "test_loss": None, "metrics": {"train": {"auc": None}}}
-    return Record(**fields | {"bytes": Traffic(1, 2, 3), "seconds": 0.5} | changes)
+    return Record(**fields | {"bytes": Traffic(1, 2, 3), "messages": Traffic(4, 5, 6), "seconds": 0.5} | changes)
 
 
 def test_a_line_is_json_and_comes_back_exactly():

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.ledger import Traffic, round_traffic
+from tdcd.ledger import Traffic, by_link, round_messages
 
 
 @given(
@@ -16,18 +16,20 @@ from tdcd.ledger import Traffic, round_traffic
 )
 def test_equals_every_message_added_up_for_any_row_split(silos, samples, outputs, itemsize, seed):
     rng = np.random.default_rng(seed)
-    up = down = between = 0
+    up, down, between = [], [], []
     for parameters, clients in silos:
         owner = rng.integers(0, clients, samples)
         for client in range(clients):
-            rows = int(np.sum(owner == client)) if len(silos) > 1 else 0
-            up += parameters * itemsize + rows * outputs * itemsize
-            down += parameters * itemsize + rows * outputs * itemsize
-        for _ in range(len(silos) - 1):
-            between += samples * outputs * itemsize
+            up.append(parameters * itemsize)
+            down.append(parameters * itemsize)
+            if len(silos) > 1:
+                up.append(int(np.sum(owner == client)) * outputs * itemsize)
+                down.append(int(np.sum(owner == client)) * outputs * itemsize)
+        between += [samples * outputs * itemsize] * (len(silos) - 1)
     parameters, clients = zip(*silos, strict=True)
-    found = round_traffic(parameters, clients, samples=samples, outputs=outputs, itemsize=itemsize)
-    assert found == Traffic(up, down, between)
+    sent = round_messages(parameters, clients, samples=samples, outputs=outputs, itemsize=itemsize)
+    assert by_link(sent, "bytes") == Traffic(sum(up), sum(down), sum(between))
+    assert by_link(sent, "messages") == Traffic(len(up), len(down), len(between))
 
 
 def test_traffic_scales_and_adds_up():

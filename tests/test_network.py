@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd.config import ConfigError, check_config
-from tdcd.ledger import round_traffic
+from tdcd.ledger import by_link, round_messages
 from tdcd.network import INSIDE, PRESETS, Link, Network, preset, round_seconds
 
 links = st.builds(Link, st.floats(0, 1), st.floats(1, 1e9))
@@ -86,7 +86,7 @@ def test_a_silo_with_one_client_takes_as_long_as_its_ledger_has_bytes(num_silos,
     """At one byte a second and no latency, each silo's time is its part of what the ledger counts."""
     one = Link(0, 1)
     figures = {"samples": samples, "outputs": outputs, "itemsize": 4}
-    traffic = round_traffic([parameters] * num_silos, [1] * num_silos, **figures)
+    traffic = by_link(round_messages([parameters] * num_silos, [1] * num_silos, **figures), "bytes")
     idle = {"phi_seconds": 0.0, "step_seconds": 0.0, "local_steps": 1}
     found = round_seconds(
         Network(one, one), parameters=[parameters] * num_silos, clients=[[7]] * num_silos, **figures, **idle

@@ -19,7 +19,7 @@ def blocks(value):
 
 
 def record(index):
-    return Record(index, index * 10, 1.0, None, {"train": {}}, Traffic(), 0.0)
+    return Record(index, index * 10, 1.0, None, {"train": {}}, Traffic(), Traffic(), 0.0)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_crash_while_replacing_leaves_whole_old_or_new_blocks(folder, renames)
 
 
 def test_rewinding_drops_later_diverged_and_torn_lines(folder):
-    folder.append(Record(10, 100, float("nan"), None, {}, Traffic(), 0.0))
+    folder.append(Record(10, 100, float("nan"), None, {}, Traffic(), Traffic(), 0.0))
     with (folder.path / "history.jsonl").open("a") as file:
         file.write('{"round": 15, "itera')
     assert [kept.round for kept in folder.rewind(10)] == [0, 5, 10]

@@ -24,6 +24,8 @@ class Record:
     """``train`` and ``test`` figures by name."""
     bytes: Traffic
     """Sent since the start."""
+    messages: Traffic
+    """Sent since the start."""
     seconds: float = field(compare=False)
     """Training time since the start; the only field that the clock decides."""
 
@@ -46,7 +48,7 @@ class Record:
     def from_json(cls, line: str) -> Self:
         """The record of one line."""
         fields = json.loads(line)
-        fields["bytes"] = Traffic(**fields["bytes"])
+        fields["bytes"], fields["messages"] = Traffic(**fields["bytes"]), Traffic(**fields["messages"])
         fields.pop("diverged", None)
         if fields["train_loss"] is None:
             fields["train_loss"] = math.nan

@@ -1,16 +1,17 @@
-"""The ledger: how many bytes a round sends over which kind of link."""
+"""The ledger: which messages a round sends over which kind of link, and how many bytes they carry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 Apart = Literal["clients", "silos", "nobody"]
 """Who is on a machine of its own: every client; every silo, its rows in one place; or nobody."""
+Link = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Payload bytes by link class; adds up and scales."""
+    """A count by link class, of bytes or of messages; adds up and scales."""
 
     client_to_hub: int = 0
     """Blocks and phi, from the clients to their hub."""
@@ -25,11 +26,20 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """Bytes over all links."""
+        """The count over all links."""
         return self.client_to_hub + self.hub_to_client + self.hub_to_hub
 
 
-def round_traffic(
+class Sent(NamedTuple):
+    """All messages of one kind in a round."""
+
+    kind: Literal["block", "phi", "phi_others"]
+    link: Link
+    messages: int
+    bytes: int
+
+
+def round_messages(
     parameters: Sequence[int],
     clients: Sequence[int],
     *,
@@ -37,8 +47,8 @@ def round_traffic(
     outputs: int,
     itemsize: int,
     apart: Apart = "clients",
-) -> Traffic:
-    r"""What one communication round sends.
+) -> tuple[Sent, ...]:
+    r"""What one communication round sends, by kind of message.
 
     With :math:`d_j` parameters and :math:`K_j` clients in silo j, S samples exchanged a round (E minibatches of B)
     and C outputs of s bytes each: a client gets the hub's block and returns its own, :math:`s\,d_j` each way; a hub's
@@ -46,12 +56,39 @@ def round_traffic(
     the rows are split; and every hub sends :math:`s\,S\,C` to each of the N - 1 others. One silo alone has nothing
     to exchange, so its clients send blocks only. What parties on one machine tell each other is not sent.
 
-    >>> round_traffic([10, 20], [5, 3], samples=100, outputs=1, itemsize=4)
+    >>> for sent in round_messages([10, 20], [5, 3], samples=100, outputs=1, itemsize=4):
+    ...     print(*sent)
+    block hub_to_client 8 440
+    block client_to_hub 8 440
+    phi client_to_hub 8 800
+    phi_others hub_to_client 8 800
+    phi hub_to_hub 2 800
+    """
+    num_silos, num_clients = len(parameters), sum(clients)
+    blocks = sum(d * k for d, k in zip(parameters, clients, strict=True)) * itemsize
+    phi = samples * outputs * itemsize
+    sent: list[Sent] = []
+    if apart == "clients":
+        sent += [
+            Sent("block", "hub_to_client", num_clients, blocks),
+            Sent("block", "client_to_hub", num_clients, blocks),
+        ]
+        if num_silos > 1:
+            sent.append(Sent("phi", "client_to_hub", num_clients, num_silos * phi))
+            sent.append(Sent("phi_others", "hub_to_client", num_clients, num_silos * phi))
+    if apart != "nobody" and num_silos > 1:
+        pairs = num_silos * (num_silos - 1)
+        sent.append(Sent("phi", "hub_to_hub", pairs, pairs * phi))
+    return tuple(sent)
+
+
+def by_link(sent: Sequence[Sent], count: Literal["bytes", "messages"]) -> Traffic:
+    """The bytes, or the messages, of each link class.
+
+    >>> by_link(round_messages([10, 20], [5, 3], samples=100, outputs=1, itemsize=4), "bytes")
     Traffic(client_to_hub=1240, hub_to_client=1240, hub_to_hub=800)
     """
-    num_silos = len(parameters)
-    blocks = sum(d * k for d, k in zip(parameters, clients, strict=True)) * itemsize
-    phi = samples * outputs * itemsize if num_silos > 1 else 0
-    inside = blocks + num_silos * phi if apart == "clients" else 0
-    between = num_silos * (num_silos - 1) * phi if apart != "nobody" else 0
-    return Traffic(inside, inside, between)
+    totals = {link.name: 0 for link in fields(Traffic)}
+    for item in sent:
+        totals[item.link] += getattr(item, count)
+    return Traffic(**totals)

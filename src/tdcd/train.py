@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.base import Block
 from tdcd.federation import Federation
 from tdcd.history import Record
-from tdcd.ledger import Apart, Traffic, round_traffic
+from tdcd.ledger import Apart, Sent, by_link, round_messages
 from tdcd.metrics import metrics
 from tdcd.objective import Objective, Tree
 from tdcd.runfolder import RunFolder
@@ -169,7 +169,8 @@ class _Run:
             train_loss=train_loss,
             test_loss=test_loss,
             metrics=figures,
-            bytes=self._traffic() * self.round,
+            bytes=by_link(self._sent(), "bytes") * self.round,
+            messages=by_link(self._sent(), "messages") * self.round,
             seconds=round(self.seconds, 6),
         )
         self.history.append(record)
@@ -181,9 +182,10 @@ class _Run:
                 self._checkpoint()
         return record
 
-    def _traffic(self) -> Traffic:
+    def _sent(self) -> tuple[Sent, ...]:
+        """The messages of one round."""
         simulation, settings = self.simulation, self.simulation.settings
-        return round_traffic(
+        return round_messages(
             self.parameters,
             [silo.num_clients for silo in self.federation.silos],
             samples=num_exchanged(settings.minibatches, settings.local_steps) * simulation.batch_size,

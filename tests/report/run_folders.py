@@ -27,6 +27,7 @@ def record(round_index, train_loss, test_loss=None, metrics=None, **extra):
         "test_loss": test_loss,
         "metrics": metrics or {"train": {}},
         "bytes": {link: count * round_index for link, count in sent.items()},
+        "messages": dict.fromkeys(sent, 2 * round_index),
         "seconds": 0.1 * round_index,
         **extra,
     }

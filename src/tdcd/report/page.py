@@ -150,8 +150,11 @@ def _final_figures(run: Run) -> Iterator[Html]:
 
 
 def _traffic(record: Record) -> list[html.Bar]:
-    counts = {label: getattr(record.bytes, link) for link, label in LINKS.items()}
-    return [html.Bar(label, count, bytes_in_words(count)) for label, count in counts.items()]
+    bars = []
+    for link, label in LINKS.items():
+        size, messages = getattr(record.bytes, link), getattr(record.messages, link)
+        bars.append(html.Bar(label, size, f"{bytes_in_words(size)} in {messages:,} messages"))
+    return bars
 
 
 def _federation_words(federation: FederationFacts) -> Iterator[Html]:

@@ -1,0 +1,76 @@
+"""What a communication round costs, for any number of local steps."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from tdcd.compare.compute import Compute, given, measured
+from tdcd.ledger import Traffic, round_traffic
+from tdcd.network import Network, round_seconds
+from tdcd.run import Plan
+from tdcd.schedule import num_exchanged
+from tdcd.simulate import Simulation
+
+STEPS_TIMED = 10
+"""Local steps over which a client's computing is measured, so that the call around them hardly counts."""
+
+
+class Cost(NamedTuple):
+    """Of one round."""
+
+    traffic: Traffic
+    seconds: float
+    """Predicted, on the network."""
+
+
+def with_local_steps(planned: Plan, local_steps: int) -> Plan:
+    """The same plan with another Q."""
+    return planned._replace(settings=replace(planned.settings, local_steps=local_steps))
+
+
+def simulate(planned: Plan) -> Simulation:
+    """The simulation of a plan."""
+    return Simulation(planned.federation, planned.blocks, planned.objective, planned.settings)
+
+
+def round_costs(planned: Plan, network: Network, step_seconds: float | None) -> Callable[[int], Cost]:
+    """The cost of a round as a function of Q.
+
+    Args:
+        step_seconds: what a client takes for a local step; measured here if None, once for every Q.
+    """
+    simulation, settings = simulate(planned), planned.settings
+    silos = planned.federation.silos
+    parameters = [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in simulation.init()]
+    compute = _computing(planned, step_seconds)
+
+    def cost(local_steps: int) -> Cost:
+        exchanged = num_exchanged(settings.minibatches, local_steps)
+        messages = {
+            "samples": exchanged * simulation.batch_size,
+            "outputs": simulation.num_outputs,
+            "itemsize": np.dtype(settings.dtype).itemsize,
+        }
+        seconds = round_seconds(
+            network,
+            parameters=parameters,
+            clients=[[len(rows) for rows in silo.rows] for silo in silos],
+            phi_seconds=exchanged * compute.phi_seconds,
+            step_seconds=compute.step_seconds,
+            local_steps=local_steps,
+            **messages,
+        )
+        return Cost(round_traffic(parameters, [silo.num_clients for silo in silos], **messages), seconds)
+
+    return cost
+
+
+def _computing(planned: Plan, step_seconds: float | None) -> Compute:
+    """What the slowest client takes for a local step, and for the phi of one minibatch."""
+    timed = with_local_steps(planned, STEPS_TIMED)
+    compute = measured(timed, simulate(timed)) if step_seconds is None else given(step_seconds, timed)
+    batches = num_exchanged(timed.settings.minibatches, STEPS_TIMED)
+    return compute._replace(phi_seconds=compute.phi_seconds / batches)

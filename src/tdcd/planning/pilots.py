@@ -1,0 +1,181 @@
+"""Pilot runs: the federation simulated with several Q side by side, until their losses reach a target."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import jax
+
+from tdcd.objective import Tree
+from tdcd.planning.cost import Cost, simulate, with_local_steps
+from tdcd.run import Plan
+from tdcd.simulate import Simulation
+from tdcd.theory.progress import Observer, Progress
+
+BLOWN_UP = 10.0
+"""A run diverges when its loss is this many times that before training."""
+GIVE_UP = 10
+"""A run is hopeless when it has taken this many times the local steps with which another one got to the target."""
+
+
+class Point(NamedTuple):
+    """A pilot run after some round."""
+
+    round: int
+    loss: float
+    """The objective over all training samples."""
+
+
+@dataclass(eq=False)
+class Pilot:
+    """One Q: its settings, and how its run went so far."""
+
+    planned: Plan
+    cost: Cost
+    safe_step_size: float | None
+    """To fall back on when the run diverges; None where there is none."""
+    curve: list[Point]
+    """Begins before training; a new run begins it anew."""
+    diverged: list[float] = field(default_factory=list)
+    """Step sizes with which the run diverged."""
+    simulation: Simulation | None = None
+    blocks: list[Tree] = field(default_factory=list)
+
+    @property
+    def local_steps(self) -> int:
+        """Q."""
+        return self.planned.settings.local_steps
+
+    @property
+    def step_size(self) -> float:
+        """The configuration's, or the safe one if the run diverged with that."""
+        return self.planned.settings.step_size
+
+    @property
+    def failed(self) -> bool:
+        """Whether it diverged with every step size there is to try."""
+        return self.step_size in self.diverged
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time of the rounds so far."""
+        return self.curve[-1].round * self.cost.seconds
+
+    @property
+    def lowest(self) -> float:
+        """The least loss so far."""
+        return min(point.loss for point in self.curve)
+
+    def reached(self, target: float) -> int | None:
+        """The first evaluated round at which the loss is at most ``target``."""
+        return next((point.round for point in self.curve if point.loss <= target), None)
+
+    @property
+    def stride(self) -> int:
+        """Rounds to the next evaluation: a tenth of those so far, so that rounds to a target are right to a tenth."""
+        return max(1, self.curve[-1].round // 10)
+
+    def advance(self) -> None:
+        """Simulate up to the next evaluation; start again with the safe step size if the run diverged."""
+        if self.simulation is None:
+            self.simulation = simulate(self.planned)
+            self.blocks = self.simulation.init()
+        begin, rounds = self.curve[-1].round, self.stride
+        self.blocks = self.simulation.advance(self.blocks, begin, rounds)
+        loss = self.simulation.loss(
+            self.blocks, self.simulation.scores(self.blocks), self.planned.federation.labels
+        )
+        if math.isfinite(loss) and loss <= BLOWN_UP * self.curve[0].loss:
+            self.curve.append(Point(begin + rounds, loss))
+            return
+        self.diverged.append(self.step_size)
+        if self.safe_step_size is not None and self.safe_step_size < self.step_size:
+            self.planned = self.planned._replace(
+                settings=replace(self.planned.settings, step_size=self.safe_step_size)
+            )
+            self.simulation, self.curve = None, self.curve[:1]
+
+
+class Clock:
+    """A time limit."""
+
+    def __init__(self, seconds: float) -> None:
+        """Start it."""
+        if not seconds > 0:
+            raise ValueError(f"seconds must be a positive number, not {seconds}")
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; a moment at least, which time limits of zero are not."""
+        return max(self._end - time.monotonic(), 1e-3)
+
+    def has(self, seconds: float) -> bool:
+        """Whether that much time is left."""
+        return self._end - time.monotonic() > seconds
+
+
+def start_pilots(
+    planned: Plan,
+    candidates: Sequence[int],
+    cost: Callable[[int], Cost],
+    safe: Callable[[int], float | None],
+    initial_loss: float,
+) -> list[Pilot]:
+    """A pilot run of each Q, before its first round."""
+    return [
+        Pilot(with_local_steps(planned, steps), cost(steps), safe(steps), [Point(0, initial_loss)])
+        for steps in candidates
+    ]
+
+
+def run_pilots(pilots: Sequence[Pilot], *, target: float | None, horizon: int, clock: Clock, observe: Observer) -> None:
+    """Simulate until each pilot is at the target, is hopeless or has diverged, or until time is up.
+
+    Always the one goes on that is behind in *predicted* time: they stay abreast on the network's clock, so that the
+    first to be at the target is the fastest, even if time is up before the others get there.
+
+    Args:
+        target: None runs each for ``horizon`` local steps instead.
+    """
+    pace, waiting = 0.0, list(pilots)
+    while waiting:
+        pilot = min(waiting, key=lambda each: each.seconds)
+        steps = pilot.stride * pilot.local_steps
+        if not clock.has(pace * steps):
+            waiting.remove(pilot)
+            continue
+        first, began = pilot.simulation is None, time.monotonic()
+        pilot.advance()
+        if not first:
+            # The first time compiles. The least is what a step takes when nothing else is in the way.
+            each = (time.monotonic() - began) / steps
+            pace = min(pace, each) if pace else each
+        if _finished(pilot, pilots, target, horizon):
+            waiting.remove(pilot)
+            pilot.simulation = None
+        done = len(pilots) - len(waiting)
+        observe(Progress(f"Q = {pilot.local_steps}", done, len(pilots), pilot.curve[-1].loss))
+
+
+def _finished(pilot: Pilot, pilots: Sequence[Pilot], target: float | None, horizon: int) -> bool:
+    taken = pilot.curve[-1].round * pilot.local_steps
+    if pilot.failed:
+        return True
+    if target is None:
+        return taken >= horizon
+    if pilot.reached(target) is not None:
+        return True
+    needed = [each.local_steps * rounds for each in pilots if (rounds := each.reached(target)) is not None]
+    return taken > GIVE_UP * min(needed, default=math.inf)
+
+
+def initial_loss(planned: Plan) -> tuple[list[Tree], float]:
+    """The hub blocks before training, which do not depend on Q, and their loss."""
+    simulation = simulate(planned)
+    blocks = simulation.init()
+    loss = simulation.loss(blocks, simulation.scores(blocks), planned.federation.labels)
+    jax.block_until_ready(blocks)  # type: ignore[no-untyped-call]
+    return blocks, loss
