@@ -5,7 +5,7 @@ import importlib
 import json
 from pathlib import Path
 
-NAMES = ("ridge", "clients", "cnn")
+NAMES = ("ridge", "clients", "cnn", "planning")
 
 
 def main() -> None:

@@ -63,6 +63,7 @@ def test_named_silos_are_checked_inside():
         ({"model": {"block": ["mlp"]}}, "has 1 entries, but there are 2 silos"),
         ({"federation": {"sizes": [1, 2], "rows": "dirichlet"}}, "draws the shard sizes itself"),
         ({"federation": {"silos": [{"name": "a", "columns": ["x"]}] * 2}}, "two silos are called 'a'"),
+        ({"federation": {"aligned": True, "clients": [5, 3]}}, "silos that split the rows alike have as many clients"),
         ({"train": {"step_size": float("nan")}}, "must be"),
         ({"train": {"rounds": 1.5}}, "must be a whole number"),
         ({"train": 3}, "train = 3: must be"),

@@ -69,14 +69,17 @@ def test_rewinding_drops_later_diverged_and_torn_lines(folder):
     folder.append(Record(10, 100, float("nan"), None, {}, Traffic(), Traffic(), 0.0))
     with (folder.path / "history.jsonl").open("a") as file:
         file.write('{"round": 15, "itera')
-    assert [kept.round for kept in folder.rewind(10)] == [0, 5, 10]
-    assert [kept.round for kept in folder.rewind(7)] == [0, 5]
+    assert [kept.round for kept in folder.rewind(10, 5)] == [0, 5, 10]
+    assert [kept.round for kept in folder.rewind(7, 5)] == [0, 5]
     assert [kept.round for kept in folder.history()] == [0, 5]
 
 
 def test_refusals_name_the_file_and_the_difference(folder, tmp_path):
     with pytest.raises(FileExistsError, match="already holds a run"):
         RunFolder.create(folder.path, {}, FEDERATION, [3, 2])
+    (tmp_path / "mine.toml").write_text("precious")
+    with pytest.raises(FileExistsError, match="is not an empty folder: choose another one"):
+        RunFolder.create(tmp_path, {}, FEDERATION, [3, 2])
     with pytest.raises(FileNotFoundError, match=r"not a run folder: it has no config\.toml"):
         RunFolder.open(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"silo1\.safetensors is missing"):

@@ -1,5 +1,7 @@
 """Runs and their folders: reproducible, resumable bit for bit, and clear about divergence."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -165,3 +167,49 @@ def test_a_class_that_only_held_out_rows_have_gets_a_score():
     result = train(federation, Linear(), Objective("softmax"), Settings(batch_size=64), rounds=1)
     assert result.blocks["silo1"]["weight"].shape == (32, 10)
     assert np.isfinite(result.history[-1].test_loss)
+
+
+def test_interrupting_a_run_that_blew_up_keeps_the_last_finite_model(tmp_path):
+    federation = Federation.cut(standardize(load("diabetes"))[0], silos=2, clients=2)
+    settings = Settings(local_steps=4, batch_size=64, step_size=1e30)
+    asked = []
+
+    def should_stop():
+        asked.append(None)
+        return len(asked) > 2
+
+    options = {"rounds": 100, "evaluate_every": 50, "out": tmp_path / "run", "should_stop": should_stop}
+    result = train(federation, Linear(), Objective("squared"), settings, **options)
+    assert result.status == "interrupted"
+    assert result.round == 0
+    assert np.isfinite(result.blocks["silo1"]["weight"]).all()
+
+
+def test_rounds_are_never_taken_back(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"train\.rounds = 4: .*run has 12 rounds already"):
+        resume(tmp_path / "run", ["train.rounds=4"])
+
+
+def test_more_rounds_after_an_odd_end_give_the_history_of_a_whole_run(whole, tmp_path):
+    shorter = {**SMALL, "train": SMALL["train"] | {"rounds": 10}}
+    run(check_config(shorter), tmp_path / "run")
+    resume(tmp_path / "run", ["train.rounds=12"])
+    assert contents(tmp_path / "run") == contents(whole)
+
+
+@pytest.mark.parametrize("damage", [b"", b"12345678", b"\xff" * 200])
+def test_a_damaged_block_is_named(whole, tmp_path, damage):
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "model" / "silo2.safetensors").write_bytes(damage)
+    with pytest.raises(ValueError, match=r"silo2\.safetensors is damaged"):
+        resume(tmp_path / "run", ["train.rounds=20"])
+
+
+def test_labels_must_fit_the_loss():
+    federation = Federation.cut(load("digits"), silos=2, clients=2)
+    with pytest.raises(ValueError, match="logistic loss takes labels that are 0 or 1, not 2"):
+        train(federation, Linear(), Objective("logistic"), Settings(batch_size=64), rounds=1)
+    federation = Federation.cut(standardize(load("diabetes"))[0], silos=2, clients=2)
+    with pytest.raises(ValueError, match="softmax loss takes labels that are whole numbers from 0 on"):
+        train(federation, Linear(), Objective("softmax"), Settings(batch_size=64), rounds=1)

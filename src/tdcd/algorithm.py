@@ -61,7 +61,9 @@ def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
     if len(rows) <= at_once:
         scores = apply(block, rows)
     else:
-        scores = jax.lax.map(lambda row: apply(block, row[None])[0], rows, batch_size=at_once)
+        chunks = jnp.pad(rows, [(0, -len(rows) % at_once)] + [(0, 0)] * len(shape)).reshape(-1, at_once, *shape)
+        scores = jax.lax.map(lambda chunk: apply(block, chunk), chunks)
+        scores = scores.reshape(len(chunks) * at_once, -1)[: len(rows)]
     return scores.reshape(num_batches, num_rows, -1)
 
 

@@ -17,14 +17,27 @@ from tdcd.compare import compare as compare_plans
 from tdcd.compare import network_of, plan_all
 from tdcd.compare import write_page as write_comparison
 from tdcd.config import Config, ConfigError, check_config, override, read_config
-from tdcd.console import Display, RunDisplay, SweepDisplay, show_claims, show_comparison, show_result
+from tdcd.console import (
+    Display,
+    EstimateDisplay,
+    RunDisplay,
+    SweepDisplay,
+    show_check,
+    show_claims,
+    show_comparison,
+    show_plan,
+    show_result,
+)
 from tdcd.experiments.claims import check_claims
 from tdcd.experiments.experiment import NAMES, load_experiment
 from tdcd.experiments.page import write_page
 from tdcd.experiments.sweep import ExperimentResult, run_experiment
 from tdcd.network import PRESETS, preset
+from tdcd.planning import check_run, plan_local_steps
+from tdcd.planning import write_page as write_check
 from tdcd.report import write_report
 from tdcd.run import Interrupted
+from tdcd.run import plan as plan_config
 from tdcd.run import resume as resume_run
 from tdcd.run import run as run_config
 from tdcd.train import Result
@@ -119,10 +132,10 @@ def reproduce(
                 results[experiment.name] = run_experiment(
                     experiment, folder, observe=display.observe, should_stop=display.should_stop
                 )
-    page = write_page(results, folder, full=full)
+        page = write_page(results, folder, full=full)
     for result in results.values():
         if result.stand_in:
-            line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data."
+            line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
             errors.print(line, style="bold yellow", highlight=False)
     show_claims(screen, check_claims(results), page)
 
@@ -162,7 +175,61 @@ def compare(
                 observe=display.observe,
                 should_stop=display.should_stop,
             )
-    show_comparison(screen, comparison, write_comparison(comparison, folder))
+        page = write_comparison(comparison, folder)
+    show_comparison(screen, comparison, page)
+
+
+@app.command()
+def plan(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML configuration; without one, the demo.", show_default=False)
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(help=f"{', '.join(PRESETS)} [default: what the configuration says].")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="A training loss [default: 90% of the way to the lowest one known].")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Stop looking after this long.")] = 60.0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, for example --set train.step_size=0.01.")
+    ] = None,
+) -> None:
+    """Say how many local steps to take: a table over Q with safe step sizes, rounds, bytes and predicted time.
+
+    Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where that
+    diverges; what Theorem 1 promises stands beside. Nothing is written.
+    """
+    display = EstimateDisplay(screen)
+    with _reported(), _interruptible(display):
+        checked = _checked(config, settings or [])
+        links = preset(network) if network else network_of(checked.network)
+        step_ms = checked.network.step_ms
+        table = plan_local_steps(
+            plan_config(checked),
+            links,
+            target=target,
+            step_seconds=None if step_ms is None else step_ms / 1e3,
+            seconds=seconds,
+            observe=display.observe,
+        )
+    show_plan(screen, table)
+
+
+@app.command()
+def bound(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    seconds: Annotated[float, typer.Option(help="Stop measuring after about this long.")] = 60.0,
+) -> None:
+    """Hold a run against Theorem 1: the bound's three terms beside the measured gradients.
+
+    The run is repeated from its settings, and the gradient of the whole objective measured at the starts of rounds.
+    Writes RUN/bound.html, one self-contained page with both over the iterations.
+    """
+    display = EstimateDisplay(screen)
+    with _reported(), _interruptible(display):
+        check = check_run(folder, seconds=seconds, observe=display.observe)
+    show_check(screen, check, write_check(check))
 
 
 def _checked(config: Path | None, assignments: list[str]) -> Config:
@@ -172,7 +239,8 @@ def _checked(config: Path | None, assignments: list[str]) -> Config:
 
 def _finish(result: Result) -> None:
     assert result.folder is not None
-    page = write_report(result.folder)
+    with _reported():
+        page = write_report(result.folder)
     show_result(screen, result, page)
     if result.status == "diverged":
         raise typer.Exit(EXIT_DIVERGED)
@@ -209,8 +277,8 @@ def _interruptible(display: Display) -> Iterator[None]:
     try:
         with display:
             yield
-    except Interrupted:
-        screen.print("Interrupted; the same command goes on from here.", highlight=False)
+    except Interrupted as stopped:
+        screen.print(str(stopped) or "Interrupted; the same command goes on from here.", highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         for number, handler in before.items():

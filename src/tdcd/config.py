@@ -158,6 +158,8 @@ def read_config(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError([f"there is no such file: {path}"]) from None
+    except OSError as error:
+        raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"not valid TOML: {error}"], str(path)) from None
 
@@ -224,6 +226,10 @@ def _cross_checks(config: Config) -> list[str]:
     blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
     if "torch" in blocks and config.model.module is None:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
+    if federation.aligned and isinstance(federation.clients, list) and len(set(federation.clients)) > 1:
+        problems.append(
+            f"federation.clients = {federation.clients}: silos that split the rows alike have as many clients"
+        )
     if federation.sizes is not None and federation.rows == "dirichlet":
         problems.append("federation.sizes: rows = 'dirichlet' draws the shard sizes itself; leave sizes out")
     if (config.train.algorithm == "local-sgd") != (config.train.silo is not None):

@@ -8,14 +8,18 @@ from typing import Self
 import rich.box
 import rich.progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.tables import Grid, joining, summary
 from tdcd.experiments.claims import Claim
 from tdcd.experiments.sweep import Step
-from tdcd.report.units import bytes_in_words, duration
+from tdcd.planning import Check, PlanTable
+from tdcd.planning.tables import constants_in_words, over_q, sent, terms
+from tdcd.report.units import bytes_in_words, duration, figure
+from tdcd.run import Interrupted
+from tdcd.theory import Progress as Estimate
 from tdcd.train import Progress, Result
 
 
@@ -106,6 +110,26 @@ class SweepDisplay(Display):
             self._console.print(news.curve, highlight=False)
 
 
+class EstimateDisplay(Display):
+    """Estimates and pilot runs: what is being worked out, and its figure so far."""
+
+    def __init__(self, console: Console) -> None:
+        """Show on ``console``."""
+        super().__init__(console, "{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._task = self._bar.add_task("starting", total=None)
+        self._finished = 0
+
+    def observe(self, news: Estimate) -> None:
+        """Take news of an estimate, and end it if the user asked to."""
+        if self._stopped:
+            raise Interrupted("Interrupted; nothing was written.")
+        words = f"{news.name}: {news.value:.4g}"
+        self._bar.update(self._task, description=words, completed=news.done, total=news.total)
+        if not self._console.is_terminal and news.done == news.total != self._finished:
+            self._console.print(words, highlight=False)
+        self._finished = news.total if news.done == news.total else 0
+
+
 def show_result(console: Console, result: Result, page: Path) -> None:
     """The final figures, and where everything is."""
     shown = next(record for record in reversed(result.history) if not record.diverged)
@@ -158,10 +182,36 @@ def show_comparison(console: Console, comparison: Comparison, page: Path) -> Non
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def _table(grid: Grid) -> Table:
+def show_plan(console: Console, table: PlanTable) -> None:
+    """The table over Q, what each sends, the row to take, and how far to trust it."""
+    kind = "the least possible" if table.optimum_known else "the lowest of the pilot runs"
+    facts = [
+        f"Target loss {figure(table.target)}: before training it is {figure(table.initial)}, {kind} is "
+        f"{figure(table.lowest)}.",
+        f"Links: client to hub {table.network.client_hub}; hub to hub {table.network.hub_hub}.",
+    ]
+    if table.constants is not None:
+        facts.append(f"Constants: {constants_in_words(table.constants)}.")
+    console.print(*facts, sep="\n", highlight=False)
+    chosen = table.rows.index(table.recommended)
+    console.print("", _table(over_q(table), chosen), "", _table(sent(table), chosen), "", sep="\n")
+    console.print(table.reason, style="bold green", highlight=False)
+    console.print(*(f"- {note}" for note in table.notes), sep="\n", highlight=False)
+
+
+def show_check(console: Console, check: Check, page: Path) -> None:
+    """The bound's terms beside what was measured, the verdict, and where the page is."""
+    console.print(f"Constants: {constants_in_words(check.constants)}.", highlight=False)
+    console.print("", _table(terms(check)), "", sep="\n")
+    console.print(check.verdict, style="bold green" if check.holds else "bold red", highlight=False)
+    console.print(*(f"- {caveat}" for caveat in check.caveats), sep="\n", highlight=False)
+    console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def _table(grid: Grid, highlighted: int | None = None) -> Table:
     table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=0)
     for place, title in enumerate(grid.head):
         table.add_column(title, justify="right" if place else "left", no_wrap=not place, overflow="fold")
-    for row in grid.rows:
-        table.add_row(*row)
+    for place, row in enumerate(grid.rows):
+        table.add_row(*row, style="bold green" if place == highlighted else None)
     return table

@@ -148,6 +148,8 @@ class Federation:
         counts = [clients] * len(names) if isinstance(clients, int) else list(clients)
         if len(counts) != len(names):
             raise ValueError(f"there are {len(names)} silos, but client counts for {len(counts)}: {counts}")
+        if aligned and len(set(counts)) > 1:
+            raise ValueError(f"aligned silos split the rows alike, so they cannot have {counts} clients")
         members = []
         for index, (name, part) in enumerate(zip(names, parts, strict=True)):
             rng = np.random.default_rng([seed, 0 if aligned else index])

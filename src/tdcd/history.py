@@ -56,9 +56,9 @@ class Record:
 
 
 def read_history(path: Path) -> list[Record]:
-    """All records of a ``history.jsonl``; an unreadable line is named."""
+    """All records of a ``history.jsonl``; an unreadable line is named, and one that a crash cut short left out."""
     records = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(path.read_text().split("\n")[:-1], start=1):
         try:
             records.append(Record.from_json(line))
         except (ValueError, TypeError, KeyError) as error:

@@ -5,7 +5,9 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 Loss = Literal["squared", "logistic", "softmax"]
 Tree = Any
@@ -42,6 +44,17 @@ class Objective:
             raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not '{self.loss}'")
         if not 0 <= self.l2 < float("inf"):
             raise ValueError(f"l2 must be a number of at least 0, not {self.l2}")
+
+    def check_labels(self, labels: NDArray[Any]) -> None:
+        """Refuse labels that the loss cannot take."""
+        wanted = {"squared": "finite numbers", "logistic": "0 or 1", "softmax": "whole numbers from 0 on"}[self.loss]
+        fits = np.isfinite(labels)
+        if self.loss == "logistic":
+            fits &= (labels == 0) | (labels == 1)
+        elif self.loss == "softmax":
+            fits &= (labels >= 0) & (labels == np.round(labels))
+        if not fits.all():
+            raise ValueError(f"{self.loss} loss takes labels that are {wanted}, not {labels[~fits][0]}")
 
     def losses(self, phi: Array, labels: Array) -> Array:
         """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""

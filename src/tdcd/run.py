@@ -107,12 +107,17 @@ def run(config: Config, out: Path, **watch: Any) -> Result:
 
 def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
     """Go on with the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
-    before = RunFolder.open(out).config()
+    folder = RunFolder.open(out)
+    before = folder.config()
     keys = override(before, assignments)
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
-    return execute(plan(check_config(keys, str(out / "config.toml"))), out, resume=True, **watch)
+    done = folder.history()[-1].round
+    config = check_config(keys, str(out / "config.toml"))
+    if config.train.rounds < done:
+        raise ConfigError([f"train.rounds = {config.train.rounds}: {out} has {done} rounds already"])
+    return execute(plan(config), out, resume=True, **watch)
 
 
 def execute(planned: Plan, out: Path, **options: Any) -> Result:
@@ -133,28 +138,29 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
 
 
 def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
-    """The history of one run: read if it is complete, resumed if it is not, begun if there is none.
-
-    A run that the folder holds of another plan is replaced.
-    """
-    resumable = (folder / "history.jsonl").exists() and _holds(folder, planned.config)
-    if resumable:
-        history = RunFolder.open(folder).history()
+    """The history of one run: read if it is complete, resumed if it is not, begun if there is none."""
+    begun = (folder / "history.jsonl").exists()
+    if begun:
+        existing = RunFolder.open(folder)
+        if not _holds(existing, planned.config):
+            raise FileExistsError(f"{folder} holds a run of other settings: remove it, or choose another --out")
+        history = existing.history()
         if history and (history[-1].diverged or history[-1].round == planned.config.train.rounds):
             return history
-        resumable = (folder / "model").exists()
-    if not resumable:
-        shutil.rmtree(folder, ignore_errors=True)
-    result = execute(planned, folder, resume=resumable, **watch)
+        if not existing.has_blocks():
+            # It ended before its first checkpoint, so there is nothing to resume.
+            shutil.rmtree(folder)
+            begun = False
+    result = execute(planned, folder, resume=begun, **watch)
     if result.status == "interrupted":
         raise Interrupted
     return result.history
 
 
-def _holds(folder: Path, config: Config) -> bool:
+def _holds(existing: RunFolder, config: Config) -> bool:
     """Whether the folder's run is one of ``config``; keys that were added since count with their defaults."""
     try:
-        return check_config(RunFolder.open(folder).config()) == config
+        return check_config(existing.config()) == config
     except ConfigError:
         return False
 

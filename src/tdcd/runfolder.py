@@ -20,6 +20,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from tdcd.federation import Federation
@@ -44,7 +45,11 @@ class RunFolder:
         """
         if (path / "history.jsonl").exists():
             raise FileExistsError(f"{path} already holds a run: resume it (--resume {path}) or choose another folder")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise FileExistsError(f"{path} is there already and is not an empty folder: choose another one")
         path.mkdir(parents=True, exist_ok=True)
+        # Of two runs that start in the same folder at the same time, one fails here.
+        (path / "history.jsonl").open("x").close()
         (path / "config.toml").write_text(toml_text(config), encoding="utf-8")
         silos = [
             {
@@ -75,8 +80,11 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """The resolved settings."""
-        with (self.path / "config.toml").open("rb") as file:
-            return tomllib.load(file)
+        path = self.path / "config.toml"
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not valid TOML: {error}") from None
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Replace the settings, as when a resumed run is given more rounds."""
@@ -88,17 +96,30 @@ class RunFolder:
             file.write(record.to_json() + "\n")
 
     def history(self) -> list[Record]:
-        """The records so far."""
-        return read_history(self.path / "history.jsonl")
-
-    def rewind(self, round_index: int) -> list[Record]:
-        """Drop the history past ``round_index``, as when the models on disk are older; the records that stay."""
+        """The records so far, at least the one before training."""
         path = self.path / "history.jsonl"
-        text = path.read_text()
-        _write_durably(path, text[: text.rfind("\n") + 1].encode())  # a crash may have torn the last line
-        kept = [record for record in self.history() if record.round <= round_index and not record.diverged]
-        _write_durably(path, "".join(record.to_json() + "\n" for record in kept).encode())
+        records = read_history(path)
+        if not records:
+            raise ValueError(f"{path} is empty: the run ended before its first evaluation; start it anew")
+        return records
+
+    def rewind(self, round_index: int, every: int) -> list[Record]:
+        """Drop the history past ``round_index``, as when the models on disk are older; the records that stay.
+
+        A last record that an uninterrupted run, evaluated every ``every`` rounds, would not have is dropped too.
+        """
+        kept = [
+            record
+            for record in self.history()
+            if record.round <= round_index and record.round % every == 0 and not record.diverged
+        ]
+        _write_durably(self.path / "history.jsonl", "".join(record.to_json() + "\n" for record in kept).encode())
         return kept
+
+    def has_blocks(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        self._recover()
+        return (self.path / "model").exists()
 
     def save_blocks(self, names: Sequence[str], hub_blocks: Sequence[Tree], round_index: int) -> None:
         """Replace all silos' blocks at once."""
@@ -125,8 +146,12 @@ class RunFolder:
             if not path.is_file():
                 raise FileNotFoundError(f"{path} is missing: the run cannot be resumed without every silo's block")
             content = path.read_bytes()
-            blocks.append(_shaped(load(content), template, path))
-            rounds.add(json.loads(read_metadata(content)["tdcd"])["round"])
+            try:
+                tensors, round_index = load(content), json.loads(read_metadata(content)["tdcd"])["round"]
+            except (SafetensorError, ValueError, KeyError) as error:
+                raise ValueError(f"{path} is damaged: {error}") from None
+            blocks.append(_shaped(tensors, template, path))
+            rounds.add(round_index)
         if len(rounds) != 1:
             raise ValueError(f"the blocks in {self.path / 'model'} are of different rounds: {sorted(rounds)}")
         return blocks, rounds.pop()

@@ -94,6 +94,7 @@ class Simulation:
         self._twins = [next(i for i, o in enumerate(owners) if np.array_equal(o, owner)) for owner in owners]
         self._program = self._compile_for(jax.default_backend() == "cpu")
         labels = federation.labels
+        objective.check_labels(labels)
         self.num_outputs = federation.num_classes if objective.loss == "softmax" else 1
         with self._precision():
             self._data = [

@@ -95,8 +95,9 @@ def train(
     run = _Run(federation, simulation, simulation.init(), apart)
     if out is not None:
         described = config or _describe(chosen, objective, settings, rounds, evaluate_every)
-        run.attach(Path(out), described, resume)
-    if not run.history:
+        run.attach(Path(out), described, evaluate_every if resume else None)
+    due = run.round % evaluate_every == 0 or run.round == rounds
+    if due and (not run.history or run.history[-1].round < run.round):
         run.evaluate()
     observe(Progress(run.round, rounds, run.history[-1]))
     while run.round < rounds and not run.diverged:
@@ -127,14 +128,14 @@ class _Run:
     def diverged(self) -> bool:
         return self.history[-1].diverged
 
-    def attach(self, path: Path, config: Mapping[str, Any], resume: bool) -> None:
-        """Write to ``path`` from now on; on a resume, take up what is there."""
-        if not resume:
+    def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
+        """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
+        if resume_every is None:
             self.folder = RunFolder.create(path, config, self.federation, self.parameters)
             return
         self.folder = RunFolder.open(path)
         self.hub_blocks, self.round = self.folder.load_blocks(self.names, self.hub_blocks)
-        self.history = self.folder.rewind(self.round)
+        self.history = self.folder.rewind(self.round, resume_every)
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.hub_blocks, self.round)
         self.folder.write_config(config)
@@ -201,7 +202,8 @@ class _Run:
 
     def result(self, status: Status) -> Result:
         """Close the run: the last finite model is the one that stays."""
-        if status == "diverged":
+        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.hub_blocks))
+        if status == "diverged" or not finite:
             self.hub_blocks, self.round = self._finite
         self._checkpoint()
         folder = None if self.folder is None else self.folder.path

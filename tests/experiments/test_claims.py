@@ -66,6 +66,14 @@ def test_fewer_bytes_for_the_same_loss():
     assert verdicts(fig3a=experiment("fig3a", [slow, dear]))[claim] == "does not hold"
 
 
+def test_a_curve_that_never_gets_there_is_not_cheap():
+    claim = "Choosing Q carefully decreases the communication cost significantly without losing performance."
+    losses = falling(0.2).losses.copy()
+    losses[:, 2:] = np.nan
+    diverged = CurveResult("diverged", ROUNDS, losses, ROUNDS * 0.001, None)
+    assert verdicts(fig3a=experiment("fig3a", [falling(0.2), diverged]))[claim] == "does not hold"
+
+
 def test_rounds_to_a_loss_by_seed():
     curve = falling(0.05)
     assert rounds_to(curve, np.full(5, np.exp(-0.05 * 40) + 1e-12)).tolist() == [40.0] * 5

@@ -1,16 +1,18 @@
 """Sweeps on a small table: gathered right, resumed curve by curve, and honest about stand-ins."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
 from tdcd import Federation, load, standardize
-from tdcd.experiments.experiment import Curve, Experiment, merge
+from tdcd.config import check_config
+from tdcd.experiments.experiment import NAMES, Curve, Experiment, load_experiment, merge
 from tdcd.experiments.page import write_page
-from tdcd.experiments.sweep import ridge_optimum, run_experiment
-from tdcd.run import Interrupted
+from tdcd.experiments.sweep import ridge_optimum, run_experiment, stand_in
+from tdcd.run import Interrupted, plan
 
 BASE = {
     "data": {"source": "diabetes"},
@@ -68,10 +70,46 @@ def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
         np.testing.assert_array_equal(curve.losses, whole.losses)
 
 
-def test_changed_settings_are_run_anew(tmp_path):
-    run_experiment(tiny(), tmp_path)
-    changed = run_experiment(tiny(seed=5, evaluate={"every": 3, "holdout": 0.0}), tmp_path)
-    assert changed.curves[0].rounds.tolist() == [0, 3, 6]
+def test_runs_of_other_settings_are_refused_and_kept(done):
+    _, out = done
+    stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    with pytest.raises(FileExistsError, match="seed-0 holds a run of other settings: remove it, or choose"):
+        run_experiment(tiny(evaluate={"every": 3, "holdout": 0.0}), out)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == stamps
+
+
+def test_a_folder_that_is_no_run_is_refused_and_kept(tmp_path):
+    precious = tmp_path / "fig2a" / "Q-1" / "seed-0" / "my_code.py"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("precious")
+    with pytest.raises(FileExistsError, match="seed-0 is there already and is not an empty folder"):
+        run_experiment(tiny(), tmp_path)
+    assert precious.read_text() == "precious"
+
+
+def test_a_run_torn_by_a_crash_goes_on(done, tmp_path):
+    """A history cut in the middle of a line, and one without any checkpoint."""
+    shutil.copytree(done[1] / "fig2a", tmp_path / "fig2a")
+    torn, bare = tmp_path / "fig2a" / "Q-1" / "seed-0", tmp_path / "fig2a" / "Q-4" / "seed-1"
+    lines = (torn / "history.jsonl").read_text().splitlines(keepends=True)
+    (torn / "history.jsonl").write_text("".join(lines[:-1]) + lines[-1][:40])
+    (torn / "model").rename(torn / "model.old")
+    shutil.rmtree(bare / "model")
+    (bare / "history.jsonl").write_text(lines[0])
+    again = run_experiment(tiny(), tmp_path)
+    for curve, whole in zip(again.curves, done[0].curves, strict=True):
+        np.testing.assert_array_equal(curve.losses, whole.losses)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_can_be_planned_on_its_stand_in(name, full):
+    experiment = load_experiment(name, full=full)
+    replaced = stand_in(experiment)
+    assert replaced.name in (f"{name}-superconductors", f"{name}-digits28")
+    for curve in replaced.curves:
+        config = check_config(curve.keys)
+        assert plan(config).federation.name in ("superconductors (synthetic)", "digits enlarged to 28 x 28")
 
 
 def test_the_ridge_optimum_is_scikit_learns():
@@ -104,7 +142,7 @@ def test_absent_data_is_replaced_and_said_loudly(tmp_path):
 def test_the_page_shows_figures_claims_and_choices(done):
     result, out = done
     page = write_page({"fig2a": result}, out, full=True).read_text()
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3
     assert (out / "fig2a.png").read_bytes().startswith(b"\x89PNG")
     assert "A tiny &lt;experiment&gt;" in page
     assert "the paper&#x27;s size" in page

@@ -152,7 +152,10 @@ def _links(network: Network, apart: Apart) -> Network:
 def _measured_once(planned: Plan, simulation: Simulation, path: Path) -> Compute:
     """Measured, and kept beside the run: the same folder gives the same page."""
     if path.exists():
-        return Compute(**json.loads(path.read_text()))
+        try:
+            return Compute(**json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is damaged ({error}): remove it, and the time is measured again") from None
     compute = measured(planned, simulation)
     path.write_text(json.dumps(compute._asdict()) + "\n")
     return compute

@@ -72,7 +72,7 @@ class Table:
         held_out = self.held_out
         if held_out is None:
             held_out = np.zeros(total, np.bool_)
-            held_out[np.random.default_rng(seed).permutation(total)[: round(holdout * total)]] = True
+            held_out[np.random.default_rng([seed, 1000]).permutation(total)[: round(holdout * total)]] = True
         if held_out.all():
             raise ValueError(f"table '{self.name}': all of its {total} rows are held out, none are left for training")
         whole = replace(self, held_out=None)

@@ -46,7 +46,7 @@ def write_page(results: Mapping[str, ExperimentResult], out: Path, *, full: bool
             ),
         ),
         *(_section(result, [c for c in claims if c.figure == name]) for name, result in results.items()),
-        html.section("Run it again", html.command("tdcd reproduce" + (" --full" if full else ""))),
+        html.section("Run it again", html.command(f"tdcd reproduce {' '.join(results)}" + " --full" * full)),
     ]
     page = out / "reproduce.html"
     page.write_text(html.page("Reproduction of TDCD", *parts), encoding="utf-8")
@@ -67,6 +67,9 @@ def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
         (line_figure(figure_curves(result), ROUNDS, LOSS, inset=experiment.inset), "against communication rounds"),
         (line_figure(figure_curves(result, "megabytes"), "MB sent over all links", LOSS), "against bytes sent"),
     ]
+    if result.optimum is not None:
+        gaps = [Curve(c.label, c.rounds, _mean(c.losses) - result.optimum) for c in result.curves]
+        drawn.append((line_figure(gaps, ROUNDS, "gap to the exact solution", log_y=True), "gap to the exact solution"))
     if experiment.metric is not None:
         metric = [
             Curve(c.label, c.megabytes, _mean(c.metric), c.metric.std(axis=0, ddof=1))

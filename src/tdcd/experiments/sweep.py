@@ -4,7 +4,7 @@ A run that is finished is not run again, and one that was interrupted goes on: a
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -76,7 +76,7 @@ def run_experiment(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ExperimentResult:
     """Run what is missing under ``out`` and gather all curves."""
-    experiment, stand_in = _with_available_data(experiment)
+    experiment, reason = _with_available_data(experiment)
     results, planned = [], None
     for place, curve in enumerate(experiment.curves):
         histories = []
@@ -93,7 +93,7 @@ def run_experiment(
     assert planned is not None
     squared = planned.objective.loss == "squared"
     optimum = ridge_optimum(planned.federation, planned.objective.l2) if squared else None
-    return ExperimentResult(experiment, planned.federation.name, stand_in, tuple(results), optimum)
+    return ExperimentResult(experiment, planned.federation.name, reason, tuple(results), optimum)
 
 
 def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
@@ -102,11 +102,22 @@ def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
     try:
         _table(data.source, data.folder, data.seed, data.rows)
     except DataUnavailable as error:
-        source = FALLBACKS[data.source]
-        curves = tuple(Curve(c.label, merge(c.keys, {"data": {"source": source}})) for c in experiment.curves)
-        changed = Experiment(**{**vars(experiment), "curves": curves})
-        return changed, str(error)
+        return stand_in(experiment), str(error).splitlines()[0]
     return experiment, ""
+
+
+def stand_in(experiment: Experiment) -> Experiment:
+    """The experiment on the table that stands in for its own, or as much of it as there is; its runs stay apart."""
+    data = check_config(experiment.curves[0].keys).data
+    source = FALLBACKS[data.source]
+    available = len(_table(source, data.folder, data.seed, None).labels)
+    curves = []
+    for curve in experiment.curves:
+        changed = {**curve.keys["data"], "source": source}
+        if data.rows is not None and data.rows > available:
+            del changed["rows"]
+        curves.append(Curve(curve.label, {**curve.keys, "data": changed}))
+    return replace(experiment, name=f"{experiment.name}-{source}", curves=tuple(curves))
 
 
 def _plan(curve: Curve, seed: int) -> Plan:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from tdcd.compare.compute import Compute, given, measured
-from tdcd.ledger import Traffic, round_traffic
+from tdcd.ledger import Traffic, by_link, round_messages
 from tdcd.network import Network, round_seconds
 from tdcd.run import Plan
 from tdcd.schedule import num_exchanged
@@ -22,6 +22,7 @@ class Cost(NamedTuple):
     """Of one round."""
 
     traffic: Traffic
+    """Bytes."""
     seconds: float
     """Predicted, on the network."""
 
@@ -45,25 +46,25 @@ def round_costs(planned: Plan, network: Network, step_seconds: float | None) -> 
     simulation, settings = simulate(planned), planned.settings
     silos = planned.federation.silos
     parameters = [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in simulation.init()]
-    compute = _computing(planned, step_seconds)
+    compute, itemsize = _computing(planned, step_seconds), np.dtype(settings.dtype).itemsize
 
     def cost(local_steps: int) -> Cost:
         exchanged = num_exchanged(settings.minibatches, local_steps)
-        messages = {
-            "samples": exchanged * simulation.batch_size,
-            "outputs": simulation.num_outputs,
-            "itemsize": np.dtype(settings.dtype).itemsize,
-        }
+        samples, outputs = exchanged * simulation.batch_size, simulation.num_outputs
         seconds = round_seconds(
             network,
             parameters=parameters,
             clients=[[len(rows) for rows in silo.rows] for silo in silos],
+            samples=samples,
+            outputs=outputs,
+            itemsize=itemsize,
             phi_seconds=exchanged * compute.phi_seconds,
             step_seconds=compute.step_seconds,
             local_steps=local_steps,
-            **messages,
         )
-        return Cost(round_traffic(parameters, [silo.num_clients for silo in silos], **messages), seconds)
+        num_clients = [silo.num_clients for silo in silos]
+        sent = round_messages(parameters, num_clients, samples=samples, outputs=outputs, itemsize=itemsize)
+        return Cost(by_link(sent, "bytes"), seconds)
 
     return cost
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -40,8 +40,8 @@ class Pilot:
     """Begins before training; a new run begins it anew."""
     diverged: list[float] = field(default_factory=list)
     """Step sizes with which the run diverged."""
-    simulation: Simulation | None = None
     blocks: list[Tree] = field(default_factory=list)
+    _simulation: Simulation | None = None
 
     @property
     def local_steps(self) -> int:
@@ -77,25 +77,44 @@ class Pilot:
         """Rounds to the next evaluation: a tenth of those so far, so that rounds to a target are right to a tenth."""
         return max(1, self.curve[-1].round // 10)
 
-    def advance(self) -> None:
-        """Simulate up to the next evaluation; start again with the safe step size if the run diverged."""
-        if self.simulation is None:
-            self.simulation = simulate(self.planned)
-            self.blocks = self.simulation.init()
+    def advance(self) -> float:
+        """Simulate up to the next evaluation; a run that diverged starts again with the safe step size.
+
+        Returns:
+            The seconds that a local step took here.
+        """
         begin, rounds = self.curve[-1].round, self.stride
-        self.blocks = self.simulation.advance(self.blocks, begin, rounds)
-        loss = self.simulation.loss(
-            self.blocks, self.simulation.scores(self.blocks), self.planned.federation.labels
-        )
+        simulation = self.compiled()
+        began = time.monotonic()
+        blocks = simulation.advance(self.blocks, begin, rounds)
+        jax.block_until_ready(blocks)  # type: ignore[no-untyped-call]
+        pace = (time.monotonic() - began) / (rounds * self.local_steps)
+        loss = simulation.loss(blocks, simulation.scores(blocks), self.planned.federation.labels)
         if math.isfinite(loss) and loss <= BLOWN_UP * self.curve[0].loss:
+            self.blocks = blocks
             self.curve.append(Point(begin + rounds, loss))
-            return
+        else:
+            self._diverge()
+        return pace
+
+    def compiled(self) -> Simulation:
+        """The simulation, which once ran a round for nothing, so that the next one's time is its own."""
+        if self._simulation is None:
+            self._simulation = simulate(self.planned)
+            self.blocks = self._simulation.init()
+            jax.block_until_ready(self._simulation.advance(self.blocks, 0, 1))  # type: ignore[no-untyped-call]
+        return self._simulation
+
+    def _diverge(self) -> None:
         self.diverged.append(self.step_size)
         if self.safe_step_size is not None and self.safe_step_size < self.step_size:
-            self.planned = self.planned._replace(
-                settings=replace(self.planned.settings, step_size=self.safe_step_size)
-            )
-            self.simulation, self.curve = None, self.curve[:1]
+            self.planned = self.planned._replace(settings=replace(self.planned.settings, step_size=self.safe_step_size))
+            self.rest()
+            self.curve = self.curve[:1]
+
+    def rest(self) -> None:
+        """Let go of the data and the model."""
+        self._simulation, self.blocks = None, []
 
 
 class Clock:
@@ -107,28 +126,14 @@ class Clock:
             raise ValueError(f"seconds must be a positive number, not {seconds}")
         self._end = time.monotonic() + seconds
 
-    @property
-    def left(self) -> float:
-        """Seconds that are left; a moment at least, which time limits of zero are not."""
-        return max(self._end - time.monotonic(), 1e-3)
-
     def has(self, seconds: float) -> bool:
         """Whether that much time is left."""
         return self._end - time.monotonic() > seconds
 
 
-def start_pilots(
-    planned: Plan,
-    candidates: Sequence[int],
-    cost: Callable[[int], Cost],
-    safe: Callable[[int], float | None],
-    initial_loss: float,
-) -> list[Pilot]:
-    """A pilot run of each Q, before its first round."""
-    return [
-        Pilot(with_local_steps(planned, steps), cost(steps), safe(steps), [Point(0, initial_loss)])
-        for steps in candidates
-    ]
+def start_pilot(planned: Plan, local_steps: int, cost: Cost, safe_step_size: float | None, initial: float) -> Pilot:
+    """A pilot run before its first round, whose loss is ``initial``."""
+    return Pilot(with_local_steps(planned, local_steps), cost, safe_step_size, [Point(0, initial)])
 
 
 def run_pilots(pilots: Sequence[Pilot], *, target: float | None, horizon: int, clock: Clock, observe: Observer) -> None:
@@ -143,19 +148,13 @@ def run_pilots(pilots: Sequence[Pilot], *, target: float | None, horizon: int, c
     pace, waiting = 0.0, list(pilots)
     while waiting:
         pilot = min(waiting, key=lambda each: each.seconds)
-        steps = pilot.stride * pilot.local_steps
-        if not clock.has(pace * steps):
+        if not clock.has(pace * pilot.stride * pilot.local_steps):
             waiting.remove(pilot)
             continue
-        first, began = pilot.simulation is None, time.monotonic()
-        pilot.advance()
-        if not first:
-            # The first time compiles. The least is what a step takes when nothing else is in the way.
-            each = (time.monotonic() - began) / steps
-            pace = min(pace, each) if pace else each
+        pace = min(pilot.advance(), pace or math.inf)
         if _finished(pilot, pilots, target, horizon):
             waiting.remove(pilot)
-            pilot.simulation = None
+            pilot.rest()
         done = len(pilots) - len(waiting)
         observe(Progress(f"Q = {pilot.local_steps}", done, len(pilots), pilot.curve[-1].loss))
 
@@ -170,12 +169,3 @@ def _finished(pilot: Pilot, pilots: Sequence[Pilot], target: float | None, horiz
         return True
     needed = [each.local_steps * rounds for each in pilots if (rounds := each.reached(target)) is not None]
     return taken > GIVE_UP * min(needed, default=math.inf)
-
-
-def initial_loss(planned: Plan) -> tuple[list[Tree], float]:
-    """The hub blocks before training, which do not depend on Q, and their loss."""
-    simulation = simulate(planned)
-    blocks = simulation.init()
-    loss = simulation.loss(blocks, simulation.scores(blocks), planned.federation.labels)
-    jax.block_until_ready(blocks)  # type: ignore[no-untyped-call]
-    return blocks, loss

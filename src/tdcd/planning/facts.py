@@ -1,0 +1,55 @@
+"""What is known of a problem before any run: where it starts, how curved and how noisy it is."""
+
+from dataclasses import dataclass
+
+from tdcd.blocks.linear import Linear
+from tdcd.objective import Tree
+from tdcd.planning.cost import simulate
+from tdcd.run import Plan
+from tdcd.theory import Constants, Noise, constants, initial_gap, max_step_size, sigmas
+from tdcd.theory.progress import Observer
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The start of a federation's training, and Theorem 1's constants there."""
+
+    blocks: list[Tree]
+    """The hub blocks before training, which do not depend on Q."""
+    initial: float
+    """Their loss."""
+    optimum: float | None
+    """The least loss there is, where it is known: for linear blocks and the squared loss."""
+    constants: Constants | None
+    """None for a model without second derivatives."""
+    noise: Noise | None
+    """At the start; None where the theorem promises no loss, for which alone it is needed."""
+    num_silos: int
+
+    def safe_step_size(self, local_steps: int) -> float | None:
+        """The largest step size that the theorem's proof admits."""
+        return None if self.constants is None else max_step_size(self.constants, local_steps, self.num_silos)
+
+
+def is_linear(planned: Plan) -> bool:
+    """Whether every block is linear, and so the objective convex."""
+    return all(isinstance(block, Linear) for block in planned.blocks)
+
+
+def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
+    """Work them out, each within ``seconds``."""
+    federation, blocks, objective = planned.federation, planned.blocks, planned.objective
+    simulation = simulate(planned)
+    start = simulation.init()
+    initial = simulation.loss(start, simulation.scores(start), federation.labels)
+    known, optimum, noise = None, None, None
+    if "torch" not in planned.config.model.block:
+        models = () if is_linear(planned) else (start,)
+        known = constants(federation, blocks, objective, models=models, seconds=seconds, observe=observe)
+    if is_linear(planned) and objective.loss == "squared":
+        gap = initial_gap(federation, blocks, objective, start, seconds=seconds, observe=observe)
+        # What is not known in time is put at the whole loss.
+        optimum = initial - gap if gap < initial else None
+    if is_linear(planned) and objective.l2 > 0:
+        noise = sigmas(federation, blocks, objective, planned.settings, [start], seconds=seconds, observe=observe)
+    return Facts(start, initial, optimum, known, noise, federation.num_silos)

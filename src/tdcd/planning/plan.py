@@ -1,0 +1,153 @@
+"""How many local steps to take: a table over Q, and the row to take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from tdcd.config import ConfigError
+from tdcd.network import Network
+from tdcd.planning.cost import round_costs
+from tdcd.planning.facts import Facts, gather_facts
+from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
+from tdcd.planning.promise import promised_rounds
+from tdcd.planning.reason import recommend
+from tdcd.planning.row import Row
+from tdcd.run import Plan
+from tdcd.theory import Constants, caveats
+from tdcd.theory.progress import Observer, silent
+
+CANDIDATES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+PART_OF_THE_WAY = 0.9
+"""Where the target is by default, on the way from the loss before training to the lowest one known."""
+THEORY_SHARE = 0.15
+"""Of the time limit, the most that each of the theorem's constants may take."""
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """A plan: one row a Q, ascending."""
+
+    rows: tuple[Row, ...]
+    recommended: Row
+    reason: str
+    """Why that one, in a sentence."""
+    target: float
+    initial: float
+    """The loss before training."""
+    lowest: float
+    """The lowest loss known: the least there is where that is known, else the lowest of any pilot run."""
+    optimum_known: bool
+    constants: Constants | None
+    network: Network
+    notes: tuple[str, ...]
+    """What to know before trusting the figures, in sentences."""
+
+
+def plan_local_steps(
+    planned: Plan,
+    network: Network,
+    *,
+    target: float | None = None,
+    step_seconds: float | None = None,
+    candidates: Sequence[int] = CANDIDATES,
+    seconds: float = 60.0,
+    observe: Observer = silent,
+) -> PlanTable:
+    """Compare numbers of local steps by the predicted time to a target loss, and recommend one.
+
+    Rounds to the target are counted in pilot runs of the simulation, with the plan's step size, or with the safe one
+    where that diverges. Theorem 1 gives the safe step sizes, and the rounds that it promises stand beside.
+
+    Args:
+        target: a training loss; by default 90% of the way from the one before training to the lowest one known.
+        step_seconds: what a client takes for a local step; measured by default.
+        candidates: the Q to compare.
+        seconds: a time limit. It is kept up to one round of a pilot run, and compiling it.
+        observe: called after every piece of work.
+    """
+    steps, clock = _checked(planned, candidates), Clock(seconds)
+    facts = gather_facts(planned, seconds * THEORY_SHARE, observe)
+    if target is not None:
+        _check_target(target, facts)
+    elif facts.optimum is not None:
+        target = _part_of_the_way(facts.initial, facts.optimum)
+    cost = round_costs(planned, network, step_seconds)
+    pilots = [start_pilot(planned, q, cost(q), facts.safe_step_size(q), facts.initial) for q in steps]
+    train = planned.config.train
+    run_pilots(pilots, target=target, horizon=train.rounds * train.local_steps, clock=clock, observe=observe)
+    lowest = min(pilot.lowest for pilot in pilots) if facts.optimum is None else facts.optimum
+    if target is None:
+        target = _part_of_the_way(facts.initial, lowest)
+    rows = tuple(_row(planned, facts, pilot, target, lowest) for pilot in pilots)
+    recommended, reason = recommend(rows)
+    return PlanTable(
+        rows=rows,
+        recommended=recommended,
+        reason=reason,
+        target=target,
+        initial=facts.initial,
+        lowest=lowest,
+        optimum_known=facts.optimum is not None,
+        constants=facts.constants,
+        network=network,
+        notes=tuple(_notes(planned, facts, rows)),
+    )
+
+
+def _checked(planned: Plan, candidates: Sequence[int]) -> list[int]:
+    algorithm, steps = planned.config.train.algorithm, sorted(set(candidates))
+    if algorithm != "tdcd":
+        raise ConfigError([f"train.algorithm = {algorithm!r}: local steps are planned for TDCD; leave it out"])
+    if not steps or steps[0] < 1:
+        raise ValueError(f"candidates must be numbers of local steps of at least 1, not {list(candidates)}")
+    return steps
+
+
+def _check_target(target: float, facts: Facts) -> None:
+    if not (isfinite(target) and target < facts.initial):
+        raise ValueError(f"target = {target:g}: the loss before training is {facts.initial:.6g}; give a lower target")
+    if target <= (facts.optimum or 0.0):
+        least = f"the least loss of this model is {facts.optimum:.6g}" if facts.optimum else "no loss is below 0"
+        raise ValueError(f"target = {target:g}: {least}; give a higher target")
+
+
+def _part_of_the_way(initial: float, lowest: float) -> float:
+    return initial - PART_OF_THE_WAY * (initial - lowest)
+
+
+def _row(planned: Plan, facts: Facts, pilot: Pilot, target: float, lowest: float) -> Row:
+    return Row(
+        local_steps=pilot.local_steps,
+        safe_step_size=pilot.safe_step_size,
+        step_size=pilot.step_size,
+        rounds=pilot.reached(target),
+        simulated=pilot.curve[-1].round,
+        lowest=pilot.lowest,
+        diverged=tuple(pilot.diverged),
+        cost=pilot.cost,
+        promised_rounds=promised_rounds(planned, facts, pilot.local_steps, target, lowest),
+    )
+
+
+def _notes(planned: Plan, facts: Facts, rows: Sequence[Row]) -> list[str]:
+    notes = [
+        "Rounds are counted in pilot runs of the simulation, with one seed; times are a model of links and computing."
+    ]
+    diverged = ", ".join(str(row.local_steps) for row in rows if row.diverged)
+    if diverged:
+        notes.append(
+            f"With step_size = {planned.settings.step_size:g} the pilot runs of Q = {diverged} diverged; the safe step "
+            "size was tried in its place."
+        )
+    if facts.constants is None:
+        notes.append("No safe step sizes: Theorem 1's constants need second derivatives, which torch blocks lack.")
+    elif facts.constants.kind == "estimate":
+        notes.append(f"Safe step sizes rest on estimates and prove nothing: {facts.constants.note}.")
+    if facts.noise is None:
+        notes.append(
+            "Theorem 1 promises no loss here: it bounds gradients, and only with linear blocks and l2 > 0 does a loss "
+            "follow from those."
+        )
+    else:
+        notes += caveats(planned.federation, planned.settings, facts.noise)
+    return notes

@@ -1,0 +1,134 @@
+"""Finished runs held against Theorem 1: real run folders, and the page that is written into them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tdcd.config import ConfigError, check_config
+from tdcd.planning import check_run, write_page
+from tdcd.run import run
+from tdcd.theory import max_step_size
+
+KEYS = {
+    "data": {"source": "diabetes"},
+    "federation": {"silos": 2, "clients": 3},
+    "model": {"block": "linear", "l2": 0.01},
+    "evaluate": {"every": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """An admissible step size, and one that is not."""
+    out = tmp_path_factory.mktemp("runs")
+    for name, step_size in {"small": 0.005, "large": 0.1}.items():
+        train = {"rounds": 20, "local_steps": 5, "batch_size": 64, "step_size": step_size}
+        run(check_config(KEYS | {"train": train}), out / name)
+    return out
+
+
+def parsed(page: Path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "report")
+    from well_formed import Page
+
+    return Page(page.read_text())
+
+
+def test_an_admissible_run_stays_below_its_bound(folders, monkeypatch):
+    news = []
+    check = check_run(folders / "small", observe=news.append)
+    assert check.iterations == 100
+    assert check.holds
+    assert check.average == pytest.approx(np.mean(check.measured.squared_norms))
+    parts = {name: getattr(check.bound, name) for name in ("initial", "variance", "staleness")}
+    assert check.bound.total == pytest.approx(sum(parts.values()))
+    assert parts[check.dominant] == max(parts.values())
+    assert check.verdict.startswith("The bound holds: it is ")
+    assert f"{check.bound.total / check.average:.3g} times" in check.verdict
+    assert {"squared gradient norm", "L", "sigma", "gap"} <= {each.name for each in news}
+
+    page = write_page(check)
+    assert page == folders / "small" / "bound.html"
+    found = parsed(page, monkeypatch)
+    assert found.tags.count("svg") == 2
+    assert check.verdict in found.texts
+    assert "script" not in found.tags
+    assert write_page(check).read_text() == page.read_text()
+
+
+def test_the_dominating_term_is_named_with_its_remedy(folders):
+    check = check_run(folders / "small")
+    for name, words in {
+        "initial": "more rounds lower it",
+        "variance": "larger minibatches, more clients",
+        "staleness": "fewer local steps",
+    }.items():
+        one = replace(check, bound=replace(check.bound, **{name: 1e9}))
+        assert one.dominant == name
+        assert words in one.verdict
+
+
+def test_a_bound_that_does_not_hold_is_admitted(folders):
+    check = check_run(folders / "small")
+    broken = replace(check, bound=replace(check.bound, initial=1e-9, variance=0.0, staleness=0.0))
+    assert broken.holds is False
+    assert broken.verdict.startswith("The bound does not hold: the measured average exceeds it at some T.")
+
+
+def test_an_inadmissible_step_size_is_said_and_gradients_are_still_shown(folders, monkeypatch):
+    check = check_run(folders / "large")
+    assert (check.bound, check.holds, check.dominant) == (None, None, None)
+    proof, printed = (max_step_size(check.constants, 5, 2, condition) for condition in ("proof", "printed"))
+    assert proof < printed < 0.1
+    assert check.verdict == (
+        "step_size = 0.1 is outside Theorem 1's range, so it promises nothing here: with Q = 5 and N = 2 its proof "
+        f"admits step sizes up to {proof:.4g} (the condition as printed, which lacks a factor N, up to {printed:.4g})."
+    )
+    assert len(check.measured.squared_norms) == 20
+    found = parsed(write_page(check), monkeypatch)
+    assert found.tags.count("svg") == 1
+
+
+def test_a_time_limit_shortens_the_measurement(folders):
+    check = check_run(folders / "small", seconds=1e-6)
+    assert check.iterations == 5
+    assert check.constants.kind == "estimate"
+
+
+def copied(folder: Path, to: Path) -> Path:
+    to.mkdir()
+    for name in ("config.toml", "federation.json", "history.jsonl"):
+        (to / name).write_text((folder / name).read_text())
+    return to
+
+
+def test_folders_that_cannot_be_checked_are_refused(folders, tmp_path):
+    def refuse(folder, words, error=ValueError, **options):
+        with pytest.raises(error, match=words):
+            check_run(folder, **options)
+
+    refuse(folders, "is not a run folder: it has no config.toml", FileNotFoundError)
+    refuse(folders / "small", "seconds must be a positive number, not -1", seconds=-1)
+
+    zero = copied(folders / "small", tmp_path / "zero")
+    settings = (zero / "config.toml").read_text()
+    (zero / "config.toml").write_text(settings.replace("local_steps = 5", "local_steps = 0"))
+    refuse(zero, "train.local_steps = 0: must be greater than or equal to 1", ConfigError)
+
+    torch = copied(folders / "small", tmp_path / "torch")
+    (torch / "config.toml").write_text(settings.replace('block = "linear"', 'block = "torch"\nmodule = "mine:make"'))
+    refuse(torch, "model.block = 'torch': Theorem 1's constants need second derivatives, which torch", ConfigError)
+
+    unstarted = copied(folders / "small", tmp_path / "unstarted")
+    first = (unstarted / "history.jsonl").read_text().splitlines()[0]
+    (unstarted / "history.jsonl").write_text(first + "\n")
+    refuse(unstarted, "holds no round yet: run more of it with tdcd run --resume")
+
+    other = copied(folders / "small", tmp_path / "other")
+    lines = (other / "history.jsonl").read_text().splitlines()
+    lines[0] = json.dumps(json.loads(lines[0]) | {"train_loss": 0.75})
+    (other / "history.jsonl").write_text("\n".join(lines) + "\n")
+    refuse(other, "its loss before training was 0.75, and now it is 0.5; the data has changed since")

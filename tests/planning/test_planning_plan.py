@@ -1,0 +1,204 @@
+"""Plans against brute force, real training runs and the theorem's own formulas."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tdcd import train
+from tdcd.config import ConfigError, check_config
+from tdcd.ledger import Traffic
+from tdcd.network import PRESETS
+from tdcd.planning import Row, plan_local_steps
+from tdcd.planning.cost import Cost, simulate, with_local_steps
+from tdcd.planning.promise import soonest
+from tdcd.planning.reason import recommend
+from tdcd.run import plan
+from tdcd.theory import Constants, bound, max_step_size
+
+CANDIDATES = (1, 5, 20, 50)
+STEP = 2e-5
+RIDGE = {
+    "data": {"source": "superconductors", "rows": 2000},
+    "federation": {"silos": 4, "clients": 5},
+    "model": {"block": "linear", "l2": 0.01},
+    "train": {"batch_size": 100, "step_size": 0.005},
+    "evaluate": {"holdout": 0.0},
+}
+
+
+@pytest.fixture(scope="module")
+def ridge():
+    return plan(check_config(RIDGE))
+
+
+@pytest.fixture(scope="module")
+def tables(ridge):
+    return {
+        name: plan_local_steps(ridge, network, candidates=CANDIDATES, step_seconds=STEP)
+        for name, network in PRESETS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def brute_force(ridge, tables):
+    """Rounds to the target by Q: evaluated after every round, with minibatches of another seed than the plan's."""
+    target, found = tables["lan"].target, {}
+    for steps in CANDIDATES:
+        engine = simulate(with_local_steps(ridge._replace(settings=replace(ridge.settings, seed=1)), steps))
+        blocks, loss, rounds = engine.init(), 1.0, 0
+        while target < loss < 1e6 and rounds < 1000:
+            blocks, rounds = engine.advance(blocks, rounds, 1), rounds + 1
+            loss = engine.loss(blocks, engine.scores(blocks), ridge.federation.labels)
+        found[steps] = rounds if loss <= target else math.inf
+    return found
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_recommended_q_is_about_as_fast_as_the_best(tables, brute_force, name):
+    times = {row.local_steps: brute_force[row.local_steps] * row.cost.seconds for row in tables[name].rows}
+    assert math.isinf(times[50])
+    assert times[tables[name].recommended.local_steps] <= 2 * min(times.values())
+
+
+def test_a_row_is_what_a_real_run_needs(ridge, tables):
+    """Training for the row's rounds sends the row's bytes and ends at the target, and fewer rounds do not."""
+    table = tables["wan"]
+    row = next(row for row in table.rows if row.local_steps == 5)
+    result = train(
+        ridge.federation,
+        ridge.blocks,
+        ridge.objective,
+        replace(ridge.settings, local_steps=5),
+        rounds=row.rounds,
+        evaluate_every=1,
+    )
+    losses = [record.train_loss for record in result.history]
+    assert losses[-1] <= table.target < losses[int(row.rounds / 1.1) - 1]
+    assert result.history[-1].bytes == row.traffic
+    assert row.seconds == row.rounds * row.cost.seconds
+
+
+def test_columns_move_with_q_as_they_must(tables):
+    table = tables["wan"]
+    assert table.optimum_known
+    assert table.target == pytest.approx(table.initial - 0.9 * (table.initial - table.lowest))
+    for row, larger in pairwise(table.rows):
+        assert row.safe_step_size > larger.safe_step_size
+        assert row.cost.traffic.total < larger.cost.traffic.total
+        assert row.cost.seconds < larger.cost.seconds
+        # By the theorem local steps only ever cost iterations.
+        assert row.promised_rounds * row.local_steps <= 1.01 * larger.promised_rounds * larger.local_steps
+    assert table.rows[0].safe_step_size == max_step_size(table.constants, 1, 4)
+
+
+def test_where_the_step_size_diverges_the_safe_one_is_tried(tables):
+    table = tables["wan"]
+    last = table.rows[-1]
+    assert last.diverged == (0.005,)
+    assert last.step_size == last.safe_step_size < 0.005
+    assert "With step_size = 0.005 the pilot runs of Q = 50 diverged; the safe step size was tried" in table.notes[1]
+    assert table.recommended.local_steps == 20
+    assert "Q = 50 diverges with that step size" in table.reason
+
+
+def test_the_time_limit_ends_what_would_never_end(ridge, tables):
+    """The minibatches' noise keeps every run above such a target."""
+    news = []
+    table = plan_local_steps(
+        ridge,
+        PRESETS["lan"],
+        target=tables["lan"].lowest * (1 + 1e-6),
+        candidates=(5, 20),
+        step_seconds=STEP,
+        seconds=4.0,
+        observe=news.append,
+    )
+    assert [row.rounds for row in table.rows] == [None, None]
+    assert all(row.simulated > 1 for row in table.rows)
+    assert "but time was up before any pilot run got to the target: give more seconds" in table.reason
+    assert {"L", "L_4", "gap", "sigma", "Q = 5", "Q = 20"} <= {each.name for each in news}
+
+
+def test_without_a_known_optimum_the_pilots_set_the_target():
+    keys = {
+        "data": {"source": "breast_cancer"},
+        "model": {"block": "mlp", "hidden": [4]},
+        "train": {"rounds": 20, "local_steps": 5, "batch_size": 64},
+        "evaluate": {"holdout": 0.0},
+    }
+    table = plan_local_steps(plan(check_config(keys)), PRESETS["wan"], candidates=(2, 10))
+    assert not table.optimum_known
+    assert table.lowest == min(row.lowest for row in table.rows)
+    # As many local steps as the configuration takes, up to the next evaluation.
+    assert all(100 <= row.simulated * row.local_steps <= 120 for row in table.rows)
+    assert table.constants.kind == "estimate"
+    assert [row.promised_rounds for row in table.rows] == [None, None]
+    assert "Safe step sizes rest on estimates and prove nothing" in table.notes[1]
+    assert "Theorem 1 promises no loss here" in table.notes[2]
+    assert all(0 < row.cost.seconds < 1 for row in table.rows)
+
+
+def test_bad_input_is_refused_with_a_sentence(ridge):
+    def refuse(words, error=ValueError, planned=ridge, **options):
+        with pytest.raises(error, match=words):
+            plan_local_steps(planned, PRESETS["lan"], **options)
+
+    refuse(r"candidates must be numbers of local steps of at least 1, not \[0, 5\]", candidates=[0, 5])
+    refuse("seconds must be a positive number, not 0", seconds=0)
+    refuse("target = 0.7: the loss before training is 0.5; give a lower target", target=0.7)
+    refuse("target = nan: the loss before training is 0.5; give a lower target", target=math.nan)
+    refuse(r"target = 0.01: the least loss of this model is 0.165\d+; give a higher target", target=0.01)
+    sgd = plan(check_config(RIDGE | {"train": {"algorithm": "sgd"}}))
+    refuse("train.algorithm = 'sgd': local steps are planned for TDCD; leave it out", ConfigError, sgd)
+
+
+CONSTANTS = Constants(L=4.0, per_silo=(3.0, 3.5), kind="exact", note="")
+
+
+@pytest.mark.parametrize(("sigma", "level"), [(1.0, 0.1), (0.3, 2.0), (0.0, 0.5), (20.0, 1e-3)])
+def test_the_promise_is_the_bounds_own_and_no_other_step_size_is_sooner(sigma, level):
+    shared = {"local_steps": 10, "num_silos": 2, "num_clients": 3.0, "gap": 0.7}
+    found = soonest(CONSTANTS, sigma, level=level, **shared)
+    iterations = math.ceil(found.iterations)
+    largest = max_step_size(CONSTANTS, 10, 2)
+    assert found.step_size <= largest
+
+    def limit(step_size, iterations):
+        return bound(CONSTANTS, sigma, step_size=step_size, iterations=iterations, **shared).total
+
+    assert limit(found.step_size, iterations) <= level < limit(found.step_size, iterations - 1)
+    for other in (0.5, 0.9, 1.1, 2.0):
+        if found.step_size * other <= largest:
+            assert limit(found.step_size * other, iterations) > limit(found.step_size, iterations)
+
+
+def row(q, rounds, seconds, simulated=0, step_size=0.1, diverged=()):
+    """A row whose rounds take ``seconds`` each."""
+    cost = Cost(Traffic(1, 1, 1), seconds)
+    return Row(q, 0.01, step_size, rounds, simulated or rounds, 0.5, diverged, cost, None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "chosen", "words"),
+    [
+        ([row(1, 100, 1.0), row(10, 10, 1.5)], 10, "it is the largest Q tried, and a larger one might be faster still"),
+        ([row(1, 100, 1.0), row(10, 99, 1.5)], 1, "a round's local steps and phi cost more than the rounds saved"),
+        ([row(1, 100, 1.0), row(10, 10, 1.5), row(20, 30, 1.6)], 10, "staleness costs rounds instead of saving them"),
+        ([row(1, 9, 1.0), row(10, 1, 1.5), row(20, 1, 1.6)], 10, "beyond it, no more rounds are saved"),
+        ([row(1, 10, 1.0), row(2, None, 1.0, 9)], 1, "time was up before it was known whether Q = 2 is faster"),
+        ([row(1, 20, 1.0), row(2, 5, 1.0), row(4, 9, 2.0, 9)], 2, "Q = 1 takes 4 times as long, since it pays"),
+        ([row(1, None, 1.0, 7)], 1, "came closest, with a loss of 0.5, but time was up"),
+    ],
+)
+def test_the_reason_fits_the_table(rows, chosen, words):
+    best, reason = recommend(rows)
+    assert best.local_steps == chosen
+    assert words in reason
+    assert reason.endswith(".")
+
+
+def test_nothing_is_recommended_when_everything_diverges():
+    with pytest.raises(ValueError, match=r"every pilot run diverged, with step sizes from 0\.1 up: set a smaller"):
+        recommend([row(1, None, 1.0, diverged=(0.5, 0.1))])
