@@ -65,7 +65,7 @@ def test_divergence_is_status_3_with_advice(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, number):
     """Ctrl-C in the middle of a run of several seconds, then --resume, then compare every bit with a whole run."""
-    rounds = ["--set", "train.rounds=3000", "--set", "evaluate.every=7"]
+    rounds = ["--set", "train.rounds=1500", "--set", "evaluate.every=7"]
     process = subprocess.Popen(
         [*COMMAND, "run", *BREAST, *rounds, "--out", "cut"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )

@@ -127,7 +127,7 @@ class LinkSection(_Section):
 
 
 class NetworkSection(_Section):
-    """The links that ``tdcd compare`` predicts times for; no run depends on them."""
+    """The links that ``tdcd plan`` and ``tdcd compare`` predict times for; no run depends on them."""
 
     preset: Preset = "wan"
     client_hub: LinkSection | None = None

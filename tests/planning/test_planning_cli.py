@@ -31,7 +31,7 @@ def words(text):
 
 
 def test_a_plan_is_printed_and_nothing_is_written(tdcd, tmp_path):
-    done = tdcd("plan", "small.toml", "--network", "mobile", "--target", "0.4", "--seconds", "10")
+    done = tdcd("plan", "small.toml", "--network", "mobile", "--target", "0.4", "--seconds", "60")
     assert done.returncode == 0, done.stderr
     shown = words(done.stdout)
     for expected in (

@@ -17,7 +17,7 @@ from tdcd.theory.progress import Observer, Progress
 BLOWN_UP = 10.0
 """A run diverges when its loss is this many times that before training."""
 GIVE_UP = 10
-"""A run is hopeless when it has taken this many times the local steps with which another one got to the target."""
+"""A run is hopeless when another one was at the target sooner, with this many times fewer local steps."""
 
 
 class Point(NamedTuple):
@@ -101,7 +101,8 @@ class Pilot:
         """The simulation, which once ran a round for nothing, so that the next one's time is its own."""
         if self._simulation is None:
             self._simulation = simulate(self.planned)
-            self.blocks = self._simulation.init()
+            if len(self.curve) == 1:
+                self.blocks = self._simulation.init()
             jax.block_until_ready(self._simulation.advance(self.blocks, 0, 1))  # type: ignore[no-untyped-call]
         return self._simulation
 
@@ -113,8 +114,8 @@ class Pilot:
             self.curve = self.curve[:1]
 
     def rest(self) -> None:
-        """Let go of the data and the model."""
-        self._simulation, self.blocks = None, []
+        """Let go of the data."""
+        self._simulation = None
 
 
 class Clock:
@@ -136,7 +137,9 @@ def start_pilot(planned: Plan, local_steps: int, cost: Cost, safe_step_size: flo
     return Pilot(with_local_steps(planned, local_steps), cost, safe_step_size, [Point(0, initial)])
 
 
-def run_pilots(pilots: Sequence[Pilot], *, target: float | None, horizon: int, clock: Clock, observe: Observer) -> None:
+def run_pilots(
+    pilots: Sequence[Pilot], *, target: float | None, horizon: int = 0, clock: Clock, observe: Observer
+) -> None:
     """Simulate until each pilot is at the target, is hopeless or has diverged, or until time is up.
 
     Always the one goes on that is behind in *predicted* time: they stay abreast on the network's clock, so that the
@@ -145,7 +148,7 @@ def run_pilots(pilots: Sequence[Pilot], *, target: float | None, horizon: int, c
     Args:
         target: None runs each for ``horizon`` local steps instead.
     """
-    pace, waiting = 0.0, list(pilots)
+    pace, waiting = 0.0, [pilot for pilot in pilots if not _finished(pilot, pilots, target, horizon)]
     while waiting:
         pilot = min(waiting, key=lambda each: each.seconds)
         if not clock.has(pace * pilot.stride * pilot.local_steps):
@@ -167,5 +170,7 @@ def _finished(pilot: Pilot, pilots: Sequence[Pilot], target: float | None, horiz
         return taken >= horizon
     if pilot.reached(target) is not None:
         return True
-    needed = [each.local_steps * rounds for each in pilots if (rounds := each.reached(target)) is not None]
-    return taken > GIVE_UP * min(needed, default=math.inf)
+    arrived = [(each, rounds) for each in pilots if (rounds := each.reached(target)) is not None]
+    fewest = min((rounds * each.local_steps for each, rounds in arrived), default=math.inf)
+    soonest = min((rounds * each.cost.seconds for each, rounds in arrived), default=math.inf)
+    return taken > GIVE_UP * fewest and pilot.seconds > soonest

@@ -73,11 +73,12 @@ def plan_local_steps(
         target = _part_of_the_way(facts.initial, facts.optimum)
     cost = round_costs(planned, network, step_seconds)
     pilots = [start_pilot(planned, q, cost(q), facts.safe_step_size(q), facts.initial) for q in steps]
-    train = planned.config.train
-    run_pilots(pilots, target=target, horizon=train.rounds * train.local_steps, clock=clock, observe=observe)
-    lowest = min(pilot.lowest for pilot in pilots) if facts.optimum is None else facts.optimum
     if target is None:
-        target = _part_of_the_way(facts.initial, lowest)
+        horizon = max(1, planned.config.train.rounds) * planned.config.train.local_steps
+        run_pilots(pilots, target=None, horizon=horizon, clock=clock, observe=observe)
+        target = _learned_target(pilots, facts.initial)
+    run_pilots(pilots, target=target, clock=clock, observe=observe)
+    lowest = min(pilot.lowest for pilot in pilots) if facts.optimum is None else facts.optimum
     rows = tuple(_row(planned, facts, pilot, target, lowest) for pilot in pilots)
     recommended, reason = recommend(rows)
     return PlanTable(
@@ -113,6 +114,16 @@ def _check_target(target: float, facts: Facts) -> None:
 
 def _part_of_the_way(initial: float, lowest: float) -> float:
     return initial - PART_OF_THE_WAY * (initial - lowest)
+
+
+def _learned_target(pilots: Sequence[Pilot], initial: float) -> float:
+    lowest = min(pilot.lowest for pilot in pilots)
+    if lowest >= initial:
+        raise ValueError(
+            f"no pilot run got below the loss before training, {initial:.6g}, in the time given: give more seconds, or "
+            "set a smaller train.step_size"
+        )
+    return _part_of_the_way(initial, lowest)
 
 
 def _row(planned: Plan, facts: Facts, pilot: Pilot, target: float, lowest: float) -> Row:
