@@ -181,7 +181,7 @@ def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> C
         problems += _problems(error, keys)
     source = keys.get("data", {}).get("source") if isinstance(keys.get("data"), Mapping) else None
     if isinstance(source, str) and source not in SOURCES:
-        problems.append(f"data.source = {source!r}: must be one of {_listed(SOURCES)}")
+        problems.append(f"data.source = {source!r}: must be one of {', '.join(map(repr, SOURCES))}")
     problems += _cross_checks(config)
     if problems:
         raise ConfigError(problems, where)
@@ -299,7 +299,3 @@ def _value(keys: Any, path: tuple[int | str, ...]) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return keys
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names)

@@ -1,18 +1,15 @@
 """The simulation engine: all clients of a silo at once, many rounds in one compiled call."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
-from tdcd import algorithm
+from tdcd import program
 from tdcd.blocks.base import Block
 from tdcd.federation import Federation
 from tdcd.objective import Objective, Tree
@@ -28,41 +25,6 @@ INDEX_BYTES = 16 << 20
 HEAVY, TINY = 1 << 18, 1 << 14
 """A local step is tiny if all clients' rows of a minibatch are fewer numbers than the second; heavy if they are more
 than the first, and each client's alone are not tiny."""
-
-
-class SiloData(NamedTuple):
-    """What the compiled program needs of one silo."""
-
-    features: Array
-    """``[M, ...]``."""
-    shares: Array
-    """``[K]``: n_k / M."""
-    held: Array
-    """``[K]``: n_k."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """What is fixed when a round is compiled."""
-
-    blocks: tuple[Block, ...]
-    objective: Objective
-    gradient: algorithm.Gradient
-    steps: int
-    prefixes: tuple[tuple[int, ...], ...]
-    """Of each silo: numbers of rows that local steps may work on instead of all P."""
-    in_turn: bool
-    """Clients one after the other, each in the processor's cache, rather than all at once."""
-    unroll: int
-    """Local steps in one pass of the compiled loop."""
-
-    def pace(self, client_steps: Callable[..., Tree], *parts: Array) -> Tree:
-        """Run the local steps of all clients of a silo: ``parts`` have the clients first, the last their row counts."""
-        if self.in_turn:
-            return jax.lax.map(lambda client: client_steps(*client), parts)
-        # All clients at once take as many rows as the fullest of them.
-        *by_client, counts = parts
-        return jax.vmap(client_steps, in_axes=(*[0] * len(by_client), None))(*by_client, counts.max(axis=0))
 
 
 class Simulation:
@@ -98,7 +60,7 @@ class Simulation:
         self.num_outputs = federation.num_classes if objective.loss == "softmax" else 1
         with self._precision():
             self._data = [
-                SiloData(
+                program.SiloData(
                     jnp.asarray(silo.features, settings.dtype),
                     jnp.asarray([len(rows) / self.num_samples for rows in silo.rows], settings.dtype),
                     jnp.asarray([len(rows) for rows in silo.rows], settings.dtype),
@@ -107,7 +69,7 @@ class Simulation:
             ]
             self._labels = jnp.asarray(labels, jnp.int32 if objective.loss == "softmax" else settings.dtype)
 
-    def _compile_for(self, cpu: bool) -> Program:
+    def _compile_for(self, cpu: bool) -> program.Program:
         """How to run this federation on a CPU or on an accelerator.
 
         Where steps are heavy, it is worth compiling them for several numbers of rows, to pad less; and on a CPU to let
@@ -118,7 +80,7 @@ class Simulation:
         numbers = max(p.num_clients * one for p, one in zip(self._placers, each, strict=True))
         heavy = numbers > HEAVY and max(each) > TINY
         in_turn = heavy and cpu
-        return Program(
+        return program.Program(
             blocks=self.blocks,
             objective=self.objective,
             gradient=self.settings.gradient,
@@ -181,7 +143,7 @@ class Simulation:
     def _call(self, hub_blocks: list[Tree], ids: NDArray[np.int32], placements: list[Placement]) -> list[Tree]:
         room = self.rounds_per_call
         with self._precision():
-            advanced: list[Tree] = _rounds(
+            advanced: list[Tree] = program.run_rounds(
                 hub_blocks,
                 self._data,
                 self._labels,
@@ -209,14 +171,14 @@ class Simulation:
             for start in range(0, total, rows):
                 # The last chunk starts early enough to be whole, and skips what the one before it had.
                 begin = min(start, total - rows)
-                chunk = _scores(hub_blocks, held, begin, rows=rows, blocks=self.blocks)
+                chunk = program.scores(hub_blocks, held, begin, rows=rows, blocks=self.blocks)
                 chunks.append(np.asarray(chunk)[start - begin :])
         return np.concatenate(chunks)
 
     def loss(self, hub_blocks: list[Tree], scores: NDArray[Any], labels: NDArray[Any]) -> float:
         """The objective of the global model over samples with these ``scores``; the sum is taken in float64."""
         with self._precision():
-            losses = _losses(scores, jnp.asarray(labels, self._labels.dtype), objective=self.objective)
+            losses = program.losses(scores, jnp.asarray(labels, self._labels.dtype), objective=self.objective)
             penalty = sum(float(self.objective.penalty(block)) for block in hub_blocks)
         return float(np.mean(np.asarray(losses), dtype=np.float64)) + penalty
 
@@ -228,90 +190,3 @@ def _padded(part: NDArray[np.int32], capacity: int) -> NDArray[np.int32]:
     room = np.zeros((capacity, *part.shape[1:]), part.dtype)
     room[: len(part)] = part
     return room
-
-
-@partial(jax.jit, static_argnames=("program",))
-def _rounds(
-    hub_blocks: list[Tree],
-    silos: list[SiloData],
-    labels: Array,
-    ids: Array,
-    placements: list[Placement],
-    num_rounds: Array,
-    step_size: Array,
-    *,
-    program: Program,
-) -> list[Tree]:
-    """Rounds 0 .. ``num_rounds`` - 1 of ``ids`` ``[R, E, B]`` and ``placements``, one after another."""
-
-    def body(index: Array, hub_blocks: list[Tree]) -> list[Tree]:
-        now = [Placement(*(part[index] for part in placement)) for placement in placements]
-        return one_round(hub_blocks, silos, labels, ids[index], now, step_size, program=program)
-
-    advanced: list[Tree] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
-    return advanced
-
-
-def one_round(
-    hub_blocks: list[Tree],
-    silos: list[SiloData],
-    labels: Array,
-    ids: Array,
-    placements: list[Placement],
-    step_size: Array,
-    *,
-    program: Program,
-) -> list[Tree]:
-    """One communication round of Algorithm 1 for all silos, from hub blocks to hub blocks."""
-    phis = [
-        algorithm.stack(algorithm.phi(block, silo.features[placement.rows], apply=model.phi), placement.slots)
-        for model, block, silo, placement in zip(program.blocks, hub_blocks, silos, placements, strict=True)
-    ]
-    updated = []
-    for index, (silo, placement) in enumerate(zip(silos, placements, strict=True)):
-        # The sample ids of every client's rows, [K, E, P].
-        rows = jax.vmap(lambda positions: jnp.take_along_axis(ids, positions, axis=1))(placement.positions)
-        weights = partial(
-            algorithm.row_weights,
-            num_rows=rows.shape[2],
-            gradient=program.gradient,
-            num_samples=len(labels),
-            batch_size=ids.shape[1],
-        )
-        client_steps = partial(
-            algorithm.local_steps,
-            hub_blocks[index],
-            apply=program.blocks[index].phi,
-            objective=program.objective,
-            step_size=step_size,
-            steps=program.steps,
-            prefixes=program.prefixes[index],
-            unroll=program.unroll,
-        )
-        client_blocks = program.pace(
-            client_steps,
-            silo.features[rows],
-            labels[rows],
-            jax.vmap(partial(algorithm.project, algorithm.sum_others(phis, index)))(placement.positions),
-            jax.vmap(weights)(placement.counts, held=silo.held),
-            placement.counts,
-        )
-        updated.append(algorithm.average(client_blocks, silo.shares))
-    return updated
-
-
-@partial(jax.jit, static_argnames=("rows", "blocks"))
-def _scores(
-    hub_blocks: list[Tree], features: list[Array], begin: Array, *, rows: int, blocks: tuple[Block, ...]
-) -> Array:
-    """The summed phi of all silos, for ``rows`` samples from ``begin`` on."""
-    phis = [
-        model.phi(block, jax.lax.dynamic_slice_in_dim(part, begin, rows))
-        for model, block, part in zip(blocks, hub_blocks, features, strict=True)
-    ]
-    return sum(phis[1:], start=phis[0])
-
-
-@partial(jax.jit, static_argnames=("objective",))
-def _losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
-    return objective.losses(scores, labels)

@@ -1,0 +1,138 @@
+"""The compiled programs of the simulation: one round for all silos, many rounds in one call, and scores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tdcd import algorithm
+from tdcd.blocks.base import Block
+from tdcd.objective import Objective, Tree
+from tdcd.placement import Placement
+
+
+class SiloData(NamedTuple):
+    """What the compiled program needs of one silo."""
+
+    features: Array
+    """``[M, ...]``."""
+    shares: Array
+    """``[K]``: n_k / M."""
+    held: Array
+    """``[K]``: n_k."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is fixed when a round is compiled."""
+
+    blocks: tuple[Block, ...]
+    objective: Objective
+    gradient: algorithm.Gradient
+    steps: int
+    prefixes: tuple[tuple[int, ...], ...]
+    """Of each silo: numbers of rows that local steps may work on instead of all P."""
+    in_turn: bool
+    """Clients one after the other, each in the processor's cache, rather than all at once."""
+    unroll: int
+    """Local steps in one pass of the compiled loop."""
+
+    def pace(self, client_steps: Callable[..., Tree], *parts: Array) -> Tree:
+        """Run the local steps of all clients of a silo: ``parts`` have the clients first, the last their row counts."""
+        if self.in_turn:
+            return jax.lax.map(lambda client: client_steps(*client), parts)
+        # All clients at once take as many rows as the fullest of them.
+        *by_client, counts = parts
+        return jax.vmap(client_steps, in_axes=(*[0] * len(by_client), None))(*by_client, counts.max(axis=0))
+
+
+@partial(jax.jit, static_argnames=("program",))
+def run_rounds(
+    hub_blocks: list[Tree],
+    silos: list[SiloData],
+    labels: Array,
+    ids: Array,
+    placements: list[Placement],
+    num_rounds: Array,
+    step_size: Array,
+    *,
+    program: Program,
+) -> list[Tree]:
+    """Rounds 0 .. ``num_rounds`` - 1 of ``ids`` ``[R, E, B]`` and ``placements``, one after another."""
+
+    def body(index: Array, hub_blocks: list[Tree]) -> list[Tree]:
+        now = [Placement(*(part[index] for part in placement)) for placement in placements]
+        return one_round(hub_blocks, silos, labels, ids[index], now, step_size, program=program)
+
+    advanced: list[Tree] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
+    return advanced
+
+
+def one_round(
+    hub_blocks: list[Tree],
+    silos: list[SiloData],
+    labels: Array,
+    ids: Array,
+    placements: list[Placement],
+    step_size: Array,
+    *,
+    program: Program,
+) -> list[Tree]:
+    """One communication round of Algorithm 1 for all silos, from hub blocks to hub blocks."""
+    phis = [
+        algorithm.stack(algorithm.phi(block, silo.features[placement.rows], apply=model.phi), placement.slots)
+        for model, block, silo, placement in zip(program.blocks, hub_blocks, silos, placements, strict=True)
+    ]
+    updated = []
+    for index, (silo, placement) in enumerate(zip(silos, placements, strict=True)):
+        # The sample ids of every client's rows, [K, E, P].
+        rows = jax.vmap(lambda positions: jnp.take_along_axis(ids, positions, axis=1))(placement.positions)
+        weights = partial(
+            algorithm.row_weights,
+            num_rows=rows.shape[2],
+            gradient=program.gradient,
+            num_samples=len(labels),
+            batch_size=ids.shape[1],
+        )
+        client_steps = partial(
+            algorithm.local_steps,
+            hub_blocks[index],
+            apply=program.blocks[index].phi,
+            objective=program.objective,
+            step_size=step_size,
+            steps=program.steps,
+            prefixes=program.prefixes[index],
+            unroll=program.unroll,
+        )
+        client_blocks = program.pace(
+            client_steps,
+            silo.features[rows],
+            labels[rows],
+            jax.vmap(partial(algorithm.project, algorithm.sum_others(phis, index)))(placement.positions),
+            jax.vmap(weights)(placement.counts, held=silo.held),
+            placement.counts,
+        )
+        updated.append(algorithm.average(client_blocks, silo.shares))
+    return updated
+
+
+@partial(jax.jit, static_argnames=("rows", "blocks"))
+def scores(
+    hub_blocks: list[Tree], features: list[Array], begin: Array, *, rows: int, blocks: tuple[Block, ...]
+) -> Array:
+    """The summed phi of all silos, for ``rows`` samples from ``begin`` on."""
+    phis = [
+        model.phi(block, jax.lax.dynamic_slice_in_dim(part, begin, rows))
+        for model, block, part in zip(blocks, hub_blocks, features, strict=True)
+    ]
+    return sum(phis[1:], start=phis[0])
+
+
+@partial(jax.jit, static_argnames=("objective",))
+def losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
+    """The loss of every sample."""
+    return objective.losses(scores, labels)
