@@ -6,7 +6,7 @@ counter-based generator is used: NumPy promises that stream never changes, and p
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,8 @@ def batch_ids(
     # With a quarter of the samples at most, few draws collide: this many leave a shortfall next to never.
     width = batch_size + batch_size // 4 + 32
     ids = np.empty((len(rounds), count, batch_size), np.int32)
-    draws = np.stack([_raw(seed, r, count * width) for r in rounds]).reshape(-1, width)
-    _first_distinct((draws % np.uint64(num_samples)).astype(np.int32), ids.reshape(-1, batch_size))
+    raw = np.stack([_raw(seed, r, count * width) for r in rounds]).reshape(-1, width)
+    _first_distinct(_below(raw, num_samples), ids.reshape(-1, batch_size))
     for index in map(int, np.flatnonzero((ids < 0).any(axis=(1, 2)))):
         ids[index] = _redraw(seed, rounds[index], ids[index].shape, num_samples, 2 * width)
     return ids
@@ -63,7 +63,12 @@ def _raw(seed: int, round_index: int, size: int) -> NDArray[np.uint64]:
     return np.asarray(np.random.Philox(key=np.array([seed, round_index], np.uint64)).random_raw(size))
 
 
-def _first_distinct(draws: NDArray[np.int32], out: NDArray[np.int32]) -> None:
+def _below(raw: NDArray[np.uint64], num_samples: int) -> NDArray[Any]:
+    """Sample ids from raw draws, in 16 bits where they fit: those sort by radix, four times faster."""
+    return (raw % np.uint64(num_samples)).astype(np.uint16 if num_samples <= 1 << 16 else np.int32)
+
+
+def _first_distinct(draws: NDArray[Any], out: NDArray[np.int32]) -> None:
     """Fill each row of ``out`` with the first distinct values of that row of ``draws``; -1 where there are too few.
 
     The first B distinct values of an independent uniform sequence are a uniform draw without replacement.
@@ -84,6 +89,6 @@ def _redraw(seed: int, round_index: int, shape: tuple[int, ...], num_samples: in
     """A round whose draws fell short, drawn again from a longer stretch of the same stream."""
     count, size = shape
     ids = np.empty((count, size), np.int32)
-    draws = _raw(seed, round_index, count * width).reshape(count, width)
-    _first_distinct((draws % np.uint64(num_samples)).astype(np.int32), ids)
+    raw = _raw(seed, round_index, count * width).reshape(count, width)
+    _first_distinct(_below(raw, num_samples), ids)
     return ids if (ids >= 0).all() else _redraw(seed, round_index, shape, num_samples, 2 * width)
