@@ -19,8 +19,8 @@ from tdcd.settings import Settings
 
 ROWS_AT_ONCE = 4096
 """Evaluation goes over the samples in chunks of this many."""
-INDEX_BYTES = 16 << 20
-"""Most bytes of minibatch positions that one call ships to the device, a silo."""
+INDEX_BYTES = 2 << 20
+"""Most bytes of minibatch positions that one call ships to the device, a silo; a call of few rounds ships as many."""
 
 HEAVY, TINY = 1 << 18, 1 << 14
 """A local step is tiny if all clients' rows of a minibatch are fewer numbers than the second; heavy if they are more
