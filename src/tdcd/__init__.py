@@ -9,7 +9,7 @@
 True
 """
 
-from tdcd.blocks import Block, Linear, Mlp
+from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.data import Table, load, standardize
 from tdcd.federation import Federation, Silo
 from tdcd.history import Record
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Block",
+    "Cnn",
     "Federation",
     "Linear",
     "Mlp",
