@@ -1,0 +1,1 @@
+"""The real federation: hubs and clients as processes of their own, over mutual TLS."""
