@@ -47,12 +47,23 @@ def test_all_problems_come_at_once():
 
 
 def test_named_silos_are_checked_inside():
-    found = problems({"federation": {"silos": [{"name": "a", "colums": ["x"]}, {"name": "a b", "columns": []}]}})
+    found = problems(
+        {
+            "silos": [
+                {"featurs": ["x"], "hub": "bank"},
+                {"name": "a b", "features": []},
+                {"name": "c", "clients": ["", 1]},
+            ]
+        }
+    )
     assert found == [
-        "federation.silos.0.columns: is missing",
-        "federation.silos.0.colums: there is no such key; did you mean 'columns'?",
-        "federation.silos.1.name = 'a b': must be letters, digits, '_', '.' and '-', and begin with a letter or digit",
-        "federation.silos.1.columns = []: must not be empty",
+        "silos.0.name: is missing",
+        "silos.0.hub = 'bank': must be host:port, for example hub.bank.example:7447",
+        "silos.0.featurs: there is no such key; did you mean 'features'?",
+        "silos.1.name = 'a b': must be letters, digits, '_' and '-', and begin with a letter or digit",
+        "silos.1.features = []: must not be empty",
+        "silos.2.clients.0 = '': must be letters, digits, '_' and '-', and begin with a letter or digit",
+        "silos.2.clients.1 = 1: must be a string",
     ]
 
 
@@ -62,7 +73,11 @@ def test_named_silos_are_checked_inside():
         ({"federation": {"clients": [1, 2, 3]}}, "has 3 entries, but there are 2 silos"),
         ({"model": {"block": ["mlp"]}}, "has 1 entries, but there are 2 silos"),
         ({"federation": {"sizes": [1, 2], "rows": "dirichlet"}}, "draws the shard sizes itself"),
-        ({"federation": {"silos": [{"name": "a", "columns": ["x"]}] * 2}}, "two silos are called 'a'"),
+        ({"silos": [{"name": "a", "features": ["x"]}] * 2}, "silos: two silos are called 'a'"),
+        ({"silos": [{"name": "a"}], "federation": {"clients": 3}}, "federation.clients = 3: leave it out"),
+        ({"silos": [{"name": "a", "features": ["x"]}, {"name": "b"}]}, "name the features of every silo, or of none"),
+        ({"silos": [{"name": "a", "clients": ["x", "x"]}]}, "silo 'a': two clients are called 'x'"),
+        ({"silos": [{"name": "a", "table": "a.csv"}]}, "silo 'a': tables go with data.source = 'files', not 'digits'"),
         ({"federation": {"aligned": True, "clients": [5, 3]}}, "silos that split the rows alike have as many clients"),
         ({"train": {"step_size": float("nan")}}, "must be"),
         ({"train": {"rounds": 1.5}}, "must be a whole number"),

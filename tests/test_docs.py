@@ -3,6 +3,7 @@
 import re
 import runpy
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -35,10 +36,18 @@ def test_links_lead_somewhere(path):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
+def _keys(name, field):
+    """The keys of a section, or of the entries of a list of sections."""
+    section = next(
+        (kind for kind in (field.annotation, *get_args(field.annotation)) if hasattr(kind, "model_fields")), None
+    )
+    return [name] if section is None else [key for key in section.model_fields if key != "client"]
+
+
 def test_the_configuration_page_names_every_key():
     from tdcd.config import Config
 
     page = (ROOT / "docs" / "configuration.md").read_text()
     for name, field in Config.model_fields.items():
-        for key in getattr(field.annotation, "model_fields", [name]):
+        for key in _keys(name, field):
             assert re.search(rf"^(# )?{key} = ", page, re.MULTILINE), f"{name}.{key}"

@@ -37,6 +37,13 @@ class Silo:
     """The columns' names; empty for images."""
     test_features: NDArray[Any] | None = None
     """``[m, ...]``: the same columns of the held-out samples."""
+    clients: tuple[str, ...] = ()
+    """The clients' names, as many as ``rows``; c1, c2, ... by default."""
+
+    def __post_init__(self) -> None:
+        """Name the clients that have no names."""
+        if not self.clients:
+            object.__setattr__(self, "clients", tuple(f"c{index + 1}" for index in range(len(self.rows))))
 
     @property
     def num_clients(self) -> int:
@@ -114,8 +121,8 @@ class Federation:
         table: Table,
         test: Table | None = None,
         *,
-        silos: int | Mapping[str, Sequence[str]] = 2,
-        clients: int | Sequence[int] = 1,
+        silos: int | Sequence[str] | Mapping[str, Sequence[str]] = 2,
+        clients: int | Sequence[int | Sequence[str]] = 1,
         rows: RowRule = "shuffled",
         sizes: Sequence[float] | Sequence[Sequence[float]] | None = None,
         alpha: float = 1.0,
@@ -128,8 +135,8 @@ class Federation:
 
         Args:
             test: held-out samples, with the same columns.
-            silos: how many, or the column names of each: ``{"bank": ["income"], "clinic": ["age", "bmi"]}``.
-            clients: how many a silo, or one number for each.
+            silos: how many, or their names, or the column names of each: ``{"bank": ["income"], "clinic": ["age"]}``.
+            clients: how many a silo, or for each silo a number or the clients' names.
             rows: ``"contiguous"``, ``"shuffled"``, or ``"dirichlet"`` for label skew with ``alpha``.
             sizes: relative shard sizes, one a client (the same for all silos), or one such list a silo.
             aligned: every silo splits the rows alike; otherwise each in its own way.
@@ -145,7 +152,9 @@ class Federation:
             raise ValueError(f"rows must be one of {', '.join(get_args(RowRule))}, not '{rows}'")
         if sizes is not None and (not sizes or (isinstance(sizes[0], Sequence) and len(sizes) != len(names))):
             raise ValueError(f"sizes has {len(sizes)} entries: give one a client, or one list a silo ({len(names)})")
-        counts = [clients] * len(names) if isinstance(clients, int) else list(clients)
+        members_of: list[int | Sequence[str]]
+        members_of = [clients] * len(names) if isinstance(clients, int) else list(clients)
+        counts = [given if isinstance(given, int) else len(given) for given in members_of]
         if len(counts) != len(names):
             raise ValueError(f"there are {len(names)} silos, but client counts for {len(counts)}: {counts}")
         if aligned and len(set(counts)) > 1:
@@ -159,8 +168,16 @@ class Federation:
                 raise ValueError(f"silo '{name}': {error}") from None
             with_bias = bias and index == 0
             held_out = None if test is None else _take(test, part, with_bias)
+            given = members_of[index]
             members.append(
-                Silo(name, _take(table, part, with_bias), split, columns[index] + ("bias",) * with_bias, held_out)
+                Silo(
+                    name,
+                    _take(table, part, with_bias),
+                    split,
+                    columns[index] + ("bias",) * with_bias,
+                    held_out,
+                    () if isinstance(given, int) else tuple(given),
+                )
             )
         return cls(
             tuple(members),
@@ -183,16 +200,16 @@ class Federation:
 
 
 def _column_groups(
-    table: Table, silos: int | Mapping[str, Sequence[str]], strips: bool | None
+    table: Table, silos: int | Sequence[str] | Mapping[str, Sequence[str]], strips: bool | None
 ) -> tuple[list[str], list[Any], list[tuple[str, ...]]]:
     """The silos' names, what to take of the table's columns, and the columns' names."""
-    if not isinstance(silos, int):
+    if isinstance(silos, Mapping):
         parts = named_columns(table.columns, silos)
         return list(silos), list(parts), [tuple(names) for names in silos.values()]
-    names = [f"silo{index + 1}" for index in range(silos)]
+    names = [f"silo{index + 1}" for index in range(silos)] if isinstance(silos, int) else list(silos)
     if table.is_images and strips is not False:
-        return names, list(image_strips(table.features.shape[2], silos)), [()] * silos
-    parts = contiguous_columns(int(np.prod(table.features.shape[1:])), silos)
+        return names, list(image_strips(table.features.shape[2], len(names))), [()] * len(names)
+    parts = contiguous_columns(int(np.prod(table.features.shape[1:])), len(names))
     labels = [tuple(table.columns[index] for index in part) if table.columns else () for part in parts]
     return names, list(parts), labels
 

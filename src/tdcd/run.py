@@ -57,8 +57,7 @@ def plan(config: Config, table: Table | None = None) -> Plan:
     if data.standardize:
         train_rows, test_rows = standardize(train_rows, test_rows)
     chosen = config.federation
-    num_silos = chosen.silos if isinstance(chosen.silos, int) else len(chosen.silos)
-    names = [config.model.block] * num_silos if isinstance(config.model.block, str) else config.model.block
+    names = [config.model.block] * config.num_silos if isinstance(config.model.block, str) else config.model.block
     bias = names[0] == "linear" if chosen.bias is None else chosen.bias
     strips = table.is_images if chosen.strips is None else chosen.strips
     loss = config.model.loss or _FITTING[table.task][0]
@@ -66,8 +65,8 @@ def plan(config: Config, table: Table | None = None) -> Plan:
         federation = Federation.cut(
             train_rows,
             test_rows,
-            silos=chosen.silos if isinstance(chosen.silos, int) else {s.name: s.columns for s in chosen.silos},
-            clients=chosen.clients,
+            silos=_columns(config),
+            clients=[silo.client_names for silo in config.silos] or [*config.client_counts],
             rows=chosen.rows,
             sizes=chosen.sizes,
             alpha=chosen.alpha,
@@ -163,6 +162,12 @@ def _holds(existing: RunFolder, config: Config) -> bool:
         return check_config(existing.config()) == config
     except ConfigError:
         return False
+
+
+def _columns(config: Config) -> int | list[str] | dict[str, list[str]]:
+    """The silos: how many, by name, or with the columns that each holds."""
+    named = {silo.name: silo.features for silo in config.silos if silo.features is not None}
+    return named or [silo.name for silo in config.silos] or config.num_silos
 
 
 def _block(name: str, model: ModelSection) -> Block:

@@ -221,7 +221,8 @@ def toml_text(config: Mapping[str, Any]) -> str:
 
 def _toml_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml_value(item)}" for key, item in value.items()) + " }"
+        entries = (f"{json.dumps(key)} = {_toml_value(item)}" for key, item in value.items() if item is not None)
+        return "{ " + ", ".join(entries) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     # JSON and TOML agree on these but for characters past the basic plane and the delete character.

@@ -1,0 +1,122 @@
+"""From a TOML file to a checked configuration."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tdcd.config.errors import ConfigError, problems_in
+from tdcd.config.schema import Config
+from tdcd.data import SOURCES
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The keys of a TOML file, not yet checked."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError([f"there is no such file: {path}"]) from None
+    except OSError as error:
+        raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"not valid TOML: {error}"], str(path)) from None
+
+
+def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> Config:
+    """The configuration that ``keys`` describe, or all that is wrong with them at once.
+
+    >>> check_config({"train": {"rouns": 5, "step_size": -1.0}})
+    Traceback (most recent call last):
+    tdcd.config.errors.ConfigError: the configuration has 2 problems:
+      train.step_size = -1.0: must be greater than 0
+      train.rouns: there is no such key; did you mean 'rounds'?
+    """
+    problems: list[str] = []
+    config = Config()
+    try:
+        config = Config.model_validate(dict(keys))
+    except ValidationError as error:
+        problems += problems_in(error, keys, Config)
+    source = keys.get("data", {}).get("source") if isinstance(keys.get("data"), Mapping) else None
+    if isinstance(source, str) and source not in SOURCES:
+        problems.append(f"data.source = {source!r}: must be one of {', '.join(map(repr, SOURCES))}")
+    problems += _cross_checks(config)
+    if problems:
+        raise ConfigError(problems, where)
+    return config
+
+
+def override(keys: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """``keys`` with ``section.key=value`` assignments on top; a value that is not TOML is taken as a string.
+
+    >>> override({}, ["train.rounds=5", "data.source=digits"])
+    {'train': {'rounds': 5}, 'data': {'source': 'digits'}}
+    """
+    merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in keys.items()}
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        *sections, key = path.strip().split(".")
+        if not equals or not key or len(sections) > 1:
+            raise ConfigError([f"--set {assignment}: write section.key=value, for example train.rounds=50"])
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        target = merged
+        for section in sections:
+            if not isinstance(merged.setdefault(section, {}), dict):
+                raise ConfigError([f"--set {assignment}: '{section}' is not a section"])
+            target = merged[section]
+        target[key] = value
+    return merged
+
+
+def _cross_checks(config: Config) -> list[str]:
+    """What is wrong between keys that are right by themselves."""
+    federation, problems = config.federation, []
+    for key, value in (("federation.clients", federation.clients), ("model.block", config.model.block)):
+        if isinstance(value, list) and len(value) != config.num_silos:
+            problems.append(f"{key} = {value}: has {len(value)} entries, but there are {config.num_silos} silos")
+    problems += _silo_checks(config)
+    blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
+    if "torch" in blocks and config.model.module is None:
+        problems.append("model.module: is missing; a torch block needs 'package.module:function'")
+    if federation.aligned and len(set(config.client_counts)) > 1:
+        problems.append(
+            f"federation.aligned = true: silos that split the rows alike have as many clients, not {config.client_counts}"
+        )
+    if federation.sizes is not None and federation.rows == "dirichlet":
+        problems.append("federation.sizes: rows = 'dirichlet' draws the shard sizes itself; leave sizes out")
+    if (config.train.algorithm == "local-sgd") != (config.train.silo is not None):
+        problems.append("train.silo: give it with algorithm = 'local-sgd', which trains that silo alone, and only then")
+    return problems
+
+
+def _silo_checks(config: Config) -> list[str]:
+    """What is wrong with ``[[silos]]``."""
+    if not config.silos:
+        return []
+    problems = [
+        f"federation.{key} = {value}: leave it out, since [[silos]] says who there is"
+        for key, value in (("silos", config.federation.silos), ("clients", config.federation.clients))
+        if value is not None
+    ]
+    problems += [f"silos: two silos are called '{name}'" for name in _repeated([silo.name for silo in config.silos])]
+    named = [silo.features is not None for silo in config.silos]
+    if any(named) and not all(named) and config.data.source != "files":
+        problems.append("silos: name the features of every silo, or of none to have the columns dealt out")
+    for silo in config.silos:
+        where = f"silo '{silo.name}'"
+        problems += [f"{where}: two clients are called '{name}'" for name in _repeated(silo.client_names)]
+        if silo.client and silo.clients is not None:
+            problems.append(f"{where}: give clients, or a list of [[silos.client]], not both")
+        if config.data.source != "files" and (silo.table or silo.client):
+            problems.append(f"{where}: tables go with data.source = 'files', not {config.data.source!r}")
+    return problems
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})

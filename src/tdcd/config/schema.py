@@ -1,0 +1,198 @@
+"""The schema of the TOML configuration."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tdcd.algorithm import Gradient
+from tdcd.baselines import Algorithm
+from tdcd.network import Preset
+from tdcd.objective import Loss
+from tdcd.partition import RowRule
+from tdcd.schedule import Minibatches
+from tdcd.settings import Dtype
+
+Positive = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=24)]
+"""Of a silo or a client; short enough that a certificate can carry both."""
+Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")]
+BlockName = Literal["linear", "mlp", "cnn", "torch"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class DataSection(_Section):
+    """Which samples to train on."""
+
+    source: str = "digits"
+    """One of the names in ``tdcd.data.SOURCES``."""
+    standardize: bool = True
+    """Features, and the labels of a regression, to mean 0 and variance 1."""
+    rows: Positive | None = None
+    """How many samples to draw; all by default."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Of the samples drawn and held out, so that runs with different seeds can share them."""
+    folder: str | None = None
+    """Where downloaded data is kept; by default the environment variable TDCD_DATA, or a cache in the home."""
+
+
+class ClientSection(_Section):
+    """One client of a silo, with a table of its own."""
+
+    name: Name
+    table: str
+
+
+class SiloSection(_Section):
+    """A silo by name: who it is, and what it holds."""
+
+    name: Name
+    hub: Address | None = None
+    """Where its hub listens, ``host:port``; only the real federation needs it."""
+    clients: Positive | Annotated[list[Name], Field(min_length=1)] | None = None
+    """How many, or their names; by default one, or those of ``client``."""
+    features: Annotated[list[str], Field(min_length=1)] | None = None
+    """Its columns by name; by default all that nobody names, or its share of a source's columns."""
+    table: str | None = None
+    """With ``source = "files"``: one CSV or Parquet file, which a simulation splits over the clients."""
+    client: list[ClientSection] = []
+    """With ``source = "files"``: every client's own table instead."""
+    id: str = "id"
+    """The column that tells which sample a row is about."""
+    label: str | None = None
+    """The column to predict, in at least one silo."""
+    categorical: list[str] = []
+    """Columns whose values are names rather than amounts."""
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The clients' names: c1, c2, ... where only their number is given."""
+        if self.client:
+            return tuple(client.name for client in self.client)
+        if isinstance(self.clients, list):
+            return tuple(self.clients)
+        return tuple(f"c{index + 1}" for index in range(self.clients or 1))
+
+
+class FederationSection(_Section):
+    """Who holds which columns and rows."""
+
+    silos: Positive | None = None
+    """How many, without ``[[silos]]``; 2 by default."""
+    clients: Positive | Annotated[list[Positive], Field(min_length=1)] | None = None
+    """How many a silo, or one number for each, without ``[[silos]]``; 5 by default."""
+    rows: RowRule = "shuffled"
+    sizes: list[PositiveFloat] | list[list[PositiveFloat]] | None = None
+    """Relative shard sizes, one a client, or one such list a silo."""
+    alpha: PositiveFloat = 1.0
+    """Concentration of a Dirichlet split: the smaller, the more the clients' labels differ."""
+    aligned: bool = False
+    strips: bool | None = None
+    """Cut images into upright strips (the default for images) rather than into runs of pixels."""
+    bias: bool | None = None
+    """Give the first silo a column of ones; by default for linear blocks."""
+    share_model: bool = False
+    """In the real federation, give every hub all silos' blocks at the end. All agree to it by sharing this file."""
+
+
+class ModelSection(_Section):
+    """What each silo trains."""
+
+    block: BlockName | Annotated[list[BlockName], Field(min_length=1)] = "mlp"
+    """One for all silos, or one each."""
+    hidden: list[Positive] = [32]
+    """Widths of an mlp's hidden layers."""
+    channels: Annotated[list[Positive], Field(min_length=1)] = [64, 64]
+    """Of a cnn's convolutions."""
+    kernel: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [5, 3]
+    """Height and width of a cnn's convolutions."""
+    embedding: Positive = 256
+    """Width of a cnn's last hidden layer."""
+    module: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    """For torch blocks, ``package.module:function``: called without arguments, it returns the nn.Module."""
+    loss: Loss | None = None
+    """By default the one that fits the labels."""
+    l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class TrainSection(_Section):
+    """Algorithm 1."""
+
+    algorithm: Algorithm = "tdcd"
+    """TDCD, or a baseline that takes as many local steps."""
+    silo: str | None = None
+    """The silo that trains alone, for ``local-sgd``."""
+    rounds: Annotated[int, Field(ge=0)] = 200
+    local_steps: Positive = 10
+    batch_size: Positive = 128
+    step_size: PositiveFloat = 0.05
+    minibatches: Minibatches = "fresh"
+    gradient: Gradient = "unbiased"
+
+
+class EvaluateSection(_Section):
+    """When and on what the global model is measured."""
+
+    every: Positive = 5
+    holdout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """The fraction of samples that nobody trains on."""
+
+
+class LinkSection(_Section):
+    """One kind of link."""
+
+    latency_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    mbit_s: PositiveFloat
+
+
+class NetworkSection(_Section):
+    """The links that ``tdcd plan`` and ``tdcd compare`` predict times for; no run depends on them."""
+
+    preset: Preset = "wan"
+    client_hub: LinkSection | None = None
+    """In place of the preset's link between a client and its hub."""
+    hub_hub: LinkSection | None = None
+    """In place of the preset's link between two hubs."""
+    step_ms: PositiveFloat | None = None
+    """What a client takes for one local step; by default measured on this machine."""
+
+
+class RuntimeSection(_Section):
+    """The real federation; no simulation depends on it."""
+
+    max_message_mb: PositiveFloat = 256.0
+    """What a party refuses to receive, before it takes memory for it."""
+    resend_s: PositiveFloat = 2.0
+    """How long an answer may take before it is asked for again, at first; the wait doubles each time."""
+
+
+class Config(_Section):
+    """A whole configuration. Every key has a default; the defaults are the demo."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    dtype: Dtype = "float32"
+    data: DataSection = DataSection()
+    federation: FederationSection = FederationSection()
+    model: ModelSection = ModelSection()
+    train: TrainSection = TrainSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    network: NetworkSection = NetworkSection()
+    runtime: RuntimeSection = RuntimeSection()
+    silos: list[SiloSection] = []
+    """Silos by name, in place of ``federation.silos`` and ``federation.clients``."""
+
+    @property
+    def num_silos(self) -> int:
+        """N."""
+        return len(self.silos) or self.federation.silos or 2
+
+    @property
+    def client_counts(self) -> list[int]:
+        """K of each silo."""
+        if self.silos:
+            return [len(silo.client_names) for silo in self.silos]
+        clients = self.federation.clients or 5
+        return [clients] * self.num_silos if isinstance(clients, int) else clients
