@@ -126,7 +126,7 @@ def test_prefixes_are_what_the_fullest_of_some_clients_often_needs():
     ids = batch_ids(3, range(200), num_samples=num_samples, batch_size=batch_size, local_steps=1)
     counts = placer.count(ids)[:, :, 0]
     for together in (1, num_clients):
-        prefixes = placer.prefixes(together)
+        prefixes = placer.padding.prefixes(together)
         assert list(prefixes) == sorted(set(prefixes))
         assert prefixes[-1] < placer.usual
         fullest = counts[:, :together].max(axis=1)

@@ -11,13 +11,13 @@ The paper: Das and Patterson, "Multi-tier federated learning for vertically part
 7. :func:`local_steps`   every client takes Q gradient steps on its block, the others frozen.           line 19
 
 The simulation maps the client functions over all clients of a silo at once; the real federation calls the same
-functions in each process. Shapes: E minibatches of B samples are exchanged a round (E = Q, or 1 when one minibatch
+functions in each process, the hub's with NumPy arrays. Shapes: E minibatches of B samples are exchanged a round (E = Q, or 1 when one minibatch
 serves all local steps); a client holds at most P of a minibatch's samples; phi has C outputs.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,11 @@ Apply = Callable[[Tree, Array], Array]
 """A block's phi: (block, features ``[rows, ...]``) to ``[rows, C]``."""
 
 
+def _of(array: Array) -> Any:
+    """The library that an array belongs to: JAX in a client and in the simulation, NumPy in a hub."""
+    return array.__array_namespace__()
+
+
 def average(client_blocks: Tree, shares: Array) -> Tree:
     r"""The hub's block: the mean of its clients' blocks, weighted by the rows they hold.
 
@@ -39,7 +44,7 @@ def average(client_blocks: Tree, shares: Array) -> Tree:
         client_blocks: tree of ``[K, ...]``, the clients' blocks on the first axis.
         shares: ``[K]``, n_k / M; with equal shards this is the paper's 1 / K.
     """
-    return jax.tree.map(lambda leaf: jnp.tensordot(shares.astype(leaf.dtype), leaf, axes=1), client_blocks)
+    return jax.tree.map(lambda leaf: _of(leaf).tensordot(shares.astype(leaf.dtype), leaf, axes=1), client_blocks)
 
 
 def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
@@ -82,7 +87,8 @@ def stack(client_phi: Array, slots: Array) -> Array:
     Returns:
         :math:`\Phi_j`, ``[E, B, C]``.
     """
-    return jnp.take_along_axis(client_phi, slots[..., None], axis=1)
+    phi: Array = _of(client_phi).take_along_axis(client_phi, slots[..., None], axis=1)
+    return phi
 
 
 def sum_others(phis: Sequence[Array], silo: int) -> Array:
@@ -94,7 +100,8 @@ def sum_others(phis: Sequence[Array], silo: int) -> Array:
         phis: one ``[E, B, C]`` a silo.
     """
     others = [sent for index, sent in enumerate(phis) if index != silo]
-    return sum(others[1:], start=others[0]) if others else jnp.zeros_like(phis[silo])
+    none: Array = _of(phis[silo]).zeros_like(phis[silo])
+    return sum(others[1:], start=others[0]) if others else none
 
 
 def project(phi_others: Array, positions: Array) -> Array:
@@ -107,7 +114,8 @@ def project(phi_others: Array, positions: Array) -> Array:
     Returns:
         ``[E, P, C]``.
     """
-    return jnp.take_along_axis(phi_others, positions[..., None], axis=1)
+    rows: Array = _of(phi_others).take_along_axis(phi_others, positions[..., None], axis=1)
+    return rows
 
 
 def row_weights(

@@ -61,21 +61,17 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
     )
 
 
-class Placer:
-    """Lays minibatches out over one silo's clients, with paddings that rarely change.
+class Padding:
+    """How many rows to reserve in a minibatch for a client, so that the number rarely changes.
 
     The rows that a client has in a minibatch are hypergeometric. The usual padding is 4.5 standard deviations above
-    the mean of the largest client (with the Cornish-Fisher term for the skew), so that one compiled program serves
-    nearly every round.
+    the mean (with the Cornish-Fisher term for the skew), so that one compiled program serves nearly every round.
     """
 
-    def __init__(self, owner: NDArray[np.int32], batch_size: int) -> None:
-        """Take ``[M]`` ``owner``, which client holds each sample, and B."""
-        self.owner = owner
-        held = np.bincount(owner)
-        self.num_clients, most = len(held), int(held.max())
-        share, left = most / len(owner), (len(owner) - batch_size) / max(len(owner) - 1, 1)
-        self._limit = min(most, batch_size)
+    def __init__(self, held: int, num_samples: int, batch_size: int) -> None:
+        """Take n_k, the rows that the (largest) client holds, M and B."""
+        share, left = held / num_samples, (num_samples - batch_size) / max(num_samples - 1, 1)
+        self._limit = min(held, batch_size)
         self._mean = batch_size * share
         self._deviation = math.sqrt(batch_size * share * (1 - share) * left)
         self.usual = self._rounded(4.5 * self._deviation + 3.2 * (self._deviation > 0))
@@ -90,16 +86,35 @@ class Placer:
         sizes = {self._rounded((expected + more) * self._deviation) for more in (0.0, 0.7, 1.4)}
         return tuple(sorted(size for size in sizes if size < self.usual))
 
+    def widths(self, most: NDArray[Any]) -> NDArray[np.int64]:
+        """The padding of rounds in which a client has at most ``most`` rows of a minibatch."""
+        step = max(4, self.usual // 4)
+        excess = -(-np.maximum(most - self.usual, 0) // step)
+        return np.asarray(np.minimum(self.usual + step * excess, self._limit))
+
+
+class Placer:
+    """Lays minibatches out over one silo's clients, padded for the largest of them."""
+
+    def __init__(self, owner: NDArray[np.int32], batch_size: int) -> None:
+        """Take ``[M]`` ``owner``, which client holds each sample, and B."""
+        self.owner = owner
+        held = np.bincount(owner)
+        self.num_clients = len(held)
+        self.padding = Padding(int(held.max()), len(owner), batch_size)
+
+    @property
+    def usual(self) -> int:
+        """The padding of nearly every round."""
+        return self.padding.usual
+
     def count(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """:func:`holders` of these minibatches."""
         return holders(ids, self.owner, self.num_clients)
 
     def widths(self, counts: NDArray[np.int32]) -> NDArray[np.int64]:
         """``[R]``: the padding of each round, which depends on that round's minibatches alone."""
-        most = counts.max(axis=(1, 2))
-        step = max(4, self.usual // 4)
-        excess = -(-np.maximum(most - self.usual, 0) // step)
-        return np.asarray(np.minimum(self.usual + step * excess, self._limit))
+        return self.padding.widths(counts.max(axis=(1, 2)))
 
     def place(self, ids: NDArray[np.int32], counts: NDArray[np.int32], width: int) -> Placement:
         """:func:`place` these minibatches."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tdcd import program
 from tdcd.blocks.base import Block
+from tdcd.blocks.start import start_block
 from tdcd.federation import Federation
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Placement, Placer
@@ -85,7 +86,7 @@ class Simulation:
             objective=self.objective,
             gradient=self.settings.gradient,
             steps=self.settings.local_steps,
-            prefixes=tuple(p.prefixes(1 if in_turn else p.num_clients) if heavy else () for p in self._placers),
+            prefixes=tuple(p.padding.prefixes(1 if in_turn else p.num_clients) if heavy else () for p in self._placers),
             in_turn=in_turn,
             unroll=min(5, self.settings.local_steps) if numbers < TINY else 1,
         )
@@ -95,17 +96,10 @@ class Simulation:
 
     def init(self) -> list[Tree]:
         """The hub blocks before round 0, a function of the seed and the silo's index."""
-        # Drawn in single precision, so that both precisions start alike.
-        with jax.enable_x64(False):
-            high, low = divmod(self.settings.seed, 2**32)
-            root = jax.random.fold_in(jax.random.key(low), high)
-            keys = [jax.random.fold_in(root, index) for index in range(len(self.blocks))]
-            drawn = [
-                block.init(key, shape, self.num_outputs)
-                for block, key, shape in zip(self.blocks, keys, self._shapes, strict=True)
-            ]
-        with self._precision():
-            return [jax.tree.map(lambda leaf: jnp.asarray(leaf, self.settings.dtype), block) for block in drawn]
+        return [
+            start_block(block, self.settings, index, shape, self.num_outputs)
+            for index, (block, shape) in enumerate(zip(self.blocks, self._shapes, strict=True))
+        ]
 
     def advance(self, hub_blocks: list[Tree], first_round: int, num_rounds: int) -> list[Tree]:
         """The hub blocks ``num_rounds`` rounds later. Returns before the device has finished."""

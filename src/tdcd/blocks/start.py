@@ -1,0 +1,19 @@
+"""How blocks start."""
+
+import jax
+import jax.numpy as jnp
+
+from tdcd.blocks.base import Block
+from tdcd.objective import Tree
+from tdcd.settings import Settings
+
+
+def start_block(block: Block, settings: Settings, silo: int, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
+    """A silo's block before round 0: a function of the seed and the silo's index."""
+    # Drawn in single precision, so that both precisions start alike.
+    with jax.enable_x64(False):
+        high, low = divmod(settings.seed, 2**32)
+        root = jax.random.fold_in(jax.random.key(low), high)
+        drawn = block.init(jax.random.fold_in(root, silo), feature_shape, num_outputs)
+    with jax.enable_x64(settings.dtype == "float64"):
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, settings.dtype), drawn)
