@@ -10,15 +10,18 @@ from tdcd.baselines import rewrite
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection, check_config, override
 from tdcd.data import Table, load, standardize
+from tdcd.data.table import Task
 from tdcd.federation import Federation
 from tdcd.history import Record
 from tdcd.ledger import Apart
 from tdcd.objective import Loss, Objective
 from tdcd.runfolder import RunFolder
 from tdcd.settings import Settings
+from tdcd.tables.assemble import Assembled, assemble
+from tdcd.tables.saving import save_preparations
 from tdcd.train import Result, train
 
-_FITTING: Mapping[str, tuple[Loss, ...]] = {
+FITTING: Mapping[str, tuple[Loss, ...]] = {
     "regression": ("squared",),
     "binary": ("logistic", "softmax"),
     "multiclass": ("softmax",),
@@ -37,6 +40,8 @@ class Plan(NamedTuple):
     settings: Settings
     apart: Apart = "clients"
     """Who is on a machine of its own."""
+    assembled: Assembled | None = None
+    """How a federation from files was made."""
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -49,6 +54,35 @@ def plan(config: Config, table: Table | None = None) -> Plan:
     Args:
         table: the data, if it is at hand already.
     """
+    if table is None and config.data.source == "files":
+        assembled = assemble(config, bias=has_bias(config))
+        federation, task, strips = assembled.federation, assembled.meaning.task, False
+    else:
+        assembled = None
+        federation, task, strips = _cut(config, table)
+    loss = config.model.loss or FITTING[task][0]
+    resolved = config.model_copy(
+        update={
+            "federation": config.federation.model_copy(update={"bias": has_bias(config), "strips": strips}),
+            "model": config.model.model_copy(update={"loss": loss}),
+        }
+    )
+    planned = Plan(
+        resolved,
+        federation,
+        blocks_of(config),
+        Objective(loss, config.model.l2),
+        settings_of(config),
+        assembled=assembled,
+    )
+    try:
+        return rewrite(planned, config.train.algorithm, config.train.silo)
+    except ValueError as error:
+        raise ConfigError([f"train.silo = {config.train.silo!r}: {error}"]) from None
+
+
+def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
+    """One table, cut into a federation; its task, and whether its silos are strips of images."""
     data = config.data
     if table is None:
         table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
@@ -57,10 +91,7 @@ def plan(config: Config, table: Table | None = None) -> Plan:
     if data.standardize:
         train_rows, test_rows = standardize(train_rows, test_rows)
     chosen = config.federation
-    names = [config.model.block] * config.num_silos if isinstance(config.model.block, str) else config.model.block
-    bias = names[0] == "linear" if chosen.bias is None else chosen.bias
     strips = table.is_images if chosen.strips is None else chosen.strips
-    loss = config.model.loss or _FITTING[table.task][0]
     try:
         federation = Federation.cut(
             train_rows,
@@ -72,31 +103,31 @@ def plan(config: Config, table: Table | None = None) -> Plan:
             alpha=chosen.alpha,
             aligned=chosen.aligned,
             strips=strips,
-            bias=bias,
+            bias=has_bias(config),
             seed=config.seed,
         )
     except ValueError as error:
         raise ConfigError([f"federation: {error}", *problems]) from None
     if problems:
         raise ConfigError(problems)
-    resolved = config.model_copy(
-        update={
-            "federation": chosen.model_copy(update={"bias": bias, "strips": strips}),
-            "model": config.model.model_copy(update={"loss": loss}),
-        }
-    )
+    return federation, table.task, strips
+
+
+def settings_of(config: Config) -> Settings:
+    """The numbers of Algorithm 1 in a configuration."""
     keys = config.train.model_dump(exclude={"rounds", "algorithm", "silo"})
-    planned = Plan(
-        resolved,
-        federation,
-        tuple(_block(name, config.model) for name in names),
-        Objective(loss, config.model.l2),
-        Settings(seed=config.seed, dtype=config.dtype, **keys),
-    )
-    try:
-        return rewrite(planned, config.train.algorithm, config.train.silo)
-    except ValueError as error:
-        raise ConfigError([f"train.silo = {config.train.silo!r}: {error}"]) from None
+    return Settings(seed=config.seed, dtype=config.dtype, **keys)
+
+
+def blocks_of(config: Config) -> tuple[Block, ...]:
+    """One block a silo."""
+    return tuple(_block(name, config.model) for name in _block_names(config))
+
+
+def has_bias(config: Config) -> bool:
+    """Whether the first silo carries a column of ones."""
+    chosen = config.federation.bias
+    return _block_names(config)[0] == "linear" if chosen is None else chosen
 
 
 def run(config: Config, out: Path, **watch: Any) -> Result:
@@ -122,7 +153,7 @@ def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
 def execute(planned: Plan, out: Path, **options: Any) -> Result:
     """Train what was planned; ``options`` are passed on to :func:`tdcd.train`."""
     config = planned.config
-    return train(
+    result = train(
         planned.federation,
         planned.blocks,
         planned.objective,
@@ -134,6 +165,9 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         config=config.model_dump(),
         **options,
     )
+    if planned.assembled is not None:
+        save_preparations(out, planned.assembled.preparations, planned.assembled.meaning)
+    return result
 
 
 def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
@@ -164,6 +198,11 @@ def _holds(existing: RunFolder, config: Config) -> bool:
         return False
 
 
+def _block_names(config: Config) -> list[str]:
+    block = config.model.block
+    return [block] * config.num_silos if isinstance(block, str) else [*block]
+
+
 def _columns(config: Config) -> int | list[str] | dict[str, list[str]]:
     """The silos: how many, by name, or with the columns that each holds."""
     named = {silo.name: silo.features for silo in config.silos if silo.features is not None}
@@ -189,7 +228,7 @@ def _block(name: str, model: ModelSection) -> Block:
 
 def _misfits(config: Config, table: Table, num_train: int) -> list[str]:
     problems = []
-    fitting, loss = _FITTING[table.task], config.model.loss
+    fitting, loss = FITTING[table.task], config.model.loss
     if loss is not None and loss not in fitting:
         labels = {"regression": "real-valued labels", "binary": "two classes"}.get(
             table.task, f"{table.num_classes} classes"

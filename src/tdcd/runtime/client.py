@@ -1,0 +1,173 @@
+"""The client: it answers its hub. Messages in, messages out; nothing here does I/O or looks at a clock.
+
+It keeps no state that its data and its hub cannot give it again: whenever it is asked for something that it lacks the
+means for, it introduces itself anew, and the hub sends what is missing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.blocks.start import start_block
+from tdcd.objective import Objective, Tree
+from tdcd.runfolder import named_leaves
+from tdcd.runtime.client_data import ClientData
+from tdcd.runtime.compute import ClientCompute, Share
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages import PROTOCOL, Message, Refused, array, pack, unpack
+from tdcd.tables.preparation import Preparation
+
+
+class Client:
+    """One client of a silo, as a state machine."""
+
+    def __init__(self, job: Job, silo: int, name: str, data: ClientData) -> None:
+        """Take the party's full ``name``, as on its certificate, and its rows."""
+        self.job, self.silo, self.name, self.data = job, silo, name, data
+        self.hub = job.hubs[silo]
+        self.round = -1
+        """The round that it works on; -1 before the first."""
+        self.ending: dict[str, Any] | None = None
+        """What the hub said when it ended the run: ``status`` and ``reason``."""
+        self._run = ""
+        self._welcome: Message | None = None
+        self._compute: ClientCompute | None = None
+        self._template: Tree = None
+        self._test: NDArray[Any] | None = None
+        self._block: Tree = None
+        self._share: Share | None = None
+        self._answers: dict[str, Message] = {}
+        self._handlers: dict[str, Callable[[Message], list[Message]]] = {
+            "who": lambda message: self.introduce(),
+            "welcome": self._on_welcome,
+            "prepare": self._on_prepare,
+            "begin": self._on_begin,
+            "steps": self._on_steps,
+            "evaluate": self._on_evaluate,
+            "stop": self._on_stop,
+        }
+
+    def introduce(self) -> list[Message]:
+        """Who this is and which samples it has: said at the start, and whenever something is missing."""
+        self._answers.clear()
+        data = self.data
+        arrays = {"config": pack(self.job.shared), "ids": pack(data.ids)}
+        if isinstance(data.labels, list):
+            arrays["label_names"] = pack(data.labels)
+        else:
+            arrays["labels"] = np.asarray(data.labels, np.float64)
+        if data.held_out is not None:
+            arrays["held_out"] = data.held_out.astype(np.uint8)
+        note = {"protocol": PROTOCOL, "target": data.target, "is_table": data.table is not None}
+        return [Message("hello", self.name, self.hub, note=note, arrays=arrays)]
+
+    def receive(self, message: Message) -> list[Message]:
+        """Act on a message of the hub; what to send back."""
+        handler = self._handlers.get(message.kind)
+        if handler is None:
+            raise Refused(f"a client knows no '{message.kind}'")
+        if message.kind not in ("who", "welcome") and message.run != self._run:
+            if not self._run:
+                return self.introduce()
+            raise Refused(f"it belongs to run {message.run!r}, not to {self._run!r}")
+        # A question that is asked again gets the same answer, byte for byte.
+        known = self._answers.get(message.kind)
+        return [known] if known is not None and known.round == message.round else handler(message)
+
+    def _answer(self, question: Message, kind: str, **content: Any) -> list[Message]:
+        answer = Message(kind, self.name, self.hub, question.round, self._run, **content)
+        self._answers[question.kind] = answer
+        return [answer]
+
+    def _on_welcome(self, message: Message) -> list[Message]:
+        """The hub says which samples the rows are, and what the labels mean."""
+        self._answers.clear()
+        self._compute, self._run, self._welcome = None, message.run, message
+        if self.data.table is None:
+            return self._ready(message, self.data.features)
+        train, _ = self._places(message)
+        return self._answer(message, "summary", arrays={"summary": pack(self.data.summary(train >= 0))})
+
+    def _on_prepare(self, message: Message) -> list[Message]:
+        """The hub sends the silo's means, scales and levels, made of all clients' sums and counts."""
+        if self._welcome is None or self.data.table is None:
+            return self.introduce()
+        preparation = Preparation.from_json(unpack(message, "preparation"))
+        return self._ready(message, self.data.prepared(preparation, bool(message.note.get("bias"))))
+
+    def _places(self, message: Message) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of every row: which training sample it is, and which held-out one; -1 where it is not one."""
+        rows = len(self.data.ids)
+        train, test = array(message, "train", np.int64, [rows]), array(message, "test", np.int64, [rows])
+        if not ((train >= 0) ^ (test >= 0)).all():
+            raise Refused("a row must be a training sample or a held-out one")
+        return train, test
+
+    def _ready(self, message: Message, features: NDArray[Any]) -> list[Message]:
+        welcome = self._welcome
+        assert welcome is not None
+        train, test = self._places(welcome)
+        labels, note = array(welcome, "labels", np.float64, [len(train)]), welcome.note
+        objective = Objective(note["loss"], self.job.config.model.l2)
+        model, settings = self.job.blocks[self.silo], self.job.settings
+        chosen = train >= 0
+        self._compute = ClientCompute(
+            model, objective, settings, features[chosen], labels[chosen], train[chosen], int(note["num_samples"])
+        )
+        self._test = features[test >= 0] if (test >= 0).any() else None
+        shape = features.shape[1:]
+        self._template = start_block(model, settings, self.silo, shape, int(note["num_outputs"]))
+        return self._answer(message, "ready", note={"feature_shape": list(shape)})
+
+    def _read_block(self, message: Message) -> Tree:
+        dtype = self.job.settings.dtype
+        leaves = {name: array(message, name, dtype, leaf.shape) for name, leaf in named_leaves(self._template).items()}
+        return jax.tree.unflatten(jax.tree.structure(self._template), list(leaves.values()))
+
+    def _on_begin(self, message: Message) -> list[Message]:
+        """Line 9: phi of the client's rows of this round's minibatches, with the fresh hub block."""
+        if self._compute is None:
+            return self.introduce()
+        self._block, self.round = self._read_block(message), message.round
+        self._share = self._compute.share(message.round)
+        self._answers.pop("steps", None)
+        if len(self.job.hubs) == 1:
+            return self._step(message, np.zeros((len(self._share.batch), self._num_outputs), self.job.settings.dtype))
+        return self._answer(message, "phi", arrays={"phi": self._compute.phi(self._block, self._share)})
+
+    def _on_steps(self, message: Message) -> list[Message]:
+        """Lines 14 to 19: the others' phi of its rows, then Q local steps."""
+        if self._share is None or self.round != message.round:
+            return self.introduce()
+        shape = (len(self._share.batch), self._num_outputs)
+        return self._step(message, array(message, "phi_others", self.job.settings.dtype, shape))
+
+    def _step(self, message: Message, phi_others: NDArray[Any]) -> list[Message]:
+        assert self._compute is not None
+        assert self._share is not None
+        leaves = named_leaves(self._compute.steps(self._block, self._share, phi_others))
+        if not all(np.isfinite(leaf).all() for leaf in leaves.values()):
+            return self._answer(message, "diverged")
+        return self._answer(message, "block", arrays=leaves)
+
+    def _on_evaluate(self, message: Message) -> list[Message]:
+        """Phi of all rows, for the global model's loss and metrics."""
+        if self._compute is None:
+            return self.introduce()
+        block = self._read_block(message)
+        arrays = {"train": self._compute.scores(block)}
+        if self._test is not None:
+            arrays["test"] = self._compute.scores(block, self._test)
+        return self._answer(message, "scores", arrays=arrays)
+
+    def _on_stop(self, message: Message) -> list[Message]:
+        self.ending = {"status": str(message.note.get("status")), "reason": str(message.note.get("reason", ""))}
+        return [Message("bye", self.name, self.hub, message.round, self._run)]
+
+    @property
+    def _num_outputs(self) -> int:
+        assert self._welcome is not None
+        return int(self._welcome.note["num_outputs"])

@@ -1,0 +1,184 @@
+"""The hub: it leads its clients and works with the other hubs. Events in, instructions out; no I/O, no clock.
+
+First the :class:`~tdcd.runtime.meeting.Meeting`, then the :class:`~tdcd.runtime.rounds.Rounds`, then the good-byes. A
+party may go and come back at any time: it introduces itself again, and is told again what it needs.
+"""
+
+from typing import Any
+
+from tdcd.runtime.job import Job
+from tdcd.runtime.meeting import Meeting
+from tdcd.runtime.messages import Message, Refused
+from tdcd.runtime.roll import Mismatch
+from tdcd.runtime.rounds import Append, End, Instruction, Rounds, State, Status
+
+
+class Hub:
+    """One silo's hub, as a state machine."""
+
+    def __init__(self, job: Job, silo: int, *, secret: bytes, nonce: str, restored: State | None = None) -> None:
+        """Take the silo's index and what was saved of it, if this is not its first start.
+
+        Args:
+            secret: known to all parties of the federation and to nobody else.
+            nonce: drawn once for this run of the silo, and kept.
+        """
+        self.job, self.name = job, job.hubs[silo]
+        self.clients, self.peers = job.clients(silo), job.peers(silo)
+        self.meeting = Meeting(job, silo, secret, nonce)
+        self.rounds: Rounds | None = None
+        self.status: Status | None = None
+        """How the run ended."""
+        self.reason = ""
+        self._in_block = False
+        self._silo, self._restored = silo, restored
+        self._unaware: set[str] = set()
+        """Who has not said good-bye yet."""
+
+    # Facts for those who watch.
+
+    @property
+    def phase(self) -> str:
+        """What the hub is doing."""
+        if self.status is not None:
+            return "ending"
+        return self.rounds.phase if self.rounds is not None and self.rounds.phase else self.meeting.phase
+
+    @property
+    def round(self) -> int:
+        """The round that the hub stands at."""
+        return self.rounds.round if self.rounds is not None else 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended and everybody knows."""
+        return self.status is not None and not self._unaware
+
+    def missing(self) -> list[str]:
+        """The parties that are being waited for."""
+        if self.status is not None:
+            return sorted(self._unaware)
+        away = [client for client in self.clients if client not in self.meeting.ready]
+        if self.rounds is None or not self.rounds.phase:
+            return self.meeting.missing()
+        return list(dict.fromkeys([*away, *self.rounds.missing()]))
+
+    # Events.
+
+    def joined(self, party: str) -> list[Instruction]:
+        """A party can be reached, for the first time or again."""
+        if self.status is not None:
+            return [self._farewell(party)]
+        if party in self.clients:
+            return [Message("who", self.name, party, run=self.meeting.run)]
+        wants = [] if self.rounds is None else self.rounds.wants(party)
+        return [*(message.to(party) for message in self.meeting.published.values()), *wants]
+
+    def remind(self) -> list[Instruction]:
+        """Ask again for everything that is being waited for."""
+        if self.status is not None:
+            return [self._farewell(party) for party in sorted(self._unaware)]
+        if self.rounds is None or not self.rounds.phase:
+            return [*self.meeting.remind()]
+        away = [client for client in self.clients if client not in self.meeting.ready]
+        again = [message for message in self.rounds.remind() if message.receiver not in away]
+        return [*(self.meeting.call(client) for client in away), *again]
+
+    def receive(self, message: Message) -> list[Instruction]:
+        """Act on a message; everything that follows from it, in order."""
+        try:
+            return self._handle(message) + self._advance()
+        except Mismatch as mismatch:
+            return self._end("refused", str(mismatch))
+
+    def _handle(self, message: Message) -> list[Instruction]:
+        from_client = message.sender in self.clients
+        if not from_client and message.sender not in self.peers:
+            raise Refused("its sender has no business here")
+        if message.kind == "bye" and self.status is not None:
+            self._unaware.discard(message.sender)
+            return []
+        if message.kind == "want" and not from_client:
+            return [*self._told_again(message)]
+        if message.kind == "stop" and not from_client:
+            return self._on_stop(message)
+        if self.status is not None:
+            return [self._farewell(message.sender)]
+        if message.kind == "hello":
+            meeting = self.meeting
+            return [*(meeting.client_hello(message) if from_client else meeting.peer_hello(message))]
+        if message.run != self.meeting.run:
+            raise Refused(f"it belongs to run {message.run!r}, not to {self.meeting.run!r}")
+        return [*(self._of_client(message) if from_client else self._of_peer(message))]
+
+    def _of_client(self, message: Message) -> list[Message]:
+        if message.kind == "summary":
+            return self.meeting.client_summary(message)
+        if message.kind == "ready":
+            ready = self.meeting.client_ready(message)
+            return ready + (self.rounds.asked(message.sender) if self.rounds is not None else [])
+        if self.rounds is None:
+            raise Refused(f"nobody asked for '{message.kind}'")
+        self.rounds.client_answer(message)
+        return []
+
+    def _of_peer(self, message: Message) -> list[Message]:
+        if message.kind == "ready":
+            return self.meeting.peer_ready(message)
+        if self.rounds is None:
+            raise Refused(f"nobody can use '{message.kind}' yet")
+        self.rounds.peer_part(message)
+        return []
+
+    def _told_again(self, message: Message) -> list[Message]:
+        """What a peer lacks, if it was to be had already."""
+        kind = str(message.note.get("kind"))
+        known = self.meeting.published.get(kind)
+        if known is None and self.rounds is not None and message.run == self.meeting.run:
+            known = self.rounds.said(kind, message.round)
+        return [] if known is None else [known.to(message.sender)]
+
+    def _advance(self) -> list[Instruction]:
+        if self.status is not None:
+            return []
+        meeting = self.meeting
+        was_done = meeting.phase == "done"
+        out: list[Instruction] = [*meeting.advance()]
+        if self.rounds is None and meeting.compute is not None:
+            restored = self._restored
+            if restored is not None and restored.run != meeting.run:
+                raise Mismatch(f"{self.name} was left in run {restored.run}, but the others are in run {meeting.run}")
+            self.rounds = Rounds(self.job, self._silo, meeting.compute, meeting.run, restored)
+        if self.rounds is None or meeting.phase != "done":
+            return out
+        if not was_done:
+            out += self.rounds.begin([int(meeting.openings[hub]["parameters"]) for hub in self.job.hubs])
+        for instruction in self.rounds.advance():
+            if isinstance(instruction, End):
+                out += self._end(instruction.status, instruction.reason, instruction.in_block)
+            else:
+                out.append(instruction)
+        return out
+
+    # The end.
+
+    def _on_stop(self, message: Message) -> list[Instruction]:
+        """A peer has ended the run. If it finished, or its loss is not finite, we shall find the same by ourselves."""
+        if self.status is not None:
+            self._unaware.discard(message.sender)
+            return [Message("bye", self.name, message.sender, message.round, self.meeting.run)]
+        status, reason = message.note.get("status"), f"{message.sender} stopped: {message.note.get('reason')}"
+        if status == "refused":
+            return self._end("refused", reason)
+        if status == "diverged" and message.note.get("in_block") and self.rounds is not None:
+            return [Append(self.rounds.divergence(message.round)), *self._end("diverged", reason, in_block=True)]
+        return []
+
+    def _end(self, status: Status, reason: str, in_block: bool = False) -> list[Instruction]:
+        self.status, self.reason, self._in_block = status, reason, in_block
+        self._unaware = {*self.clients, *self.peers}
+        return [End(status, reason, in_block), *(self._farewell(party) for party in sorted(self._unaware))]
+
+    def _farewell(self, party: str) -> Message:
+        note: dict[str, Any] = {"status": self.status, "reason": self.reason, "in_block": self._in_block}
+        return Message("stop", self.name, party, self.round, self.meeting.run, note)

@@ -1,0 +1,168 @@
+"""Taking the roll: from what its clients say they have, a hub works out which samples there are and who holds them."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.config import Config
+from tdcd.data.table import Task, holdout_mask
+from tdcd.objective import Loss
+from tdcd.run import FITTING
+from tdcd.runtime.messages import Message, Refused, array, unpack
+from tdcd.tables.labels import encode, standardized
+from tdcd.tables.rows import id_order
+
+
+class Mismatch(Exception):  # noqa: N818
+    """Parties that cannot train together; the text names both and what differs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hello:
+    """What one client says of itself."""
+
+    shared: dict[str, Any]
+    ids: list[str]
+    labels: NDArray[np.float64] | list[str]
+    held_out: NDArray[np.bool_] | None
+    target: dict[str, Any] | None
+    is_table: bool
+
+    @classmethod
+    def read(cls, message: Message) -> "Hello":
+        """Check a ``hello`` and take it apart."""
+        ids, shared = unpack(message, "ids"), unpack(message, "config")
+        if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids) or not isinstance(shared, dict):
+            raise Refused("'ids' must be a list of texts, and 'config' a table")
+        if len(set(ids)) != len(ids):
+            raise Refused("'ids' has an id twice")
+        labels: Any
+        if "label_names" in message.arrays:
+            labels = unpack(message, "label_names")
+            if not isinstance(labels, list) or len(labels) != len(ids) or not all(isinstance(x, str) for x in labels):
+                raise Refused("'label_names' must be one text an id")
+        else:
+            labels = array(message, "labels", np.float64, [len(ids)])
+        held_out = None
+        if "held_out" in message.arrays:
+            held_out = array(message, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
+        target = message.note.get("target")
+        if target is not None and (
+            not isinstance(target, dict)
+            or target.get("task") not in FITTING
+            or not isinstance(target.get("label_scale"), float)
+        ):
+            raise Refused("'target' must say task and label_scale")
+        return cls(shared, ids, labels, held_out, target, bool(message.note.get("is_table")))
+
+
+@dataclass(frozen=True, eq=False)
+class Roll:
+    """The silo's samples in the order that all silos share, and which client holds each."""
+
+    ids: list[str]
+    owner: NDArray[np.int32]
+    """``[total]``: which client."""
+    rows: list[NDArray[np.int64]]
+    """Of each client: which sample each of its rows is."""
+    held_out: NDArray[np.bool_]
+    """``[total]``."""
+    labels: NDArray[np.float64]
+    """``[total]``, as training uses them."""
+    task: Task
+    classes: tuple[str, ...]
+    """The names of the classes, where they have names."""
+    label_mean: float
+    label_scale: float
+
+    @property
+    def num_samples(self) -> int:
+        """M, the training samples."""
+        return int(len(self.ids) - self.held_out.sum())
+
+    @property
+    def train_owner(self) -> NDArray[np.int32]:
+        """``[M]``: which client holds each training sample."""
+        return self.owner[~self.held_out]
+
+    @property
+    def train_labels(self) -> NDArray[np.float64]:
+        """``[M]``."""
+        return self.labels[~self.held_out]
+
+    @property
+    def test_labels(self) -> NDArray[np.float64]:
+        """``[m]``, of the held-out samples."""
+        return self.labels[self.held_out]
+
+    def places(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each of a client's rows: which training sample it is, and which held-out one; -1 where it is not one."""
+        samples, held_out = self.rows[client], self.held_out
+        train, test = np.cumsum(~held_out) - 1, np.cumsum(held_out) - 1
+        chosen = held_out[samples]
+        return np.where(chosen, -1, train[samples]), np.where(chosen, test[samples], -1)
+
+    def digests(self, secret: bytes) -> dict[str, str]:
+        """Keyed digests of the ids and of the labels, which other silos compare with their own."""
+        ids = hmac.new(secret, json.dumps(self.ids).encode(), hashlib.sha256).hexdigest()
+        content = json.dumps([self.task, self.classes]).encode() + self.labels.tobytes() + self.held_out.tobytes()
+        return {"ids": ids, "labels": hmac.new(secret, content, hashlib.sha256).hexdigest()}
+
+    def loss(self, config: Config) -> Loss:
+        """The loss that the file asks for, or the one that fits the labels."""
+        chosen, fitting = config.model.loss, FITTING[self.task]
+        if chosen is not None and chosen not in fitting:
+            raise Mismatch(f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fitting)}")
+        return chosen or fitting[0]
+
+
+def take_roll(hellos: Mapping[str, Hello], config: Config) -> Roll:
+    """Order the samples of a silo's clients, refuse an id that two of them hold, and settle what the labels mean."""
+    names, found = list(hellos), list(hellos.values())
+    for name, hello in hellos.items():
+        if hello.is_table != found[0].is_table or hello.target != found[0].target:
+            raise Mismatch(
+                f"{names[0]} and {name} have different kinds of data: give all clients the same kind of file"
+            )
+    every = [one for hello in found for one in hello.ids]
+    holder = np.repeat(np.arange(len(found), dtype=np.int32), [len(hello.ids) for hello in found])
+    order = np.asarray(id_order(every), np.int64)
+    ids = [every[index] for index in order]
+    for before, after, left, right in zip(ids, ids[1:], order, order[1:], strict=False):
+        if before == after:
+            raise Mismatch(f"id '{before}' is held by {names[holder[left]]} and by {names[holder[right]]}")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    bounds = np.cumsum([len(hello.ids) for hello in found])[:-1]
+    held_out = _held_out(found, order, config)
+    labels, task, classes, mean, scale = _labels(found, order, held_out, config)
+    return Roll(ids, holder[order], np.split(rank, bounds), held_out, labels, task, classes, mean, scale)
+
+
+def _held_out(found: Sequence[Hello], order: NDArray[np.int64], config: Config) -> NDArray[np.bool_]:
+    told = [hello.held_out for hello in found]
+    if all(mask is not None for mask in told):
+        return np.concatenate([mask for mask in told if mask is not None])[order]
+    return holdout_mask(len(order), config.evaluate.holdout, config.data.seed)
+
+
+def _labels(
+    found: Sequence[Hello], order: NDArray[np.int64], held_out: NDArray[np.bool_], config: Config
+) -> tuple[NDArray[np.float64], Task, tuple[str, ...], float, float]:
+    """The labels in sample order, as training uses them, and what they mean."""
+    if any(isinstance(hello.labels, list) for hello in found):
+        values: Any = np.array([str(one) for hello in found for one in hello.labels])[order]
+    else:
+        values = np.concatenate([np.asarray(hello.labels) for hello in found])[order]
+    target = found[0].target
+    if target is not None:
+        return values, target["task"], (), 0.0, target["label_scale"]
+    encoded = encode(values, config.model.loss)
+    numbers, mean, scale = standardized(encoded, ~held_out, config.data.standardize)
+    return numbers, encoded.task, encoded.classes, mean, scale

@@ -1,0 +1,354 @@
+"""A hub's communication rounds, as a state machine: messages in, instructions out.
+
+==========  ==========================================================================================
+evaluating  the scores of all samples are there: a line of the history
+exchanging  phi of this round's minibatches, from the clients and then from the other hubs
+stepping    the clients' blocks after their local steps; their average begins the next round
+sharing     the other silos' blocks, if all agreed to share the model
+==========  ==========================================================================================
+
+A phase ends when everybody's part is there, in whatever order the parts came; sums run in silo and client order. What
+a hub has told its peers it can tell again, byte for byte, for this round and the one before it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.history import Record
+from tdcd.ledger import by_link, round_messages
+from tdcd.metrics import metrics
+from tdcd.objective import Tree
+from tdcd.runfolder import named_leaves
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages import Message, Refused, array
+from tdcd.runtime.silo import HubCompute
+
+Status = Literal["finished", "diverged", "refused"]
+Arrays = Mapping[str, NDArray[Any]]
+_SHARED_IN = {"evaluating": "scores", "exchanging": "phi", "sharing": "model"}
+"""What hubs exchange in each phase."""
+_ANSWER_TO = {"evaluate": "scores", "begin": "phi", "steps": "block"}
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What a hub needs to go on from the start of a round."""
+
+    run: str
+    round: int
+    block: Arrays
+    said: Mapping[str, Arrays]
+    """What it told its peers in the round before, by kind."""
+
+
+@dataclass(frozen=True)
+class Append:
+    """Add this line to the history."""
+
+    record: Record
+
+
+@dataclass(frozen=True)
+class Save:
+    """Make this state durable before anything that follows is sent."""
+
+    state: State
+
+
+@dataclass(frozen=True)
+class End:
+    """The run is over, but for the good-byes."""
+
+    status: Status
+    reason: str = ""
+    in_block: bool = False
+    """Whether a client's block stopped being finite, which the other hubs do not know yet."""
+
+
+Instruction = Message | Append | Save | End
+
+
+class Rounds:
+    """All rounds of one hub."""
+
+    def __init__(self, job: Job, silo: int, compute: HubCompute, run: str, restored: State | None = None) -> None:
+        """Stand at the start of round 0, or of the round that was saved."""
+        self.job, self.silo, self.compute, self.run = job, silo, compute, run
+        self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
+        self.round, self.phase = 0, ""
+        self.block: Tree = compute.start
+        self.parameters: list[int] = []
+        """Of each silo's block; known when the hubs have met."""
+        self._asked: dict[str, Message] = {}
+        self._answers: dict[str, Message] = {}
+        self._said: dict[tuple[str, int], Message] = {}
+        self._heard: dict[tuple[str, int], dict[str, Message]] = {}
+        # A hub that comes back asks at once for what it may have missed.
+        self._behind = -1
+        if restored is not None:
+            self.round, self.block, self._behind = (
+                restored.round,
+                compute.tree(dict(restored.block)),
+                restored.round + 1,
+            )
+            for kind, arrays in restored.said.items():
+                self._remember(kind, arrays, restored.round - 1)
+
+    # Events.
+
+    def begin(self, parameters: list[int]) -> list[Instruction]:
+        """Start the round that the hub stands at; ``parameters`` are those of each silo's block."""
+        self.parameters = parameters
+        return self._enter()
+
+    def client_answer(self, message: Message) -> None:
+        """A client's answer to what it was asked."""
+        asked = self._asked.get(message.sender)
+        expected = "" if asked is None else self._expected(asked)
+        if asked is None or asked.round != message.round or message.kind not in (expected, "diverged"):
+            raise Refused(f"nobody asked for '{message.kind}' of round {message.round}")
+        self._check_answer(message)
+        del self._asked[message.sender]
+        self._answers[message.sender] = message
+
+    def peer_part(self, message: Message) -> None:
+        """A peer's part of this round's exchange, or of the next one's if the peer is ahead."""
+        compute, dtype = self.compute, self.job.settings.dtype
+        if not self.round <= message.round <= self.round + 1:
+            raise Refused(f"it is of round {message.round}, and this is round {self.round}")
+        if message.kind == "phi":
+            array(message, "phi", dtype, [compute.num_exchanged * compute.batch_size, compute.num_outputs])
+        elif message.kind == "scores":
+            array(message, "train", dtype, [compute.roll.num_samples, compute.num_outputs])
+            array(message, "test", dtype, [int(compute.roll.held_out.sum()), compute.num_outputs])
+            array(message, "penalty", np.float64, [1])
+        elif message.kind != "model" or not self.job.config.federation.share_model:
+            raise Refused(f"a hub was not to send '{message.kind}'")
+        else:
+            for name in message.arrays:
+                array(message, name, dtype, message.arrays[name].shape)
+        self._heard.setdefault((message.kind, message.round), {})[message.sender] = message
+
+    def advance(self) -> list[Instruction]:
+        """Everything that follows from what has arrived."""
+        out: list[Instruction] = []
+        while self.phase and not self._asked:
+            diverged = next((m.sender for m in self._answers.values() if m.kind == "diverged"), None)
+            if diverged is not None:
+                return [*out, *self._diverged(diverged)]
+            step = {
+                "evaluating": self._evaluated,
+                "exchanging": self._exchanged,
+                "stepping": self._stepped,
+                "sharing": self._shared,
+            }[self.phase]()
+            if step is None:
+                break
+            out += step
+        return out
+
+    # For those who are late, or back.
+
+    def missing(self) -> list[str]:
+        """The parties that this phase waits for."""
+        return list(self._asked) or self._silent_peers()
+
+    def remind(self) -> list[Message]:
+        """Ask the clients that are ready, and the peers, for what this phase waits for."""
+        return [*self._asked.values(), *(want for peer in self._silent_peers() for want in self.wants(peer))]
+
+    def asked(self, client: str) -> list[Message]:
+        """What a client that was away must be asked again."""
+        message = self._asked.get(client)
+        if message is None:
+            return []
+        # Before its steps it needs the round's block again.
+        return [self._request("begin", client), message] if message.kind == "steps" else [message]
+
+    def wants(self, peer: str) -> list[Message]:
+        """What this phase lacks of a peer."""
+        if self._asked or peer not in self._silent_peers():
+            return []
+        return [Message("want", self.name, peer, self.round, self.run, {"kind": _SHARED_IN[self.phase]})]
+
+    def said(self, kind: str, round_index: int) -> Message | None:
+        """What the peers were told."""
+        return self._said.get((kind, round_index))
+
+    def _silent_peers(self) -> list[str]:
+        if self.phase not in _SHARED_IN:
+            return []
+        heard = self._heard.get((_SHARED_IN[self.phase], self.round), {})
+        return [peer for peer in self.peers if peer not in heard]
+
+    # The phases.
+
+    def _enter(self) -> list[Instruction]:
+        every, rounds = self.job.config.evaluate.every, self.job.config.train.rounds
+        if self.round % every == 0 or self.round == rounds:
+            return self._ask("evaluating", "evaluate")
+        return self._exchange()
+
+    def _exchange(self) -> list[Instruction]:
+        # A silo alone has nothing to exchange: its clients step at once.
+        return self._ask("exchanging" if self.peers else "stepping", "begin")
+
+    def _ask(self, phase: str, kind: str, contents: Sequence[Arrays] | None = None) -> list[Instruction]:
+        """Ask every client, the next phase's first part."""
+        self.phase = phase
+        self._answers.clear()
+        block = named_leaves(self.block)
+        for index, client in enumerate(self.clients):
+            arrays = block if contents is None else contents[index]
+            self._asked[client] = Message(kind, self.name, client, self.round, self.run, arrays=arrays)
+        return [*self._asked.values()]
+
+    def _request(self, kind: str, client: str) -> Message:
+        return Message(kind, self.name, client, self.round, self.run, arrays=named_leaves(self.block))
+
+    def _expected(self, asked: Message) -> str:
+        return "block" if asked.kind == "begin" and not self.peers else _ANSWER_TO[asked.kind]
+
+    def _check_answer(self, message: Message) -> None:
+        compute, index, dtype = self.compute, self.clients.index(message.sender), self.job.settings.dtype
+        if message.kind == "phi":
+            count = len(compute.layout(message.round).places[index])
+            array(message, "phi", dtype, [count, compute.num_outputs])
+        elif message.kind == "block":
+            for name, shape in compute.shapes().items():
+                array(message, name, dtype, shape)
+        elif message.kind == "scores":
+            for name, held_out in (("train", False), ("test", True)):
+                if rows := compute.rows_of(index, held_out):
+                    array(message, name, dtype, [rows, compute.num_outputs])
+
+    def _parts(self, name: str) -> list[NDArray[Any]]:
+        """One array of every client's answer, in client order; clients that have none left out nothing."""
+        empty = np.empty((0, self.compute.num_outputs), self.job.settings.dtype)
+        return [self._answers[client].arrays.get(name, empty) for client in self.clients]
+
+    def _remember(self, kind: str, arrays: Arrays, round_index: int) -> Message:
+        message = Message(kind, self.name, "", round_index, self.run, arrays=arrays)
+        self._said[(kind, round_index)] = message
+        return message
+
+    def _tell(self, kind: str, arrays: Arrays) -> list[Message]:
+        """Tell all peers, once a round; afterwards only those who ask again."""
+        if (kind, self.round) in self._said:
+            return []
+        message = self._remember(kind, arrays, self.round)
+        told = [message.to(peer) for peer in self.peers]
+        return told + [w for peer in self.peers for w in self.wants(peer)] if self.round <= self._behind else told
+
+    def _all_parts(self, kind: str, name: str) -> list[NDArray[Any]] | None:
+        """One array of every hub's part, in silo order; None until all are there."""
+        heard = self._heard.get((kind, self.round), {})
+        if any(peer not in heard for peer in self.peers):
+            return None
+        own = self._said[(kind, self.round)]
+        return [(own if hub == self.name else heard[hub]).arrays[name] for hub in self.job.hubs]
+
+    def _evaluated(self) -> list[Instruction] | None:
+        compute = self.compute
+        train, test = (compute.gather(self._parts(n), held_out=h) for n, h in (("train", False), ("test", True)))
+        penalty = np.array([compute.penalty(self.block)])
+        out: list[Instruction] = [*self._tell("scores", {"train": train, "test": test, "penalty": penalty})]
+        parts = {name: self._all_parts("scores", name) for name in ("train", "test", "penalty")}
+        if parts["train"] is None or parts["test"] is None or parts["penalty"] is None:
+            return out or None
+        total = float(sum(float(p[0]) for p in parts["penalty"]))
+        train_loss, figures = compute.figures(_sum(parts["train"]), False, total)
+        record = self._record(self.round, train_loss, {"train": figures})
+        if compute.roll.held_out.any():
+            test_loss, test_figures = compute.figures(_sum(parts["test"]), True, total)
+            record = self._record(self.round, train_loss, {"train": figures, "test": test_figures}, test_loss)
+        out.append(Append(record))
+        if record.diverged:
+            return [*out, *self._over("diverged", f"the loss stopped being a finite number in round {self.round}")]
+        if self.round < self.job.config.train.rounds:
+            return out + self._exchange()
+        if not self.job.config.federation.share_model:
+            return [*out, *self._over("finished")]
+        self.phase = "sharing"
+        return [*out, *self._tell("model", named_leaves(self.block))]
+
+    def _exchanged(self) -> list[Instruction] | None:
+        out: list[Instruction] = [*self._tell_phi()]
+        phis = self._all_parts("phi", "phi")
+        if phis is None:
+            return out or None
+        contents = [{"phi_others": rows} for rows in self.compute.project(self.round, phis)]
+        return out + self._ask("stepping", "steps", contents)
+
+    def _tell_phi(self) -> list[Message]:
+        if ("phi", self.round) in self._said:
+            return []
+        return self._tell("phi", {"phi": self.compute.stack(self.round, self._parts("phi"))})
+
+    def _stepped(self) -> list[Instruction]:
+        blocks = [self.compute.tree(dict(self._answers[client].arrays)) for client in self.clients]
+        self.block = self.compute.average(blocks)
+        self.round += 1
+        self._said = {key: message for key, message in self._said.items() if key[1] >= self.round - 1}
+        self._heard = {key: parts for key, parts in self._heard.items() if key[1] >= self.round}
+        said = {
+            kind: message.arrays for (kind, round_index), message in self._said.items() if round_index == self.round - 1
+        }
+        return [Save(State(self.run, self.round, named_leaves(self.block), said)), *self._enter()]
+
+    def _shared(self) -> list[Instruction] | None:
+        return None if self._silent_peers() else self._over("finished")
+
+    def models(self) -> dict[str, Arrays]:
+        """Every silo's block by hub: this one's, and the others' if they were shared."""
+        heard = self._heard.get(("model", self.round), {})
+        return {self.name: named_leaves(self.block)} | {peer: message.arrays for peer, message in heard.items()}
+
+    def _diverged(self, client: str) -> list[Instruction]:
+        reason = f"the block of {client} stopped being finite in round {self.round}: the step size is too large"
+        return [Append(self.divergence(self.round)), *self._over("diverged", reason, in_block=True)]
+
+    def _over(self, status: Status, reason: str = "", in_block: bool = False) -> list[Instruction]:
+        self.phase = ""
+        return [End(status, reason, in_block)]
+
+    def divergence(self, round_index: int) -> Record:
+        """The line of the history that says that the run diverged in this round."""
+        names = metrics(self.compute.objective.loss, np.full((1, self.compute.num_outputs), np.nan), np.zeros(1))
+        return self._record(round_index + 1, math.nan, {"train": names})
+
+    def _record(
+        self,
+        round_index: int,
+        train_loss: float,
+        figures: dict[str, dict[str, float | None]],
+        test_loss: float | None = None,
+    ) -> Record:
+        compute, counts = self.compute, [len(self.job.clients(index)) for index in range(len(self.job.hubs))]
+        sent = round_messages(
+            self.parameters,
+            counts,
+            samples=compute.num_exchanged * compute.batch_size,
+            outputs=compute.num_outputs,
+            itemsize=np.dtype(self.job.settings.dtype).itemsize,
+        )
+        return Record(
+            round=round_index,
+            iteration=round_index * self.job.settings.local_steps,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            metrics=figures,
+            bytes=by_link(sent, "bytes") * round_index,
+            messages=by_link(sent, "messages") * round_index,
+            seconds=0.0,
+        )
+
+
+def _sum(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """In silo order, whatever the order of arrival."""
+    return np.asarray(sum(parts[1:], start=parts[0]))
