@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tdcd import Federation, load
 from tdcd.history import Record
 from tdcd.ledger import Traffic
-from tdcd.runfolder import RunFolder, toml_text
+from tdcd.runfolder import RunFolder, describe, toml_text
 
 FEDERATION = Federation.cut(load("breast_cancer"), silos=2, clients=2)
 NAMES = ["silo1", "silo2"]
@@ -24,7 +24,7 @@ def record(index):
 
 @pytest.fixture
 def folder(tmp_path):
-    made = RunFolder.create(tmp_path / "run", {"seed": 1}, FEDERATION, [3, 2])
+    made = RunFolder.create(tmp_path / "run", {"seed": 1}, describe(FEDERATION, [3, 2]))
     for index in (0, 5, 10):
         made.append(record(index))
     return made
@@ -76,10 +76,10 @@ def test_rewinding_drops_later_diverged_and_torn_lines(folder):
 
 def test_refusals_name_the_file_and_the_difference(folder, tmp_path):
     with pytest.raises(FileExistsError, match="already holds a run"):
-        RunFolder.create(folder.path, {}, FEDERATION, [3, 2])
+        RunFolder.create(folder.path, {}, {})
     (tmp_path / "mine.toml").write_text("precious")
     with pytest.raises(FileExistsError, match="is not an empty folder: choose another one"):
-        RunFolder.create(tmp_path, {}, FEDERATION, [3, 2])
+        RunFolder.create(tmp_path, {}, {})
     with pytest.raises(FileNotFoundError, match=r"not a run folder: it has no config\.toml"):
         RunFolder.open(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"silo1\.safetensors is missing"):

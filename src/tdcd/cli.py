@@ -1,16 +1,12 @@
 """The command line: parse, call, print."""
 
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from tdcd.baselines import BASELINES
 from tdcd.compare import compare as compare_plans
@@ -40,6 +36,9 @@ from tdcd.run import Interrupted
 from tdcd.run import plan as plan_config
 from tdcd.run import resume as resume_run
 from tdcd.run import run as run_config
+from tdcd.runtime.commands import client, hub, up
+from tdcd.runtime.commands_certs import certs_app
+from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, stoppable
 from tdcd.train import Result
 
 app = typer.Typer(
@@ -49,12 +48,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-screen = Console()
-errors = Console(stderr=True)
-
-EXIT_INPUT = 2
-EXIT_DIVERGED = 3
-EXIT_INTERRUPTED = 130
 
 
 @app.callback()
@@ -86,7 +79,7 @@ def run(
     """
     assignments = settings or []
     display = RunDisplay(screen)
-    with _reported(), _interruptible(display):
+    with reported(), _interruptible(display):
         if resume is not None:
             if config is not None or out is not None:
                 raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
@@ -101,7 +94,7 @@ def run(
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")]) -> None:
     """Write DIR/report.html: one self-contained page with curves, the federation and the settings."""
-    with _reported():
+    with reported():
         screen.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False)
 
 
@@ -122,7 +115,7 @@ def reproduce(
     used and the page says so loudly.
     """
     folder = out or Path("runs") / ("reproduce-full" if full else "reproduce")
-    with _reported():
+    with reported():
         experiments = [load_experiment(name, full=full) for name in names or NAMES]
         display = SweepDisplay(screen, sum(experiment.num_runs for experiment in experiments))
         results: dict[str, ExperimentResult] = {}
@@ -159,7 +152,7 @@ def compare(
     Loss against rounds, bytes and predicted time, and what joining the federation gains each silo. Each run has its
     own folder. Ctrl-C keeps what was done: the same command goes on from there. Another --network runs nothing again.
     """
-    with _reported():
+    with reported():
         checked = _checked(config, settings or [])
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
@@ -201,7 +194,7 @@ def plan(
     diverges; what Theorem 1 promises stands beside. Nothing is written.
     """
     display = EstimateDisplay(screen)
-    with _reported(), _interruptible(display):
+    with reported(), _interruptible(display):
         checked = _checked(config, settings or [])
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
@@ -227,9 +220,15 @@ def bound(
     Writes RUN/bound.html, one self-contained page with both over the iterations.
     """
     display = EstimateDisplay(screen)
-    with _reported(), _interruptible(display):
+    with reported(), _interruptible(display):
         check = check_run(folder, seconds=seconds, observe=display.observe)
     show_check(screen, check, write_check(check))
+
+
+app.command()(hub)
+app.command()(client)
+app.command()(up)
+app.add_typer(certs_app, name="certs")
 
 
 def _checked(config: Path | None, assignments: list[str]) -> Config:
@@ -239,7 +238,7 @@ def _checked(config: Path | None, assignments: list[str]) -> Config:
 
 def _finish(result: Result) -> None:
     assert result.folder is not None
-    with _reported():
+    with reported():
         page = write_report(result.folder)
     show_result(screen, result, page)
     if result.status == "diverged":
@@ -256,33 +255,14 @@ def _next_folder(name: str) -> Path:
 
 
 @contextmanager
-def _reported() -> Iterator[None]:
-    """Bad input ends with its sentence and status 2, not with a traceback."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        errors.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
-        raise typer.Exit(EXIT_INPUT) from None
-
-
-@contextmanager
 def _interruptible(display: Display) -> Iterator[None]:
-    """Show progress; the first Ctrl-C (or SIGTERM) asks for the end, the second ends at once."""
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        display.stop()
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Show progress, and let Ctrl-C end the work in good order."""
     try:
-        with display:
+        with stoppable(display.stop), display:
             yield
     except Interrupted as stopped:
         screen.print(str(stopped) or "Interrupted; the same command goes on from here.", highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def main() -> None:

@@ -80,23 +80,16 @@ class Federation:
     name: str = field(default="table", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check that columns and rows form partitions; the error names the culprit."""
+        """Check that the rows form partitions; the error names the culprit."""
         if not self.silos:
             raise ValueError("a federation needs at least one silo")
         names: set[str] = set()
-        column_owner: dict[str, str] = {}
         for silo in self.silos:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", silo.name):
                 raise ValueError(f"'{silo.name}' cannot name a silo: use letters, digits, '_', '.' and '-'")
             if silo.name in names:
                 raise ValueError(f"two silos are called '{silo.name}'")
             names.add(silo.name)
-            for column in silo.columns:
-                if column in column_owner:
-                    raise ValueError(
-                        f"column '{column}' is in silo '{column_owner[column]}' and again in silo '{silo.name}'"
-                    )
-                column_owner[column] = silo.name
             _check_silo(silo, self.num_samples, None if self.test_labels is None else len(self.test_labels))
 
     @property
@@ -163,7 +156,7 @@ class Federation:
         for index, (name, part) in enumerate(zip(names, parts, strict=True)):
             rng = np.random.default_rng([seed, 0 if aligned else index])
             try:
-                split = _split_rows(table, counts[index], _sizes_of(sizes, index), rows, alpha, rng)
+                split = split_rows(table.labels, counts[index], sizes_of(sizes, index), rows, alpha, rng)
             except ValueError as error:
                 raise ValueError(f"silo '{name}': {error}") from None
             with_bias = bias and index == 0
@@ -235,26 +228,27 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.ndarray(shape, dtype, memory.data, start)
 
 
-def _sizes_of(sizes: Any, silo: int) -> Any:
+def sizes_of(sizes: Any, silo: int) -> Any:
     """The shard sizes of one silo: its own list of them, or the one for all silos."""
     if sizes is None or not isinstance(sizes[0], Sequence):
         return sizes
     return sizes[silo]
 
 
-def _split_rows(
-    table: Table,
+def split_rows(
+    labels: NDArray[Any],
     num_clients: int,
     sizes: Sequence[float] | None,
     rule: RowRule,
     alpha: float,
     rng: np.random.Generator,
 ) -> Rows:
-    num_rows = len(table.labels)
+    """The rows of each of a silo's clients, by one of the rules that :meth:`Federation.cut` takes."""
+    num_rows = len(labels)
     if rule == "dirichlet":
         if sizes is not None:
             raise ValueError("rows = 'dirichlet' draws the shard sizes itself: leave sizes out")
-        return dirichlet_rows(table.labels, num_clients, alpha, rng)
+        return dirichlet_rows(labels, num_clients, alpha, rng)
     if sizes is not None and len(sizes) != num_clients:
         raise ValueError(f"{num_clients} clients, but {len(sizes)} sizes")
     counts = equal_sizes(num_rows, num_clients) if sizes is None else proportional_sizes(num_rows, sizes)

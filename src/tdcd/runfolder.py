@@ -36,12 +36,12 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any], federation: Federation, parameters: Sequence[int]) -> Self:
+    def create(cls, path: Path, config: Mapping[str, Any], facts: Mapping[str, Any]) -> Self:
         """Start a new run; refuses a folder that already holds one.
 
         Args:
             config: nested settings, written as TOML.
-            parameters: of each silo's block.
+            facts: see :func:`describe`.
         """
         if (path / "history.jsonl").exists():
             raise FileExistsError(f"{path} already holds a run: resume it (--resume {path}) or choose another folder")
@@ -50,25 +50,10 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         # Of two runs that start in the same folder at the same time, one fails here.
         (path / "history.jsonl").open("x").close()
-        (path / "config.toml").write_text(toml_text(config), encoding="utf-8")
-        silos = [
-            {
-                "name": silo.name,
-                "feature_shape": list(silo.feature_shape),
-                "columns": list(silo.columns),
-                "clients": [len(rows) for rows in silo.rows],
-                "parameters": count,
-            }
-            for silo, count in zip(federation.silos, parameters, strict=True)
-        ]
-        described = {
-            "name": federation.name,
-            "num_samples": federation.num_samples,
-            "num_test": 0 if federation.test_labels is None else len(federation.test_labels),
-            "silos": silos,
-        }
-        (path / "federation.json").write_text(json.dumps(described, indent=1) + "\n")
-        return cls(path)
+        folder = cls(path)
+        folder.write_config(config)
+        folder.write_facts(facts)
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -88,7 +73,11 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Replace the settings, as when a resumed run is given more rounds."""
-        _write_durably(self.path / "config.toml", toml_text(config).encode())
+        write_durably(self.path / "config.toml", toml_text(config).encode())
+
+    def write_facts(self, facts: Mapping[str, Any]) -> None:
+        """Say who holds what, see :func:`describe`."""
+        write_durably(self.path / "federation.json", (json.dumps(facts, indent=1) + "\n").encode())
 
     def append(self, record: Record) -> None:
         """Add one line to the history."""
@@ -113,7 +102,7 @@ class RunFolder:
             for record in self.history()
             if record.round <= round_index and record.round % every == 0 and not record.diverged
         ]
-        _write_durably(self.path / "history.jsonl", "".join(record.to_json() + "\n" for record in kept).encode())
+        write_durably(self.path / "history.jsonl", "".join(record.to_json() + "\n" for record in kept).encode())
         return kept
 
     def has_blocks(self) -> bool:
@@ -130,7 +119,7 @@ class RunFolder:
             tensors = {key: np.asarray(leaf) for key, leaf in named_leaves(block).items()}
             # One metadata entry: several would be written in an order that changes from run to run.
             metadata = {"tdcd": json.dumps({"silo": name, "round": round_index})}
-            _write_durably(new / f"{name}.safetensors", save(tensors, metadata))
+            write_durably(new / f"{name}.safetensors", save(tensors, metadata))
         self._recover()
         if model.exists():
             model.rename(old)
@@ -164,6 +153,25 @@ class RunFolder:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def describe(federation: Federation, parameters: Sequence[int]) -> dict[str, Any]:
+    """What ``federation.json`` says: silos, columns, clients and their rows; ``parameters`` of each silo's block."""
+    return {
+        "name": federation.name,
+        "num_samples": federation.num_samples,
+        "num_test": 0 if federation.test_labels is None else len(federation.test_labels),
+        "silos": [
+            {
+                "name": silo.name,
+                "feature_shape": list(silo.feature_shape),
+                "columns": list(silo.columns),
+                "clients": [len(rows) for rows in silo.rows],
+                "parameters": count,
+            }
+            for silo, count in zip(federation.silos, parameters, strict=True)
+        ],
+    }
+
+
 def named_leaves(block: Tree) -> dict[str, Any]:
     """A block's arrays by path.
 
@@ -191,13 +199,19 @@ def _shaped(tensors: Mapping[str, NDArray[Any]], template: Tree, path: Path) -> 
     return jax.tree.unflatten(jax.tree.structure(template), [tensors[name] for name in wanted])
 
 
-def _write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file's content: after a crash at any moment it is the old one or the new one, never a part."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def toml_text(config: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from tdcd.history import Record
 from tdcd.ledger import Apart, Sent, by_link, round_messages
 from tdcd.metrics import metrics
 from tdcd.objective import Objective, Tree
-from tdcd.runfolder import RunFolder
+from tdcd.runfolder import RunFolder, describe
 from tdcd.schedule import num_exchanged
 from tdcd.settings import Settings
 from tdcd.simulate import Simulation
@@ -131,7 +131,7 @@ class _Run:
     def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
         """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
         if resume_every is None:
-            self.folder = RunFolder.create(path, config, self.federation, self.parameters)
+            self.folder = RunFolder.create(path, config, describe(self.federation, self.parameters))
             return
         self.folder = RunFolder.open(path)
         self.hub_blocks, self.round = self.folder.load_blocks(self.names, self.hub_blocks)

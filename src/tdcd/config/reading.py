@@ -13,16 +13,20 @@ from tdcd.data import SOURCES
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The keys of a TOML file, not yet checked."""
+    """The keys of a TOML file, not yet checked; the folder of its tables is made absolute."""
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            keys = tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError([f"there is no such file: {path}"]) from None
     except OSError as error:
         raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"not valid TOML: {error}"], str(path)) from None
+    data = keys.get("data")
+    if isinstance(data, dict) and data.get("source") == "files" and isinstance(data.setdefault("folder", ""), str):
+        data["folder"] = str(path.absolute().parent / data["folder"])
+    return keys
 
 
 def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> Config:
@@ -41,8 +45,8 @@ def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> C
     except ValidationError as error:
         problems += problems_in(error, keys, Config)
     source = keys.get("data", {}).get("source") if isinstance(keys.get("data"), Mapping) else None
-    if isinstance(source, str) and source not in SOURCES:
-        problems.append(f"data.source = {source!r}: must be one of {', '.join(map(repr, SOURCES))}")
+    if isinstance(source, str) and source not in (*SOURCES, "files"):
+        problems.append(f"data.source = {source!r}: must be one of {', '.join(map(repr, (*SOURCES, 'files')))}")
     problems += _cross_checks(config)
     if problems:
         raise ConfigError(problems, where)
@@ -98,12 +102,14 @@ def _cross_checks(config: Config) -> list[str]:
 def _silo_checks(config: Config) -> list[str]:
     """What is wrong with ``[[silos]]``."""
     if not config.silos:
-        return []
+        return ["silos: data.source = 'files' needs [[silos]] with tables"] if config.data.source == "files" else []
     problems = [
         f"federation.{key} = {value}: leave it out, since [[silos]] says who there is"
         for key, value in (("silos", config.federation.silos), ("clients", config.federation.clients))
         if value is not None
     ]
+    if config.data.source == "files" and config.data.rows is not None:
+        problems.append(f"data.rows = {config.data.rows}: leave it out, since files are read whole")
     problems += [f"silos: two silos are called '{name}'" for name in _repeated([silo.name for silo in config.silos])]
     named = [silo.features is not None for silo in config.silos]
     if any(named) and not all(named) and config.data.source != "files":
@@ -115,6 +121,8 @@ def _silo_checks(config: Config) -> list[str]:
             problems.append(f"{where}: give clients, or a list of [[silos.client]], not both")
         if config.data.source != "files" and (silo.table or silo.client):
             problems.append(f"{where}: tables go with data.source = 'files', not {config.data.source!r}")
+        if silo.table and silo.client:
+            problems.append(f"{where}: give one table, or one for each of [[silos.client]], not both")
     return problems
 
 

@@ -28,7 +28,7 @@ class DataSection(_Section):
     """Which samples to train on."""
 
     source: str = "digits"
-    """One of the names in ``tdcd.data.SOURCES``."""
+    """One of the names in ``tdcd.data.SOURCES``, or ``"files"``: the tables that ``[[silos]]`` names."""
     standardize: bool = True
     """Features, and the labels of a regression, to mean 0 and variance 1."""
     rows: Positive | None = None
@@ -36,7 +36,16 @@ class DataSection(_Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Of the samples drawn and held out, so that runs with different seeds can share them."""
     folder: str | None = None
-    """Where downloaded data is kept; by default the environment variable TDCD_DATA, or a cache in the home."""
+    """Where downloaded data is kept; by default the environment variable TDCD_DATA, or a cache in the home.
+
+    With ``source = "files"``, where the tables are; by default beside the configuration file.
+    """
+    missing: Literal["mean", "refuse"] = "mean"
+    """With ``source = "files"``: blank amounts become the silo's mean, told by a feature; or they stop the run."""
+    rare: Positive = 10
+    """With ``source = "files"``: the levels of a category with fewer training rows in the silo become "other"."""
+    align: bool = False
+    """With ``source = "files"``: train on the ids that all silos have; otherwise ids that one lacks stop the run."""
 
 
 class ClientSection(_Section):

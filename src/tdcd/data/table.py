@@ -66,17 +66,25 @@ class Table:
         A table with ``held_out`` samples of its own (MNIST) is split there, whatever the arguments. Of any other, the
         fraction ``holdout`` is drawn at random.
         """
-        if not 0 <= holdout < 1:
-            raise ValueError(f"the held-out fraction must be at least 0 and below 1, not {holdout}")
         total = len(self.labels)
-        held_out = self.held_out
-        if held_out is None:
-            held_out = np.zeros(total, np.bool_)
-            held_out[np.random.default_rng([seed, 1000]).permutation(total)[: round(holdout * total)]] = True
+        held_out = holdout_mask(total, holdout, seed) if self.held_out is None else self.held_out
         if held_out.all():
             raise ValueError(f"table '{self.name}': all of its {total} rows are held out, none are left for training")
         whole = replace(self, held_out=None)
         return (whole.take(~held_out), whole.take(held_out)) if held_out.any() else (whole, None)
+
+
+def holdout_mask(total: int, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """``[total]``: which samples are held out, ``fraction`` of them drawn at random.
+
+    >>> int(holdout_mask(10, 0.2, seed=0).sum())
+    2
+    """
+    if not 0 <= fraction < 1:
+        raise ValueError(f"the held-out fraction must be at least 0 and below 1, not {fraction}")
+    mask = np.zeros(total, np.bool_)
+    mask[np.random.default_rng([seed, 1000]).permutation(total)[: round(fraction * total)]] = True
+    return mask
 
 
 def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:

@@ -1,0 +1,5 @@
+"""``python -m tdcd`` is the ``tdcd`` command."""
+
+from tdcd.cli import main
+
+main()

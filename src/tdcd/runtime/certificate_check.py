@@ -1,0 +1,267 @@
+"""Whether a party's certificate will do, and in plain words what is wrong with one that will not."""
+
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+Role = Literal["hub", "client"]
+T = TypeVar("T")
+E = TypeVar("E", bound=x509.ExtensionType)
+
+SECRET_BYTES = 32
+EXPIRES_SOON = timedelta(days=30)
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,23}"
+_HUB = re.compile(rf"hub\.{_NAME}")
+_CLIENT = re.compile(rf"client\.{_NAME}\.{_NAME}")
+_USAGES = {ExtendedKeyUsageOID.SERVER_AUTH: "server", ExtendedKeyUsageOID.CLIENT_AUTH: "client"}
+_NEEDED: dict[Role, tuple[str, ...]] = {"hub": ("server", "client"), "client": ("client",)}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a certificate says of itself."""
+
+    name: str
+    """Its common name: the party it belongs to."""
+    issuer: str
+    not_before: datetime
+    not_after: datetime
+    usages: tuple[str, ...]
+    """What TLS lets its holder be: ``server``, ``client`` or both."""
+    hosts: tuple[str, ...]
+    """Where its holder may serve, as written in the certificate's alternative names."""
+    is_authority: bool
+
+    def days_left(self, now: datetime | None = None) -> int:
+        """Whole days until it expires; negative once it has."""
+        return (self.not_after - (now or datetime.now(UTC))).days
+
+
+def role_of(party: str) -> Role | None:
+    """What a party of that name is, or None where it is no party's name.
+
+    >>> role_of("hub.bank"), role_of("client.bank.north"), role_of("bank")
+    ('hub', 'client', None)
+    """
+    if _HUB.fullmatch(party):
+        return "hub"
+    return "client" if _CLIENT.fullmatch(party) else None
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """The certificate at ``path``; a ValueError says why there is none."""
+    data = _read(path)
+    if b"PRIVATE KEY-----" in data:
+        raise ValueError(f"{path} holds a private key, where the certificate belongs; were the two files swapped?")
+    try:
+        cert = x509.load_pem_x509_certificate(data)
+        # Both are decoded when first asked for: ask now, so that damage is found here.
+        cert.extensions, cert.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError(f"{path} is not a certificate in PEM form, or is damaged; copy the file again") from None
+    return cert
+
+
+def read_key(path: Path) -> PrivateKeyTypes:
+    """The private key at ``path``; a ValueError says why there is none."""
+    data = _read(path)
+    if b"BEGIN CERTIFICATE-----" in data:
+        raise ValueError(f"{path} holds a certificate, where the private key belongs; were the two files swapped?")
+    try:
+        return load_pem_private_key(data, password=None)
+    except TypeError:
+        raise ValueError(f"{path} is locked with a passphrase; give the key without one") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError(f"{path} is not a private key in PEM form, or is damaged; copy the file again") from None
+
+
+def read_secret(path: Path) -> bytes:
+    """The bytes that all parties share: the key of the digests of ids and labels; a ValueError says what is wrong."""
+    text = _read(path).decode("ascii", errors="replace").strip()
+    if not re.fullmatch(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
+        raise ValueError(f"{path} does not hold {2 * SECRET_BYTES} hexadecimal digits; copy the file again")
+    return bytes.fromhex(text)
+
+
+def facts_of(cert: x509.Certificate) -> Facts:
+    """What ``cert`` says of itself."""
+    constraints = _extension(cert, x509.BasicConstraints)
+    usages = _extension(cert, x509.ExtendedKeyUsage) or ()
+    names = _extension(cert, x509.SubjectAlternativeName) or x509.SubjectAlternativeName([])
+    return Facts(
+        name=_common_name(cert.subject),
+        issuer=_common_name(cert.issuer),
+        not_before=cert.not_valid_before_utc,
+        not_after=cert.not_valid_after_utc,
+        usages=tuple(name for oid, name in _USAGES.items() if oid in usages),
+        hosts=(*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))),
+        is_authority=constraints is not None and constraints.ca,
+    )
+
+
+def explain(
+    cert_path: Path,
+    key_path: Path,
+    ca_path: Path,
+    party: str | None = None,
+    host: str | None = None,
+    now: datetime | None = None,
+) -> list[str]:
+    """Everything that is wrong with a party's certificate, a sentence each; an empty list means that it is good.
+
+    Args:
+        cert_path: the party's certificate.
+        key_path: its private key.
+        ca_path: the certificate of the federation's authority.
+        party: whose certificate it has to be; by default whoever it names.
+        host: the address at which the others dial this hub; by default any.
+        now: when it has to be valid; by default this moment.
+    """
+    now = now or datetime.now(UTC)
+    problems: list[str] = []
+    cert = _attempt(read_certificate, cert_path, problems)
+    key = _attempt(read_key, key_path, problems)
+    ca = _attempt(read_certificate, ca_path, problems)
+    if cert is not None and facts_of(cert).is_authority:
+        wanted = f"{party}.pem" if party else "the party's own"
+        problems.append(f"{cert_path} is the certificate of an authority, not of a party; give {wanted}")
+        cert = None
+    if cert is not None:
+        problems += _name_problems(cert_path, facts_of(cert), party)
+        problems += _date_problems(cert_path, facts_of(cert), now, "ask for a new one: tdcd certs issue --renew")
+        problems += _use_problems(cert_path, facts_of(cert), party, host)
+    if cert is not None and key is not None and _public(key.public_key()) != _public(cert.public_key()):
+        problems.append(
+            f"{key_path} is not the key of {cert_path}: the two were not issued together; copy both files again"
+        )
+    if ca is not None:
+        problems += _authority_problems(ca_path, facts_of(ca), now)
+    if cert is not None and ca is not None and facts_of(ca).is_authority:
+        problems += _signature_problems(cert_path, cert, ca_path, ca)
+    return problems
+
+
+def cautions(cert_path: Path, key_path: Path, now: datetime | None = None) -> list[str]:
+    """What is not wrong yet, a sentence each: a certificate that expires soon, a key that others can read."""
+    found: list[str] = []
+    cert = _attempt(read_certificate, cert_path, [])
+    left = facts_of(cert).not_after - (now or datetime.now(UTC)) if cert else EXPIRES_SOON
+    if timedelta(0) < left < EXPIRES_SOON:
+        found.append(f"{cert_path} expires in {left.days} days; renew it: tdcd certs issue --renew")
+    if key_path.is_file() and (mode := key_path.stat().st_mode & 0o777) & 0o077:
+        found.append(f"{key_path} is open to other users (mode {mode:04o}); close it: chmod 600 {key_path}")
+    return found
+
+
+def _name_problems(path: Path, facts: Facts, party: str | None) -> list[str]:
+    if party is not None and facts.name != party:
+        return [f"{path} is the certificate of '{facts.name}', not of '{party}'; give the one that is"]
+    if role_of(facts.name) is None:
+        return [f"{path} names '{facts.name}', which is no party; names are hub.SILO and client.SILO.CLIENT"]
+    return []
+
+
+def _date_problems(path: Path, facts: Facts, now: datetime, remedy: str) -> list[str]:
+    if now > facts.not_after:
+        return [f"{path} expired on {_when(facts.not_after)} and it is {_when(now)}; {remedy}"]
+    if now < facts.not_before:
+        start = _when(facts.not_before)
+        return [f"{path} is not valid before {start} and it is {_when(now)} here; set this machine's clock, or wait"]
+    return []
+
+
+def _use_problems(path: Path, facts: Facts, party: str | None, host: str | None) -> list[str]:
+    """Whether TLS will let the holder play its role, at that address."""
+    role = role_of(party or facts.name)
+    if role is None:
+        return []
+    problems = []
+    if missing := [usage for usage in _NEEDED[role] if usage not in facts.usages]:
+        said = f"only as a {facts.usages[0]}" if facts.usages else "neither as a server nor as a client"
+        problems.append(
+            f"{path} may be used {said}, but a {role} has to be a {' and a '.join(missing)} too; "
+            f"give a certificate that was issued to a {role}"
+        )
+    if role == "hub" and not facts.hosts:
+        problems.append(f"{path} names no host, so nobody can dial a hub that shows it; issue one to the hub")
+    elif role == "hub" and host is not None and _plain(host) not in map(_plain, facts.hosts):
+        problems.append(
+            f"{path} is for {', '.join(facts.hosts)}, but the hub is dialled as {host}; "
+            "correct the hub's address, or issue a certificate for it: tdcd certs issue --renew"
+        )
+    return problems
+
+
+def _authority_problems(path: Path, facts: Facts, now: datetime) -> list[str]:
+    if not facts.is_authority:
+        return [f"{path} is the certificate of '{facts.name}', not of an authority; give the federation's ca.pem"]
+    remedy = "the federation needs a new authority and new certificates: tdcd certs issue into an empty folder"
+    return _date_problems(path, facts, now, remedy)
+
+
+def _signature_problems(path: Path, cert: x509.Certificate, ca_path: Path, ca: x509.Certificate) -> list[str]:
+    try:
+        cert.verify_directly_issued_by(ca)
+    except (InvalidSignature, ValueError, TypeError):
+        issuer, wanted = facts_of(cert).issuer, facts_of(ca).name
+        signer = "by itself" if cert.subject == cert.issuer else f"by another authority ('{issuer}')"
+        return [
+            f"{path} was signed {signer}, not by that of {ca_path} ('{wanted}'); "
+            "all parties need certificates of one authority: copy ca.pem again, or ask for a new certificate"
+        ]
+    return []
+
+
+def _attempt(read: Callable[[Path], T], path: Path, problems: list[str]) -> T | None:
+    try:
+        return read(path)
+    except ValueError as error:
+        problems.append(str(error))
+        return None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{path}: there is no such file; whoever ran tdcd certs issue has it") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _extension(cert: x509.Certificate, kind: type[E]) -> E | None:
+    try:
+        return cert.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _common_name(name: x509.Name) -> str:
+    return ", ".join(str(part.value) for part in name.get_attributes_for_oid(NameOID.COMMON_NAME))
+
+
+def _public(key: PublicKeyTypes) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _plain(host: str) -> str:
+    """A host name or address in the one form in which equal ones are equal."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower()
+
+
+def _when(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,170 @@
+"""A trial of a federation on one machine: every party a process of its own, as if on a machine of its own."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tdcd.config import Config, check_config, override, read_config
+from tdcd.history import read_history
+from tdcd.report import write_report
+from tdcd.run import plan
+from tdcd.runfolder import toml_text, write_durably
+from tdcd.runtime.certificates import throwaway
+from tdcd.runtime.client_data import shards
+from tdcd.runtime.driver import Ending, Outcome
+from tdcd.runtime.job import Job
+
+POLL_S = 0.2
+GRACE_S = 10.0
+"""What processes get to leave by themselves."""
+_ENDINGS: dict[int, Ending] = {0: "finished", 3: "diverged", 130: "interrupted"}
+
+
+@dataclass
+class Trial:
+    """A folder with everything that the parties of a trial need, and their processes."""
+
+    folder: Path
+    job: Job
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @classmethod
+    def prepare(cls, path: Path, assignments: list[str], folder: Path) -> Self:
+        """Cut the data, choose ports and issue certificates; a folder that has all of that is taken as it is."""
+        config = check_config(override(read_config(path), assignments), str(path))
+        shared = folder / "federation.toml"
+        if shared.exists():
+            job = Job(check_config(read_config(shared), str(shared)))
+            if Job(_at(config, [silo.hub for silo in job.config.silos])).digest != job.digest:
+                raise FileExistsError(f"{folder} holds a trial of other settings: choose another --out, or remove it")
+            return cls(folder, job)
+        Job(config)
+        if folder.exists() and any(folder.iterdir()):
+            raise FileExistsError(f"{folder} is there already and is not an empty folder: choose another --out")
+        planned = plan(config)
+        job = Job(_at(config, [f"127.0.0.1:{port}" for port in _free_ports(len(config.silos))]))
+        folder.mkdir(parents=True, exist_ok=True)
+        data = folder / "data"
+        data.mkdir(exist_ok=True)
+        for client, rows in shards(planned).items():
+            rows.save(data / f"{client}.safetensors")
+        clients = [client for silo in range(len(job.hubs)) for client in job.clients(silo)]
+        shutil.rmtree(folder / "certs", ignore_errors=True)
+        throwaway(folder / "certs", {hub: ["127.0.0.1"] for hub in job.hubs}, clients)
+        # Last, so that a folder with this file is complete.
+        write_durably(shared, toml_text(job.config.model_dump()).encode())
+        return cls(folder, job)
+
+    def start(self) -> None:
+        """Start every party."""
+        logs = self.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        for index, silo in enumerate(self.job.config.silos):
+            options = ["--silo", silo.name, "--certs", str(self.folder / "certs")]
+            self._start(self.job.hubs[index], "hub", [*options, "--out", str(self.folder / "silos" / silo.name)])
+            for client, name in zip(self.job.clients(index), silo.client_names, strict=True):
+                rows = str(self.folder / "data" / f"{client}.safetensors")
+                self._start(client, "client", [*options, "--client", name, "--data", rows])
+
+    def _start(self, party: str, role: str, options: list[str]) -> None:
+        command = [sys.executable, "-m", "tdcd", role, str(self.folder / "federation.toml"), *options]
+        with (self.folder / "logs" / f"{party}.log").open("ab") as log:
+            # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
+            self.processes[party] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), start_new_session=True
+            )
+
+    def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome:
+        """Start all parties and wait until they are done; a party that fails ends the trial."""
+        try:
+            self.start()
+            while any(process.poll() is None for process in self.processes.values()):
+                show()
+                if should_stop():
+                    return Outcome("interrupted", "the same command goes on from here")
+                failed = [p for p, process in self.processes.items() if (process.poll() or 0) not in _ENDINGS]
+                if failed:
+                    return Outcome("refused", f"{failed[0]} ended:\n{self._last_words(failed[0])}")
+                time.sleep(POLL_S)
+            show()
+        finally:
+            self.stop()
+        codes = {party: process.returncode for party, process in self.processes.items()}
+        worst = max(codes, key=lambda party: codes[party])
+        return Outcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst) if codes[worst] else "")
+
+    def stop(self) -> None:
+        """Ask every party to leave, and after a while insist."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """What each hub says that it is doing; nothing of a hub that has not said anything yet."""
+        found = {}
+        for hub, silo in zip(self.job.hubs, self.job.config.silos, strict=True):
+            path = self.folder / "silos" / silo.name / "status.json"
+            if path.exists():
+                found[hub] = json.loads(path.read_text())
+        return found
+
+    def gather(self) -> Path:
+        """Make the trial's folder a run folder too, with all silos' blocks; the path of its report."""
+        homes = [self.folder / "silos" / silo.name for silo in self.job.config.silos]
+        histories = [read_history(home / "history.jsonl") for home in homes]
+        if any(history != histories[0] for history in histories):
+            raise ValueError(f"the hubs in {self.folder / 'silos'} have different histories")
+        facts = [json.loads((home / "federation.json").read_text()) for home in homes]
+        own = [fact["silos"][index] for index, fact in enumerate(facts)]
+        for name in ("config.toml", "history.jsonl"):
+            shutil.copy(homes[0] / name, self.folder / name)
+        for part in ("model", "preparation"):
+            for home in homes:
+                if (home / part).exists():
+                    shutil.copytree(home / part, self.folder / part, dirs_exist_ok=True)
+        (self.folder / "federation.json").write_text(json.dumps({**facts[0], "silos": own}, indent=1) + "\n")
+        return write_report(self.folder)
+
+    def _last_words(self, party: str) -> str:
+        log = (self.folder / "logs" / f"{party}.log").read_text(errors="replace").strip().splitlines()
+        return "\n".join(log[-3:])
+
+
+def _at(config: Config, addresses: list[str | None]) -> Config:
+    """The same federation with its hubs at other addresses."""
+    silos = [silo.model_copy(update={"hub": address}) for silo, address in zip(config.silos, addresses, strict=True)]
+    return config.model_copy(update={"silos": silos})
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody uses at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _environment() -> dict[str, str]:
+    """Many processes share this machine's cores: each does its arithmetic in one thread."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {**os.environ, "XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(), "OMP_NUM_THREADS": "1"}

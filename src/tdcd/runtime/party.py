@@ -1,0 +1,177 @@
+"""One party of a federation as a process: its own files, its link to the others, its run."""
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tdcd.config import Config, ConfigError, check_config, read_config
+from tdcd.config.errors import problems_in
+from tdcd.runtime.certificate_check import cautions, explain, read_secret
+from tdcd.runtime.certificates import AUTHORITY, SECRET
+from tdcd.runtime.client import Client
+from tdcd.runtime.client_data import ClientData
+from tdcd.runtime.driver import ClientDriver, HubDriver, Outcome, Watch
+from tdcd.runtime.hub import Hub
+from tdcd.runtime.hub_folder import HubFolder
+from tdcd.runtime.job import Job
+from tdcd.runtime.log import event
+from tdcd.runtime.transport import Transport
+from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
+from tdcd.tables.reading import read_rows
+from tdcd.tables.rows import Columns, RawRows
+
+
+class PartySection(BaseModel):
+    """A party's own small file: what is not for the others. Every key can be given on the command line instead."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    certs: str = "certs"
+    """The folder with ca.pem, federation.secret and this party's certificate and key."""
+    out: str | None = None
+    """A hub's run folder."""
+    listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")] | None = None
+    """Where a hub listens, host:port, if that is not the address at which others reach it."""
+    data: str | None = None
+    """A client's rows: CSV, Parquet, or safetensors arrays that ``tdcd up`` wrote."""
+    labels: str | None = None
+    """A second table with the labels of those rows, if the first has none."""
+    ids: str | None = None
+    """A text file of the ids to train on, one a line; other rows are left out."""
+    insecure: bool = False
+    """Without TLS; only where every address is this machine's own."""
+
+
+def own_file(path: Path | None, **given: Any) -> PartySection:
+    """A party's own file with what was ``given`` on the command line on top; relative paths count from the file."""
+    keys: dict[str, Any] = {} if path is None else read_config(path)
+    for name in ("certs", "out", "data", "labels", "ids"):
+        if path is not None and isinstance(keys.get(name), str):
+            keys[name] = str(path.parent / keys[name])
+    keys |= {name: value for name, value in given.items() if value is not None and value is not False}
+    try:
+        return PartySection.model_validate(keys)
+    except ValidationError as error:
+        raise ConfigError(problems_in(error, keys, PartySection), str(path or "the command line")) from None
+
+
+def read_job(path: Path) -> Job:
+    """The federation that a shared file describes."""
+    try:
+        return Job(check_config(read_config(path), str(path)))
+    except ConfigError as error:
+        raise error if str(path) in str(error) else ConfigError(error.problems, str(path)) from None
+
+
+def run_hub(job: Job, silo: str, own: PartySection, watch: Watch, should_stop: Callable[[], bool]) -> Outcome:
+    """Run a silo's hub to its end."""
+    index = job.silo_index(silo)
+    folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
+    for complaint in folder.complaints:
+        event("checkpoint refused", why=complaint)
+    if folder.is_over:
+        return Outcome(folder.about["status"], f"{folder.path} holds the whole run already")
+    if folder.restored is not None:
+        event("restored", round=folder.restored.round)
+    hub = Hub(job, index, secret=_secret(job, own), nonce=folder.nonce, restored=folder.restored)
+    with _transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
+        event("listening", address=own.listen or job.config.silos[index].hub)
+        return HubDriver(hub, transport, folder, job.config.runtime.resend_s, watch).run(should_stop)
+
+
+def run_client(
+    job: Job, silo: str, client: str, own: PartySection, watch: Watch, should_stop: Callable[[], bool]
+) -> Outcome:
+    """Run a client to its end."""
+    index = job.silo_index(silo)
+    names = job.config.silos[index].client_names
+    if client not in names:
+        raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
+    machine = Client(job, index, job.clients(index)[names.index(client)], read_data(job.config, index, own))
+    with _transport(job, machine.name, [machine.hub], own) as transport:
+        event("dialling", address=job.config.silos[index].hub)
+        return ClientDriver(machine, transport, watch).run(should_stop)
+
+
+def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
+    """A client's rows from its own files."""
+    if own.data is None:
+        raise ConfigError(["data: is missing; a client needs --data FILE, its rows as CSV or Parquet"])
+    path = Path(own.data)
+    if path.suffix == ".safetensors":
+        return ClientData.load(path)
+    section = config.silos[silo]
+    label = section.label or next((other.label for other in config.silos if other.label is not None), None)
+    if label is None:
+        raise ConfigError(['silos: no silo has a label: name the column to predict, label = "...", in one of them'])
+    columns = replace(Columns.of(config, section), label=label)
+    if own.labels is None:
+        rows = read_rows(path, columns)
+    else:
+        rows = read_rows(path, replace(columns, label=None))
+        rows = replace(rows, labels=_labels(rows, Path(own.labels), columns))
+    if own.ids is not None:
+        chosen = set(Path(own.ids).read_text(encoding="utf-8").splitlines())
+        rows = rows.take(np.array([place for place, one in enumerate(rows.ids) if one in chosen], np.int64))
+    assert rows.labels is not None
+    return ClientData([*rows.ids], rows.labels, table=rows)
+
+
+def _labels(rows: RawRows, path: Path, columns: Columns) -> Any:
+    """The rows' labels, from a table of their own."""
+    assert columns.label is not None
+    wanted = Columns(id=columns.id, label=columns.label, features=())
+    table = read_rows(path, wanted)
+    place = {one: index for index, one in enumerate(table.ids)}
+    absent = [one for one in rows.ids if one not in place]
+    if absent:
+        raise ValueError(f"{path} has no label for {len(absent)} ids of {rows.source}, '{absent[0]}' among them")
+    assert table.labels is not None
+    return table.take(np.array([place[one] for one in rows.ids], np.int64)).labels
+
+
+def _secret(job: Job, own: PartySection) -> bytes:
+    # Without certificates everything is on one machine: the digests then need no key that others lack.
+    return bytes.fromhex(job.digest) if own.insecure else read_secret(Path(own.certs) / SECRET)
+
+
+def _transport(job: Job, party: str, peers: list[str], own: PartySection) -> Transport:
+    """Check the party's certificate, then open its links."""
+    addresses = {}
+    for hub, silo in zip(job.hubs, job.config.silos, strict=True):
+        if silo.hub is None:
+            raise ConfigError([f"silo '{silo.name}': hub is missing; add hub = \"host:port\""])
+        addresses[hub] = silo.hub
+    tls = None
+    if not own.insecure:
+        folder = Path(own.certs)
+        tls = Tls(folder / AUTHORITY, folder / f"{party}.pem", folder / f"{party}.key")
+        host = addresses[party].rpartition(":")[0].strip("[]") if party in addresses else None
+        problems = explain(tls.certificate, tls.key, tls.authority, party, host)
+        if problems:
+            raise ConfigError(problems, f"the certificate of {party}")
+        for caution in cautions(tls.certificate, tls.key):
+            event("certificate", why=caution)
+    return ZenohTransport(
+        party,
+        peers,
+        addresses={hub: address for hub, address in addresses.items() if hub in peers},
+        listen=(own.listen or _everywhere(addresses[party])) if party in addresses else None,
+        tls=tls,
+        max_message_bytes=int(job.config.runtime.max_message_mb * 2**20),
+    )
+
+
+def _everywhere(address: str) -> str:
+    """Where to listen for those who dial ``address``: on all interfaces, unless it is this machine's own."""
+    host, _, port = address.rpartition(":")
+    try:
+        is_own = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        is_own = False
+    return address if is_own else f"0.0.0.0:{port}"

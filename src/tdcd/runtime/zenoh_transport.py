@@ -1,0 +1,275 @@
+"""Messages between organisations: Eclipse zenoh links under mutual TLS, without a broker.
+
+Every party is a zenoh peer that finds nobody by itself: a hub listens, and dials the hubs whose names sort before its
+own; a client dials its hub and has no port. Who dials never gives up. Each link has two keys a direction; the common name
+on a certificate fixes which ones its holder may use:
+
+==============================================  ======================================================
+``tdcd/1/RECEIVER/SENDER/message``              messages
+``tdcd/1/RECEIVER/SENDER/alive/INCARNATION``    a liveliness token, there while the sender's process is
+==============================================  ======================================================
+"""
+
+import ipaddress
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, Self
+
+import zenoh
+from zenoh.handlers import Callback
+
+from tdcd.runtime.certificate_check import explain, role_of
+from tdcd.runtime.transport import MAX_MESSAGE_BYTES, Event, Joined, Left, Mailbox, Received
+
+LEASE_MS = 3000
+"""A peer that is silent for so long, although its connection stands, has left."""
+
+STALL_US = 5_000_000
+"""A link that takes nothing for so long while there is something to send is closed."""
+
+HANDSHAKE_MS = 3000
+"""A connection that is not a link by then is given up; closing may have to wait for it."""
+
+_OVERHEAD_BYTES = 1024
+"""Room for zenoh's own fields beside the payload."""
+
+
+class Tls(NamedTuple):
+    """The files with which a party shows who it is: PEM, the key without a passphrase."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+class ZenohTransport:
+    """The :class:`~tdcd.runtime.transport.Transport` of a party in a process of its own.
+
+    Opening returns at once; peers join when they can be reached, in whatever order the parties start.
+
+    Args:
+        party: Who this is; the common name of its certificate.
+        peers: Who may talk to it.
+        addresses: ``HOST:PORT`` at which each hub among the peers listens.
+        listen: ``HOST:PORT`` of a hub's own port; None for a client.
+        tls: The party's files. None sends clear text and trusts everybody: for loopback addresses only.
+        max_message_bytes: Larger messages are refused, incoming ones before they are put together.
+
+    Raises:
+        ValueError: Something in the arguments or the files is wrong; the text says what.
+        OSError: The hub cannot listen.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        peers: Iterable[str],
+        *,
+        addresses: Mapping[str, str],
+        listen: str | None = None,
+        tls: Tls | None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._mailbox = Mailbox(party, peers, max_message_bytes)
+        self.party = party
+        self.sent_bytes: Counter[str] = Counter()
+        self.dropped = self._mailbox.dropped
+        self._incarnations: dict[str, str] = {}
+        self._lock = Lock()
+        ordered = sorted(self._mailbox.peers)
+        endpoints = _endpoints(party, ordered, addresses, listen, tls)
+        config = _links(endpoints, max_message_bytes)
+        if tls is not None:
+            config["transport"]["link"]["tls"] = _authentication(party, tls)
+            config["access_control"] = _permissions(party, ordered)
+        self._session = _open(party, config)
+        self._publishers = {peer: self._link(peer) for peer in ordered}
+        # Tokens come last: who sees one can rely on the subscriptions above.
+        incarnation = str(self._session.zid())
+        self._tokens = [
+            self._session.liveliness().declare_token(_alive(peer, party, incarnation)) for peer in self._publishers
+        ]
+
+    def send(self, receiver: str, data: bytes) -> None:
+        """See :meth:`Transport.send <tdcd.runtime.transport.Transport.send>`."""
+        self._mailbox.check(receiver, data)
+        if receiver in self._incarnations:
+            self._publishers[receiver].put(data)
+            self.sent_bytes[receiver] += len(data)
+
+    def receive(self, timeout: float | None) -> Event | None:
+        """See :meth:`Transport.receive <tdcd.runtime.transport.Transport.receive>`."""
+        return self._mailbox.get(timeout)
+
+    def close(self) -> None:
+        """See :meth:`Transport.close <tdcd.runtime.transport.Transport.close>`."""
+        if not self._mailbox.closed:
+            self._mailbox.close()
+            self._session.close()  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        """The transport itself, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close."""
+        self.close()
+
+    def _link(self, peer: str) -> zenoh.Publisher:
+        """Hear a peer's messages, its coming and its going; make what messages to it go through."""
+        # Direct callbacks run on the one thread that reads the link, so that events keep their order.
+        on_message = Callback(partial(self._on_message, peer), indirect=False)
+        on_presence = Callback(partial(self._on_presence, peer), indirect=False)
+        self._session.declare_subscriber(_message(self.party, peer), on_message)
+        self._session.liveliness().declare_subscriber(_alive(self.party, peer), on_presence, history=True)
+        return self._session.declare_publisher(
+            _message(peer, self.party),
+            # By default zenoh throws messages away when a link is busy.
+            congestion_control=zenoh.CongestionControl.BLOCK,
+            reliability=zenoh.Reliability.RELIABLE,
+            express=True,
+        )
+
+    def _on_message(self, sender: str, sample: zenoh.Sample) -> None:
+        self._mailbox.put(Received(sender, sample.payload.to_bytes()))
+
+    def _on_presence(self, peer: str, sample: zenoh.Sample) -> None:
+        incarnation = str(sample.key_expr).rpartition("/")[2]
+        with self._lock:
+            known = self._incarnations.get(peer)
+            if sample.kind == zenoh.SampleKind.PUT:
+                if known is not None:
+                    self._mailbox.put(Left(peer))
+                self._incarnations[peer] = incarnation
+                self._mailbox.put(Joined(peer))
+            elif known == incarnation:
+                del self._incarnations[peer]
+                self._mailbox.put(Left(peer))
+
+
+def _message(receiver: str, sender: str) -> str:
+    return f"tdcd/1/{receiver}/{sender}/message"
+
+
+def _alive(receiver: str, sender: str, incarnation: str = "*") -> str:
+    return f"tdcd/1/{receiver}/{sender}/alive/{incarnation}"
+
+
+def _endpoints(
+    party: str, peers: Iterable[str], addresses: Mapping[str, str], listen: str | None, tls: Tls | None
+) -> dict[str, list[str]]:
+    """Where to listen and whom to dial, as zenoh writes them."""
+    if (listen is not None) != (role_of(party) == "hub"):
+        raise ValueError(f"{party} listens on {listen}: a hub needs an address to listen on, a client has none")
+    hubs = [peer for peer in peers if role_of(peer) == "hub"]
+    if missing := [hub for hub in hubs if hub not in addresses]:
+        raise ValueError(f"{party} has no address of {missing[0]}: give HOST:PORT of every hub")
+    # Only one of two hubs dials: two links at the same moment would get in each other's way.
+    dialled = [addresses[hub] for hub in hubs if role_of(party) == "client" or hub < party]
+    listened = [] if listen is None else [listen]
+    if tls is None:
+        for address in (*listened, *dialled):
+            _check_loopback(address)
+    scheme = "tcp" if tls is None else "tls"
+    return {
+        "listen": [f"{scheme}/{address}" for address in listened],
+        "connect": [f"{scheme}/{address}" for address in dialled],
+    }
+
+
+def _check_loopback(address: str) -> None:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        safe = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        safe = host == "localhost"
+    if not safe:
+        raise ValueError(f"{address} is not a loopback address: without TLS, use 127.0.0.1, or give certificates")
+
+
+def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int) -> dict[str, Any]:
+    """Zenoh's settings but for security: no discovery, fast redialling, first in first out, bounded sizes."""
+    return {
+        "mode": "peer",
+        "listen": {"endpoints": endpoints["listen"], "timeout_ms": 0, "exit_on_failure": True},
+        "connect": {
+            "endpoints": endpoints["connect"],
+            "timeout_ms": -1,
+            "exit_on_failure": False,
+            "retry": {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 1.5},
+        },
+        "open": {"return_conditions": {"connect_scouted": False, "declares": False}},
+        "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
+        "timestamping": {"enabled": False},
+        "adminspace": {"enabled": False},
+        "transport": {
+            "shared_memory": {"enabled": False},
+            # One queue instead of one per priority: not even the news that its sender left overtakes a message.
+            "unicast": {"qos": {"enabled": False}, "open_timeout": HANDSHAKE_MS, "accept_timeout": HANDSHAKE_MS},
+            "link": {
+                "protocols": sorted({endpoint.partition("/")[0] for group in endpoints.values() for endpoint in group}),
+                "rx": {"max_message_size": max_message_bytes + _OVERHEAD_BYTES},
+                "tx": {
+                    "lease": LEASE_MS,
+                    "queue": {"congestion_control": {"block": {"wait_before_close": STALL_US}}},
+                },
+            },
+        },
+    }
+
+
+def _authentication(party: str, tls: Tls) -> dict[str, Any]:
+    """Both ends of every link show a certificate of the federation's authority."""
+    if problems := explain(tls.certificate, tls.key, tls.authority, party=party):
+        raise ValueError("; ".join(problems))
+    certificate, key = str(tls.certificate), str(tls.key)
+    return {
+        "root_ca_certificate": str(tls.authority),
+        "enable_mtls": True,
+        "verify_name_on_connect": True,
+        "close_link_on_expiration": True,
+        "listen_certificate": certificate,
+        "listen_private_key": key,
+        "connect_certificate": certificate,
+        "connect_private_key": key,
+    }
+
+
+def _permissions(party: str, peers: Iterable[str]) -> dict[str, Any]:
+    """What may pass on the link to each peer, known by the common name on its certificate. Nothing else passes."""
+    rules = {peer: [*_rules("ingress", peer, party), *_rules("egress", party, peer)] for peer in peers}
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": [rule for of_peer in rules.values() for rule in of_peer],
+        "subjects": [{"id": peer, "cert_common_names": [peer]} for peer in rules],
+        "policies": [
+            {"rules": [rule["id"] for rule in of_peer], "subjects": [peer]} for peer, of_peer in rules.items()
+        ],
+    }
+
+
+def _rules(flow: str, sender: str, receiver: str) -> list[dict[str, Any]]:
+    """What ``sender`` may tell ``receiver``: messages to it, what it wants to hear from it, and that it is there."""
+    allowed = {
+        "put": _message(receiver, sender),
+        "declare_subscriber": _message(sender, receiver),
+        "liveliness_token": _alive(receiver, sender),
+        "declare_liveliness_subscriber": _alive(sender, receiver),
+    }
+    name, allow = f"{sender} to {receiver}", {"permission": "allow", "flows": [flow]}
+    return [{"id": f"{name}: {kind}", **allow, "messages": [kind], "key_exprs": [key]} for kind, key in allowed.items()]
+
+
+def _open(party: str, config: Mapping[str, Any]) -> zenoh.Session:
+    # Zenoh writes to standard output, and repeats itself while a peer is away: only for those who set RUST_LOG.
+    zenoh.init_log_from_env_or("off")
+    try:
+        return zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
+    except zenoh.ZError as error:
+        reason = str(error).partition(" at /")[0]
+        raise OSError(f"{party} cannot open {config['listen']['endpoints'] or 'its links'}: {reason}") from error

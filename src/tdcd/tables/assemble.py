@@ -1,0 +1,248 @@
+"""A federation put together from the silos' files, in one process, by the steps that real hubs and clients take."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.config import Config, ConfigError, SiloSection
+from tdcd.data.table import holdout_mask
+from tdcd.federation import Federation, Silo, aligned_empty, sizes_of, split_rows
+from tdcd.partition import Rows
+from tdcd.tables.errors import TableError
+from tdcd.tables.labels import Meaning, encode, spelling, standardized
+from tdcd.tables.preparation import Preparation, merge_summaries, summarize
+from tdcd.tables.reading import read_rows
+from tdcd.tables.rows import Columns, RawRows, id_order
+
+ROWS_AT_ONCE = 1 << 15
+"""Rows are prepared so many at a time, to need little memory beside the features."""
+
+
+class Assembled(NamedTuple):
+    """A federation, and what it takes to use its model on other rows."""
+
+    federation: Federation
+    meaning: Meaning
+    preparations: Mapping[str, Preparation]
+    """By silo."""
+    ids: Sequence[str]
+    """``[M]``: of the training samples."""
+    test_ids: Sequence[str]
+    """``[m]``: of the held-out ones."""
+
+
+class _Samples(NamedTuple):
+    """The samples in the federation's order."""
+
+    numbers: Mapping[str, int]
+    """By id, in order."""
+    held_out: NDArray[np.bool_]
+
+    def of(self, rows: RawRows) -> NDArray[np.int64]:
+        """``[n]``: which sample each row is about; -1 if none."""
+        return np.array([self.numbers.get(one, -1) for one in rows.ids], np.int64)
+
+
+def assemble(config: Config, *, bias: bool) -> Assembled:
+    """Read the silos' files and make a federation of them.
+
+    Args:
+        bias: give the first silo a column of ones.
+    """
+    _check(config)
+    tables = _read(config)
+    ids = _common_ids(config, tables)
+    held_out = holdout_mask(len(ids), config.evaluate.holdout, config.data.seed)
+    if held_out.all():
+        raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or bring more"])
+    samples = _Samples({one: number for number, one in enumerate(ids)}, held_out)
+    meaning, labels = _labels(config, tables, samples)
+    silos, preparations = [], {}
+    for index, section in enumerate(config.silos):
+        # Taken out, so that a silo's raw columns go when its features are there.
+        parts = tables.pop(section.name)
+        silo, preparations[section.name] = _silo(config, index, parts, samples, labels, bias and index == 0)
+        silos.append(silo)
+    federation = Federation(
+        tuple(silos),
+        labels[~held_out],
+        labels[held_out] if held_out.any() else None,
+        meaning.scale,
+        name="files",
+    )
+    named = np.array(ids, object)
+    return Assembled(federation, meaning, preparations, named[~held_out].tolist(), named[held_out].tolist())
+
+
+def _check(config: Config) -> None:
+    """Refuse a configuration that a simulation can do nothing with, though hubs and clients may."""
+    problems = [
+        f"silo '{section.name}': give it a table, or [[silos.client]] entries with tables"
+        for section in config.silos
+        if not section.table and not section.client
+    ]
+    if all(section.label is None for section in config.silos):
+        problems.append('silos: no silo has a label: name the column to predict, label = "...", in one of them')
+    if problems:
+        raise ConfigError(problems)
+
+
+def _read(config: Config) -> dict[str, list[RawRows]]:
+    """The tables of every silo: one, or one a client. What is wrong with any of them is reported at once."""
+    folder = Path(config.data.folder or "")
+    tables: dict[str, list[RawRows]] = {}
+    errors: list[TableError] = []
+    for section in config.silos:
+        paths = [client.table for client in section.client] or [section.table or ""]
+        tables[section.name] = []
+        for path in paths:
+            try:
+                tables[section.name].append(read_rows(folder / path, Columns.of(config, section)))
+            except TableError as error:
+                errors.append(error)
+        errors += _held_twice(section, tables[section.name])
+    if errors:
+        raise TableError.joined(errors)
+    return tables
+
+
+def _held_twice(section: SiloSection, parts: Sequence[RawRows]) -> list[TableError]:
+    """Errors for the ids that two clients of the silo hold."""
+    if len(parts) == 1:
+        return []
+    holder: dict[str, int] = {}
+    problems = []
+    for client, part in enumerate(parts):
+        for one in part.ids:
+            first = holder.setdefault(one, client)
+            if first != client:
+                problems.append(
+                    f"silo '{section.name}': id {one!r} is held by {parts[first].source} and by {part.source}: "
+                    "only one client of a silo may hold a row"
+                )
+    return [TableError(problems)] if problems else []
+
+
+def _common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
+    """The ids that every silo has, in order; refuses others unless the configuration allows them."""
+    held = {name: {one for part in parts for one in part.ids} for name, parts in tables.items()}
+    common = set.intersection(*held.values())
+    if not common or (not config.data.align and any(len(ids) > len(common) for ids in held.values())):
+        counts = [
+            f"silo '{name}' has {len(ids)}, {len(ids - common)} of which others lack" for name, ids in held.items()
+        ]
+        advice = (
+            "find the common ones with tdcd align, or set data.align = true to train on them"
+            if common
+            else "check that the id columns mean the same"
+        )
+        raise TableError([f"{len(common)} ids are in every silo: {'; '.join(counts)}: {advice}"])
+    ids = list(common)
+    return [ids[place] for place in id_order(ids)]
+
+
+def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], samples: _Samples) -> tuple[Meaning, NDArray[Any]]:
+    """What the labels are, and those of all samples as numbers, from the silos that have them."""
+    found = {
+        section.name: _raw_labels(tables[section.name], samples)
+        for section in config.silos
+        if section.label is not None
+    }
+    (first, values), *others = found.items()
+    for name, theirs in others:
+        _check_agreement([*samples.numbers], first, values, name, theirs)
+    try:
+        encoded = encode(values, config.model.loss)
+    except ValueError as error:
+        raise TableError([f"the labels of silo '{first}': {error}"]) from None
+    numbers, mean, scale = standardized(encoded, ~samples.held_out, config.data.standardize)
+    return Meaning(encoded.task, encoded.classes, mean, scale), numbers
+
+
+def _raw_labels(parts: Sequence[RawRows], samples: _Samples) -> NDArray[Any]:
+    """``[total]``: a silo's labels in sample order; texts if any client's are."""
+    named = any(isinstance(part.labels, list) for part in parts)
+    labels = np.empty(len(samples.numbers), object if named else np.float64)
+    for part in parts:
+        numbers = samples.of(part)
+        known = numbers >= 0
+        values = [spelling(label) for label in part.labels or ()] if named else part.labels
+        labels[numbers[known]] = np.asarray(values, labels.dtype)[known]
+    return labels.astype(str) if named else labels
+
+
+def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], second: str, others: NDArray[Any]) -> None:
+    if labels.dtype.kind != others.dtype.kind:
+        labels, others = (np.array([spelling(label) for label in some.tolist()]) for some in (labels, others))
+    differ = np.flatnonzero(labels != others)
+    if len(differ):
+        place = differ[0]
+        raise TableError(
+            [
+                f"the silos' labels differ for {len(differ)} samples: id {ids[place]!r} is {spelling(labels[place])!r} "
+                f"in silo '{first}' and {spelling(others[place])!r} in silo '{second}': correct one, or drop a label"
+            ]
+        )
+
+
+def _silo(
+    config: Config, index: int, parts: list[RawRows], samples: _Samples, labels: NDArray[Any], bias: bool
+) -> tuple[Silo, Preparation]:
+    """One silo: its preparation, from its clients' summaries, and its features."""
+    section, held_out = config.silos[index], samples.held_out
+    # A row that is no sample, -1, finds the last entry.
+    train_number = np.append(np.where(held_out, -1, np.cumsum(~held_out) - 1), -1)
+    test_number = np.append(np.where(held_out, np.cumsum(held_out) - 1, -1), -1)
+    numbers = [samples.of(part) for part in parts]
+    train, test = [train_number[number] for number in numbers], [test_number[number] for number in numbers]
+    # Every client has a table, or all share one.
+    shares = 1 if section.client else len(section.client_names)
+    try:
+        rows = _rows(config, index, train, labels[~held_out])
+        summaries = {
+            name: summarize(part, np.isin(numbers, held))
+            for name, held, part, numbers in zip(
+                section.client_names, rows, parts * shares, train * shares, strict=True
+            )
+        }
+        preparation = Preparation.fit(
+            merge_summaries(summaries), standardize=config.data.standardize, rare=config.data.rare
+        )
+    except ValueError as error:
+        raise TableError([f"silo '{section.name}': {error}"]) from None
+    features = _features(parts, train, preparation, int((~held_out).sum()), bias)
+    test_features = _features(parts, test, preparation, int(held_out.sum()), bias) if held_out.any() else None
+    columns = preparation.columns + ("bias",) * bias
+    return Silo(section.name, features, rows, columns, test_features, section.client_names), preparation
+
+
+def _rows(config: Config, index: int, numbers: Sequence[NDArray[np.int64]], labels: NDArray[Any]) -> Rows:
+    """The training samples of each client: those in its table, or its share of the silo's one table."""
+    section, chosen = config.silos[index], config.federation
+    if section.client:
+        return tuple(np.sort(held[held >= 0]) for held in numbers)
+    rng = np.random.default_rng([config.seed, 0 if chosen.aligned else index])
+    sizes = sizes_of(chosen.sizes, index)
+    return split_rows(labels, len(section.client_names), sizes, chosen.rows, chosen.alpha, rng)
+
+
+def _features(
+    parts: Sequence[RawRows],
+    numbers: Sequence[NDArray[np.int64]],
+    preparation: Preparation,
+    total: int,
+    bias: bool,
+) -> NDArray[np.float32]:
+    """``[total, D]``: the features of the samples that ``numbers`` gives each part's rows, -1 for none."""
+    width = len(preparation.columns)
+    features: NDArray[np.float32] = aligned_empty((total, width + bias), np.float32)
+    features[:, width:] = 1
+    for part, number in zip(parts, numbers, strict=True):
+        wanted = np.flatnonzero(number >= 0)
+        for start in range(0, len(wanted), ROWS_AT_ONCE):
+            rows = wanted[start : start + ROWS_AT_ONCE]
+            features[number[rows], :width] = preparation.apply(part.take(rows))
+    return features

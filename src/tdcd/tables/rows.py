@@ -1,0 +1,149 @@
+"""One client's rows as they were read: ids, labels and raw feature columns."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.tables.errors import TableError
+
+if TYPE_CHECKING:
+    from tdcd.config import Config, SiloSection
+
+BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+"""The texts that stand for a value that is not known."""
+
+_WHOLE = re.compile(r"-?[0-9]{1,100}")
+SHOWN_COLUMNS = 10
+"""How many columns an error names that lists what there is."""
+
+
+class Category(NamedTuple):
+    """A column of names."""
+
+    codes: NDArray[np.int32]
+    """``[n]``: indices into ``levels``; -1 where blank."""
+    levels: tuple[str, ...]
+
+
+Column = NDArray[np.float32] | Category
+"""A column of amounts, NaN where blank, or of names."""
+
+
+@dataclass(frozen=True, eq=False)
+class RawRows:
+    """Rows of one table, in its order."""
+
+    source: str
+    """The file they come from."""
+    ids: Sequence[str]
+    """``[n]``: exact texts, each once."""
+    features: Mapping[str, Column]
+    """The columns by name, in the order of the configuration or else of the file."""
+    labels: NDArray[np.float64] | list[str] | None = None
+    """``[n]``, never blank: numbers, or texts if one of them is not a number."""
+
+    def __len__(self) -> int:
+        """The number of rows, n."""
+        return len(self.ids)
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        """The rows at these places, in this order."""
+
+        def taken(column: Any) -> Any:
+            if isinstance(column, list):
+                return [column[row] for row in rows]
+            return Category(column.codes[rows], column.levels) if isinstance(column, Category) else column[rows]
+
+        return replace(
+            self,
+            ids=[self.ids[row] for row in rows],
+            features={name: taken(column) for name, column in self.features.items()},
+            labels=None if self.labels is None else taken(self.labels),
+        )
+
+
+def id_order(ids: Sequence[str]) -> NDArray[np.int64]:
+    """Where each sample of the federation is in ``ids``, first to last.
+
+    Samples are sorted by id: by size if every id is a whole number, else by characters. So give all of them.
+
+    >>> id_order(["10", "9", "1"]).tolist(), id_order(["10", "9", "x"]).tolist()
+    ([2, 1, 0], [0, 1, 2])
+    """
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    if all(_WHOLE.fullmatch(one) for one in ids):
+        order.sort(key=lambda place: int(ids[place]))
+    return np.array(order, np.int64)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table to read, and as what."""
+
+    id: str = "id"
+    label: str | None = None
+    features: tuple[str, ...] | None = None
+    """By default all others."""
+    categorical: tuple[str, ...] = ()
+    """The features that are names rather than amounts."""
+    ignored: tuple[str, ...] = ()
+    """Never among "all others": the labels of other silos."""
+    blanks: bool = True
+    """Whether features may be blank."""
+
+    @classmethod
+    def of(cls, config: "Config", silo: "SiloSection") -> Self:
+        """What the configuration says about one silo's tables."""
+        return cls(
+            id=silo.id,
+            label=silo.label,
+            features=None if silo.features is None else tuple(silo.features),
+            categorical=tuple(silo.categorical),
+            ignored=tuple(other.label for other in config.silos if other.label is not None),
+            blanks=config.data.missing != "refuse",
+        )
+
+    def among(self, path: Path, header: Sequence[str]) -> Self:
+        """The same with every feature by name, for a file with this header; refuses columns that it lacks."""
+        kept = {self.id, self.label, *self.ignored}
+        features = (
+            tuple(dict.fromkeys(name for name in header if name not in kept))
+            if self.features is None
+            else self.features
+        )
+        given = [self.id, *([] if self.label is None else [self.label]), *features]
+        problems = [_absent(name, header) for name in dict.fromkeys([*given, *self.categorical]) if name not in header]
+        problems += [f"column '{name}' is in the header twice: rename one" for name in _twice(header) if name in given]
+        problems += [f"column '{name}' can only be one of id, label and feature, and once" for name in _twice(given)]
+        problems += [
+            f"column '{name}' is categorical but not among the features: add it there"
+            for name in self.categorical
+            if name in header and name not in features
+        ]
+        if self.features is None and not features and not problems:
+            problems.append("has no features, only the id and labels")
+        if problems:
+            raise TableError([f"{path}: {problem}" for problem in problems])
+        return replace(self, features=features)
+
+
+def _absent(name: str, header: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, header, n=1)
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
+        hint = f"its only column is {header[0]!r}: separate the fields by commas"
+    elif near:
+        hint = f"did you mean '{near[0]}'?"
+    else:
+        shown = ", ".join(f"'{column}'" for column in header[:SHOWN_COLUMNS])
+        hint = f"there are {shown}" + (", ..." if len(header) > SHOWN_COLUMNS else "")
+    return f"has no column '{name}'; {hint}"
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]

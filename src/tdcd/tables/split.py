@@ -1,0 +1,140 @@
+"""One table cut into a folder of per-client files with a configuration: for trials and teaching."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+from tdcd.config import check_config
+from tdcd.partition import contiguous_columns, equal_sizes, named_columns, shuffled_rows
+from tdcd.runfolder import toml_text
+from tdcd.tables.reading import is_parquet, read_header, read_rows
+from tdcd.tables.rows import BLANKS, Columns
+
+FIRST_PORT = 7447
+"""Of the first hub; the others follow."""
+
+
+def split_table(
+    path: Path,
+    out: Path,
+    *,
+    silos: int | Mapping[str, Sequence[str]],
+    clients: Sequence[int],
+    id_column: str = "id",
+    label: str,
+    seed: int = 0,
+    parquet: bool = False,
+) -> Path:
+    """Cut a table into silos by columns and clients by rows, and write a file for each client to ``out``.
+
+    Every silo deals out and shuffles the rows in its own way. Every client's file has the labels of its rows. Columns
+    of which most values are not numbers are categorical.
+
+    Args:
+        silos: how many, or the columns of each by name.
+        clients: how many a silo, one number for each or one for all.
+        parquet: write Parquet rather than CSV files.
+
+    Returns:
+        The configuration file, ``out/federation.toml``.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileExistsError(f"{out} is there already and is not an empty folder: choose another one")
+    header = read_header(path, id_column)
+    columns = Columns(id=id_column, label=label).among(path, header).features or ()
+    groups = _groups(columns, silos)
+    counts = [*clients] * len(groups) if len(clients) == 1 else [*clients]
+    if len(counts) != len(groups):
+        raise ValueError(f"there are {len(groups)} silos, but client counts for {len(counts)}: {counts}")
+    table = _read(path, header)
+    used = [name for names in groups.values() for name in names]
+    categorical = [name for name in used if _holds_names(table.column(name))]
+    read_rows(path, Columns(id_column, label, tuple(used), tuple(categorical)))
+    suffix = "parquet" if parquet else "csv"
+    keys = _configuration(groups, counts, id_column, label, categorical, suffix, table.num_rows)
+    check_config(keys, "the split")
+    for index, (names, section) in enumerate(zip(groups.values(), keys["silos"], strict=True)):
+        rng = np.random.default_rng([seed, index])
+        (out / section["name"]).mkdir(parents=True)
+        parts = shuffled_rows(table.num_rows, equal_sizes(table.num_rows, counts[index]), rng)
+        for client, rows in zip(section["client"], parts, strict=True):
+            part = table.select([id_column, label, *names]).take(pa.array(rng.permutation(rows)))
+            _write(part, out / client["table"])
+    configuration = out / "federation.toml"
+    configuration.write_text(_toml(keys), encoding="utf-8")
+    return configuration
+
+
+def _groups(columns: Sequence[str], silos: int | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The columns of each silo by name."""
+    if isinstance(silos, int):
+        parts = contiguous_columns(len(columns), silos)
+        return {f"silo{index + 1}": [columns[place] for place in part] for index, part in enumerate(parts)}
+    named_columns(columns, silos)
+    return {name: [*names] for name, names in silos.items()}
+
+
+def _read(path: Path, header: Sequence[str]) -> pa.Table:
+    """The whole table; of a CSV file every cell exactly as it is written."""
+    if is_parquet(path):
+        return pq.read_table(path)
+    return pcsv.read_csv(
+        path,
+        parse_options=pcsv.ParseOptions(newlines_in_values=True),
+        convert_options=pcsv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
+    )
+
+
+def _holds_names(column: pa.ChunkedArray) -> bool:
+    """Whether most values that are not blank are not numbers."""
+    if pa.types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    if not pa.types.is_string(column.type):
+        return False
+    known = column.filter(pc.invert(pc.is_in(column, pa.array(BLANKS)))).drop_null()
+    numbers = pc.match_substring_regex(known, r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$")
+    return len(known) > 0 and 2 * (pc.sum(numbers).as_py() or 0) < len(known)
+
+
+def _configuration(
+    groups: Mapping[str, Sequence[str]],
+    counts: Sequence[int],
+    id_column: str,
+    label: str,
+    categorical: Sequence[str],
+    suffix: str,
+    num_rows: int,
+) -> dict[str, Any]:
+    """The keys of a federation of these silos."""
+    silos: list[dict[str, Any]] = []
+    for index, ((name, columns), count) in enumerate(zip(groups.items(), counts, strict=True)):
+        named = [column for column in columns if column in categorical]
+        clients = [{"name": f"c{k + 1}", "table": f"{name}/c{k + 1}.{suffix}"} for k in range(count)]
+        section: dict[str, Any] = {"name": name, "hub": f"127.0.0.1:{FIRST_PORT + index}"}
+        section |= {"id": id_column, "label": label, "categorical": named, "client": clients}
+        silos.append(section)
+    # A fifth of the rows is held out; a minibatch cannot be larger than the rest.
+    train = {"batch_size": min(128, max(1, num_rows * 4 // 5 - 1))}
+    return {"data": {"source": "files"}, "model": {"block": "linear"}, "train": train, "silos": silos}
+
+
+def _toml(keys: Mapping[str, Any]) -> str:
+    """The configuration as people write it: a heading for every silo and client."""
+    parts = [toml_text({key: value for key, value in keys.items() if key != "silos"}).lstrip()]
+    for silo in keys["silos"]:
+        parts.append("[[silos]]\n" + toml_text({key: value for key, value in silo.items() if key != "client"}))
+        parts += ["[[silos.client]]\n" + toml_text(client) for client in silo["client"]]
+    return "\n".join(parts)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        pcsv.write_csv(table, path, pcsv.WriteOptions(quoting_style="needed"))

@@ -1,0 +1,43 @@
+"""What every command shares: the two streams, the exit statuses, and how bad input and Ctrl-C end."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+screen = Console()
+errors = Console(stderr=True)
+
+EXIT_INPUT = 2
+EXIT_DIVERGED = 3
+EXIT_INTERRUPTED = 130
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Bad input ends with its sentence and status 2, not with a traceback."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        errors.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
+        raise typer.Exit(EXIT_INPUT) from None
+
+
+@contextmanager
+def stoppable(stop: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) asks for the end by calling ``stop``, the second ends at once."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
