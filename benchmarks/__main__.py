@@ -5,7 +5,7 @@ import importlib
 import json
 from pathlib import Path
 
-NAMES = ("ridge", "clients", "cnn", "planning")
+NAMES = ("ridge", "clients", "cnn", "planning", "federation")
 
 
 def main() -> None:

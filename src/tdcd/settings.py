@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tdcd.algorithm import Gradient
-from tdcd.schedule import Minibatches
+from tdcd.schedule import Draws, Minibatches
 
 Dtype = Literal["float32", "float64"]
 
@@ -46,3 +46,14 @@ class Settings:
             raise ValueError(f"step_size must be a positive number, not {self.step_size}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, not {self.seed}")
+
+
+def draws_of(settings: Settings, num_samples: int) -> Draws:
+    """The minibatches that these settings draw from ``num_samples`` samples."""
+    return Draws(
+        settings.seed,
+        num_samples=num_samples,
+        batch_size=settings.batch_size,
+        local_steps=settings.local_steps,
+        minibatches=settings.minibatches,
+    )

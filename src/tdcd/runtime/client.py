@@ -39,6 +39,7 @@ class Client:
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
         self._share: Share | None = None
+        self._next: tuple[int, Share] | None = None
         self._answers: dict[str, Message] = {}
         self._handlers: dict[str, Callable[[Message], list[Message]]] = {
             "who": lambda message: self.introduce(),
@@ -77,6 +78,13 @@ class Client:
         known = self._answers.get(message.kind)
         return [known] if known is not None and known.round == message.round else handler(message)
 
+    def rest(self) -> None:
+        """Nothing to do for the moment: lay out the next round's rows."""
+        following = self.round + 1
+        is_known = self._next is not None and self._next[0] == following
+        if self._compute is not None and not is_known and following < self.job.config.train.rounds:
+            self._next = following, self._compute.share(following)
+
     def _answer(self, question: Message, kind: str, **content: Any) -> list[Message]:
         answer = Message(kind, self.name, self.hub, question.round, self._run, **content)
         self._answers[question.kind] = answer
@@ -86,6 +94,7 @@ class Client:
         """The hub says which samples the rows are, and what the labels mean."""
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
+        self._next = None
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = self._places(message)
@@ -132,11 +141,13 @@ class Client:
         if self._compute is None:
             return self.introduce()
         self._block, self.round = self._read_block(message), message.round
-        self._share = self._compute.share(message.round)
+        if self._next is None or self._next[0] != message.round:
+            self._next = message.round, self._compute.share(message.round)
+        self._share = share = self._next[1]
         self._answers.pop("steps", None)
         if len(self.job.hubs) == 1:
-            return self._step(message, np.zeros((len(self._share.batch), self._num_outputs), self.job.settings.dtype))
-        return self._answer(message, "phi", arrays={"phi": self._compute.phi(self._block, self._share)})
+            return self._step(message, np.zeros((len(share.batch), self._num_outputs), self.job.settings.dtype))
+        return self._answer(message, "phi", arrays={"phi": self._compute.phi(self._block, share)})
 
     def _on_steps(self, message: Message) -> list[Message]:
         """Lines 14 to 19: the others' phi of its rows, then Q local steps."""

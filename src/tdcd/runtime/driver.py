@@ -144,6 +144,8 @@ class HubDriver:
                 self.folder.save(instruction.state)
             else:
                 self._finish(instruction)
+        if self.hub.rounds is not None:
+            self.hub.rounds.rest()
 
     def _append(self, line: Append) -> None:
         if not self._described:
@@ -227,3 +229,4 @@ class ClientDriver:
             return
         for answer in answers:
             self.desk.send(answer)
+        self.client.rest()

@@ -80,7 +80,7 @@ class Trial:
         with (self.folder / "logs" / f"{party}.log").open("ab") as log:
             # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
             self.processes[party] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True
             )
 
     def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome:
@@ -164,7 +164,7 @@ def _free_ports(count: int) -> list[int]:
             one.close()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Many processes share this machine's cores: each does its arithmetic in one thread."""
     flags = os.environ.get("XLA_FLAGS", "")
     return {**os.environ, "XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(), "OMP_NUM_THREADS": "1"}

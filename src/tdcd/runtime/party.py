@@ -79,7 +79,7 @@ def run_hub(job: Job, silo: str, own: PartySection, watch: Watch, should_stop: C
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
     hub = Hub(job, index, secret=_secret(job, own), nonce=folder.nonce, restored=folder.restored)
-    with _transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
+    with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
         return HubDriver(hub, transport, folder, job.config.runtime.resend_s, watch).run(should_stop)
 
@@ -93,7 +93,7 @@ def run_client(
     if client not in names:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
     machine = Client(job, index, job.clients(index)[names.index(client)], read_data(job.config, index, own))
-    with _transport(job, machine.name, [machine.hub], own) as transport:
+    with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
         return ClientDriver(machine, transport, watch).run(should_stop)
 
@@ -140,7 +140,7 @@ def _secret(job: Job, own: PartySection) -> bytes:
     return bytes.fromhex(job.digest) if own.insecure else read_secret(Path(own.certs) / SECRET)
 
 
-def _transport(job: Job, party: str, peers: list[str], own: PartySection) -> Transport:
+def open_transport(job: Job, party: str, peers: list[str], own: PartySection) -> Transport:
     """Check the party's certificate, then open its links."""
     addresses = {}
     for hub, silo in zip(job.hubs, job.config.silos, strict=True):

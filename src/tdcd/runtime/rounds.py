@@ -152,6 +152,11 @@ class Rounds:
             out += step
         return out
 
+    def rest(self) -> None:
+        """Nothing to do for the moment: work out where the next round's samples are."""
+        if self.phase == "stepping":
+            self.compute.layout(self.round + 1)
+
     # For those who are late, or back.
 
     def missing(self) -> list[str]:

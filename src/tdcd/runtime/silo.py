@@ -16,7 +16,8 @@ from tdcd.objective import Objective, Tree
 from tdcd.runfolder import named_leaves
 from tdcd.runtime.job import Job
 from tdcd.runtime.roll import Roll
-from tdcd.schedule import batch_ids, num_exchanged
+from tdcd.schedule import num_exchanged
+from tdcd.settings import draws_of
 
 
 class Layout(NamedTuple):
@@ -39,6 +40,8 @@ class HubCompute:
         full = self.settings.minibatches == "full"
         self.batch_size = roll.num_samples if full else self.settings.batch_size
         self.num_exchanged = num_exchanged(self.settings.minibatches, self.settings.local_steps)
+        self._draws = draws_of(self.settings, roll.num_samples)
+        self._owner = roll.train_owner
         self._num_clients = len(roll.rows)
         self._places = [roll.places(client) for client in range(self._num_clients)]
         counts = np.array([int((train >= 0).sum()) for train, _ in self._places])
@@ -62,16 +65,8 @@ class HubCompute:
         return jax.tree.unflatten(self._structure, [leaves[name] for name in self.shapes()])
 
     def _layout(self, round_index: int) -> Layout:
-        settings = self.settings
-        ids = batch_ids(
-            settings.seed,
-            [round_index],
-            num_samples=self.roll.num_samples,
-            batch_size=self.batch_size,
-            local_steps=settings.local_steps,
-            minibatches=settings.minibatches,
-        )
-        holders = self.roll.train_owner[ids.ravel()]
+        ids = self._draws(round_index)
+        holders = self._owner[ids.ravel()]
         order = np.argsort(holders, kind="stable")
         bounds = np.cumsum(np.bincount(holders, minlength=self._num_clients))[:-1]
         slots = np.empty_like(order)

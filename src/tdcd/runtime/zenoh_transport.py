@@ -1,8 +1,8 @@
 """Messages between organisations: Eclipse zenoh links under mutual TLS, without a broker.
 
 Every party is a zenoh peer that finds nobody by itself: a hub listens, and dials the hubs whose names sort before its
-own; a client dials its hub and has no port. Who dials never gives up. Each link has two keys a direction; the common name
-on a certificate fixes which ones its holder may use:
+own; a client dials its hub and has no port. Who dials never gives up. A link has two keys in each direction, and the
+common name on a certificate fixes which ones its holder may use:
 
 ==============================================  ======================================================
 ``tdcd/1/RECEIVER/SENDER/message``              messages
@@ -120,7 +120,7 @@ class ZenohTransport:
         self.close()
 
     def _link(self, peer: str) -> zenoh.Publisher:
-        """Hear a peer's messages, its coming and its going; make what messages to it go through."""
+        """Hear a peer's messages, its coming and its going; the result carries messages to it."""
         # Direct callbacks run on the one thread that reads the link, so that events keep their order.
         on_message = Callback(partial(self._on_message, peer), indirect=False)
         on_presence = Callback(partial(self._on_presence, peer), indirect=False)

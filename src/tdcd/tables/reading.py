@@ -96,7 +96,7 @@ def _stream(path: Path, wanted: Columns, *, named_labels: bool) -> RawRows:
         for name, column in names.items():
             column.extend(batch.column(name))
         for name, amount in amounts.items():
-            amount.extend(_numbers(batch.column(name)))
+            amount.extend(as_numbers(batch.column(name)))
         if wanted.label is not None:
             labels.extend(batch.column(wanted.label) if named_labels else _label_numbers(batch.column(wanted.label)))
     blank = [column.blank for column in names.values()] + [amount.blank for amount in amounts.values()]
@@ -132,8 +132,8 @@ def _texts(column: pa.Array) -> pa.Array:
     return pc.fill_null(pc.cast(column, pa.string()), "")
 
 
-def _numbers(column: pa.Array) -> NDArray[Any]:
-    """Float64, NaN where blank."""
+def as_numbers(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
+    """The column as float64, NaN where blank."""
     if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type):
         column = _texts(column)
         column = pc.if_else(pc.is_in(column, pa.array(BLANKS)), None, column)
@@ -144,7 +144,7 @@ def _numbers(column: pa.Array) -> NDArray[Any]:
 
 def _label_numbers(column: pa.Array) -> NDArray[Any]:
     try:
-        return _numbers(column)
+        return as_numbers(column)
     except pa.ArrowException:
         raise _NamedLabels from None
 

@@ -96,7 +96,8 @@ def cautions(rows: RawRows) -> Sequence[str]:
 def _described(name: str, column: Column) -> ColumnFacts:
     if isinstance(column, Category):
         names = Names.of(column)
-        return ColumnFacts(name, f"{len(names.levels)} names", names.missing, _most_frequent(Counter(names.levels)))
+        count = f"{len(names.levels)} level" + ("s" if len(names.levels) != 1 else "")
+        return ColumnFacts(name, f"names, {count}", names.missing, _most_frequent(Counter(names.levels)))
     blank = int(np.isnan(column).sum())
     return ColumnFacts(name, "amount", blank, _spread(column[~np.isnan(column)]))
 

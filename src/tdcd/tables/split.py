@@ -1,5 +1,6 @@
 """One table cut into a folder of per-client files with a configuration: for trials and teaching."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 from tdcd.config import check_config
 from tdcd.partition import contiguous_columns, equal_sizes, named_columns, shuffled_rows
 from tdcd.runfolder import toml_text
-from tdcd.tables.reading import is_parquet, read_header, read_rows
+from tdcd.tables.reading import as_numbers, is_parquet, read_header, read_rows
 from tdcd.tables.rows import BLANKS, Columns
 
 FIRST_PORT = 7447
@@ -47,28 +48,28 @@ def split_table(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} is there already and is not an empty folder: choose another one")
     header = read_header(path, id_column)
-    columns = Columns(id=id_column, label=label).among(path, header).features or ()
-    groups = _groups(columns, silos)
+    groups = _groups(Columns(id=id_column, label=label).among(path, header).features or (), silos)
     counts = [*clients] * len(groups) if len(clients) == 1 else [*clients]
     if len(counts) != len(groups):
         raise ValueError(f"there are {len(groups)} silos, but client counts for {len(counts)}: {counts}")
     table = _read(path, header)
+    sizes = [equal_sizes(table.num_rows, count) for count in counts]
     used = [name for names in groups.values() for name in names]
     categorical = [name for name in used if _holds_names(table.column(name))]
     read_rows(path, Columns(id_column, label, tuple(used), tuple(categorical)))
+    table = _with_numbers(table, set(used) - set(categorical), parquet)
     suffix = "parquet" if parquet else "csv"
     keys = _configuration(groups, counts, id_column, label, categorical, suffix, table.num_rows)
     check_config(keys, "the split")
     for index, (names, section) in enumerate(zip(groups.values(), keys["silos"], strict=True)):
         rng = np.random.default_rng([seed, index])
         (out / section["name"]).mkdir(parents=True)
-        parts = shuffled_rows(table.num_rows, equal_sizes(table.num_rows, counts[index]), rng)
+        parts = shuffled_rows(table.num_rows, sizes[index], rng)
         for client, rows in zip(section["client"], parts, strict=True):
             part = table.select([id_column, label, *names]).take(pa.array(rng.permutation(rows)))
             _write(part, out / client["table"])
-    configuration = out / "federation.toml"
-    configuration.write_text(_toml(keys), encoding="utf-8")
-    return configuration
+    (out / "federation.toml").write_text(_toml(keys), encoding="utf-8")
+    return out / "federation.toml"
 
 
 def _groups(columns: Sequence[str], silos: int | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -89,6 +90,15 @@ def _read(path: Path, header: Sequence[str]) -> pa.Table:
         parse_options=pcsv.ParseOptions(newlines_in_values=True),
         convert_options=pcsv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
     )
+
+
+def _with_numbers(table: pa.Table, names: set[str], parquet: bool) -> pa.Table:
+    """The table with these columns as numbers, where they would not be written as such."""
+    for name in names:
+        if parquet or pa.types.is_boolean(table.column(name).type):
+            numbers = pa.array(as_numbers(table.column(name)), from_pandas=True)
+            table = table.set_column(table.column_names.index(name), name, numbers)
+    return table
 
 
 def _holds_names(column: pa.ChunkedArray) -> bool:
@@ -136,5 +146,9 @@ def _toml(keys: Mapping[str, Any]) -> str:
 def _write(table: pa.Table, path: Path) -> None:
     if path.suffix == ".parquet":
         pq.write_table(table, path)
-    else:
-        pcsv.write_csv(table, path, pcsv.WriteOptions(quoting_style="needed"))
+        return
+    # Arrow's writer would put every text in quotes.
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(table.column_names)
+        writer.writerows(zip(*(column.to_pylist() for column in table.columns), strict=True))
