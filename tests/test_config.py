@@ -78,7 +78,7 @@ def test_named_silos_are_checked_inside():
         ({"silos": [{"name": "a", "features": ["x"]}, {"name": "b"}]}, "name the features of every silo, or of none"),
         ({"silos": [{"name": "a", "clients": ["x", "x"]}]}, "silo 'a': two clients are called 'x'"),
         ({"silos": [{"name": "a", "table": "a.csv"}]}, "silo 'a': tables go with data.source = 'files', not 'digits'"),
-        ({"federation": {"aligned": True, "clients": [5, 3]}}, "silos that split the rows alike have as many clients"),
+        ({"federation": {"aligned": True, "clients": [5, 3]}}, "silos that split rows alike have as many clients"),
         ({"train": {"step_size": float("nan")}}, "must be"),
         ({"train": {"rounds": 1.5}}, "must be a whole number"),
         ({"train": 3}, "train = 3: must be"),

@@ -11,8 +11,8 @@ The paper: Das and Patterson, "Multi-tier federated learning for vertically part
 7. :func:`local_steps`   every client takes Q gradient steps on its block, the others frozen.           line 19
 
 The simulation maps the client functions over all clients of a silo at once; the real federation calls the same
-functions in each process, the hub's with NumPy arrays. Shapes: E minibatches of B samples are exchanged a round (E = Q, or 1 when one minibatch
-serves all local steps); a client holds at most P of a minibatch's samples; phi has C outputs.
+functions in each process, the hub's with NumPy arrays. Shapes: E minibatches of B samples are exchanged a round (E = Q,
+or 1 when one minibatch serves all local steps); a client holds at most P of a minibatch's samples; phi has C outputs.
 """
 
 import math

@@ -79,14 +79,16 @@ class Draws:
             minibatches=minibatches,
         )
         self._at_once = max(1, min(32, IDS_AT_ONCE // (batch_size * num_exchanged(minibatches, local_steps))))
-        self._first, self._drawn = 0, np.empty((0, 0, 0), np.int32)
+        self._first = 0
+        self._drawn: NDArray[np.int32] = np.empty((0, 0, 0), np.int32)
 
     def __call__(self, round_index: int) -> NDArray[np.int32]:
         """The minibatches of one round."""
         if not self._first <= round_index < self._first + len(self._drawn):
             self._first = round_index
             self._drawn = self._draw(range(round_index, round_index + self._at_once))
-        return self._drawn[round_index - self._first]
+        drawn: NDArray[np.int32] = self._drawn[round_index - self._first]
+        return drawn
 
 
 def _raw(seed: int, round_index: int, size: int) -> NDArray[np.uint64]:

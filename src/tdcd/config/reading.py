@@ -89,9 +89,8 @@ def _cross_checks(config: Config) -> list[str]:
     if "torch" in blocks and config.model.module is None:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
     if federation.aligned and len(set(config.client_counts)) > 1:
-        problems.append(
-            f"federation.aligned = true: silos that split the rows alike have as many clients, not {config.client_counts}"
-        )
+        counts = config.client_counts
+        problems.append(f"federation.aligned = true: silos that split rows alike have as many clients, not {counts}")
     if federation.sizes is not None and federation.rows == "dirichlet":
         problems.append("federation.sizes: rows = 'dirichlet' draws the shard sizes itself; leave sizes out")
     if (config.train.algorithm == "local-sgd") != (config.train.silo is not None):

@@ -24,6 +24,8 @@ from tdcd.runtime.checkpoint import newest_state, save_state
 from tdcd.runtime.job import Job
 from tdcd.runtime.meeting import Meeting
 from tdcd.runtime.rounds import State
+from tdcd.tables.labels import Meaning
+from tdcd.tables.saving import save_preparations
 
 
 class HubFolder:
@@ -92,12 +94,16 @@ class HubFolder:
         """Say who there is, when all have met. The columns of other silos are theirs to know."""
         roll, job = meeting.roll, meeting.job
         assert roll is not None
-        own = () if meeting.preparation is None else meeting.preparation.columns
+        own: tuple[str, ...] = ()
+        if meeting.preparation is not None:
+            meaning = Meaning(roll.task, roll.classes, roll.label_mean, roll.label_scale)
+            save_preparations(self.path, {self.silo: meeting.preparation}, meaning)
+            own = meeting.preparation.columns + ("bias",) * meeting.has_bias
         silos = [
             {
                 "name": silo.name,
                 "feature_shape": opening["feature_shape"],
-                "columns": [*own] if silo.name == self.silo and len(own) == opening["feature_shape"][0] else [],
+                "columns": [*own] if silo.name == self.silo else [],
                 "clients": opening["clients"],
                 "parameters": opening["parameters"],
             }

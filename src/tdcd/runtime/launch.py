@@ -19,9 +19,9 @@ from tdcd.report import write_report
 from tdcd.run import plan
 from tdcd.runfolder import toml_text, write_durably
 from tdcd.runtime.certificates import throwaway
-from tdcd.runtime.client_data import shards
 from tdcd.runtime.driver import Ending, Outcome
 from tdcd.runtime.job import Job
+from tdcd.runtime.trial_data import write_rows
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -53,10 +53,8 @@ class Trial:
         planned = plan(config)
         job = Job(_at(config, [f"127.0.0.1:{port}" for port in _free_ports(len(config.silos))]))
         folder.mkdir(parents=True, exist_ok=True)
-        data = folder / "data"
-        data.mkdir(exist_ok=True)
-        for client, rows in shards(planned).items():
-            rows.save(data / f"{client}.safetensors")
+        options = write_rows(planned, (folder / "data").resolve())
+        (folder / "data" / "options.json").write_text(json.dumps(options))
         clients = [client for silo in range(len(job.hubs)) for client in job.clients(silo)]
         shutil.rmtree(folder / "certs", ignore_errors=True)
         throwaway(folder / "certs", {hub: ["127.0.0.1"] for hub in job.hubs}, clients)
@@ -68,12 +66,12 @@ class Trial:
         """Start every party."""
         logs = self.folder / "logs"
         logs.mkdir(exist_ok=True)
+        rows = json.loads((self.folder / "data" / "options.json").read_text())
         for index, silo in enumerate(self.job.config.silos):
             options = ["--silo", silo.name, "--certs", str(self.folder / "certs")]
             self._start(self.job.hubs[index], "hub", [*options, "--out", str(self.folder / "silos" / silo.name)])
             for client, name in zip(self.job.clients(index), silo.client_names, strict=True):
-                rows = str(self.folder / "data" / f"{client}.safetensors")
-                self._start(client, "client", [*options, "--client", name, "--data", rows])
+                self._start(client, "client", [*options, "--client", name, *rows[client]])
 
     def _start(self, party: str, role: str, options: list[str]) -> None:
         command = [sys.executable, "-m", "tdcd", role, str(self.folder / "federation.toml"), *options]
@@ -134,6 +132,8 @@ class Trial:
         own = [fact["silos"][index] for index, fact in enumerate(facts)]
         for name in ("config.toml", "history.jsonl"):
             shutil.copy(homes[0] / name, self.folder / name)
+        if (homes[0] / "labels.json").exists():
+            shutil.copy(homes[0] / "labels.json", self.folder / "labels.json")
         for part in ("model", "preparation"):
             for home in homes:
                 if (home / part).exists():

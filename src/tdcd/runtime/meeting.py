@@ -40,6 +40,11 @@ class Meeting:
         self._peer_hellos: dict[str, Message] = {}
         self._summaries: dict[str, Summary] = {}
 
+    @property
+    def has_bias(self) -> bool:
+        """Whether this silo's features end with a column of ones."""
+        return self.silo == 0 and has_bias(self.job.config)
+
     def missing(self) -> list[str]:
         """The parties that this phase waits for."""
         waiting = {
@@ -178,7 +183,7 @@ class Meeting:
 
     def _prepare(self, client: str) -> Message:
         assert self.preparation is not None
-        note = {"bias": self.silo == 0 and has_bias(self.job.config)}
+        note = {"bias": self.has_bias}
         arrays = {"preparation": pack(self.preparation.to_json())}
         return Message("prepare", self.name, client, run=self.run, note=note, arrays=arrays)
 

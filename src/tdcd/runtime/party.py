@@ -2,7 +2,6 @@
 
 import ipaddress
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +21,7 @@ from tdcd.runtime.job import Job
 from tdcd.runtime.log import event
 from tdcd.runtime.transport import Transport
 from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
-from tdcd.tables.reading import read_rows
-from tdcd.tables.rows import Columns, RawRows
+from tdcd.tables.site import read_client
 
 
 class PartySection(BaseModel):
@@ -105,34 +103,12 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     path = Path(own.data)
     if path.suffix == ".safetensors":
         return ClientData.load(path)
-    section = config.silos[silo]
-    label = section.label or next((other.label for other in config.silos if other.label is not None), None)
-    if label is None:
-        raise ConfigError(['silos: no silo has a label: name the column to predict, label = "...", in one of them'])
-    columns = replace(Columns.of(config, section), label=label)
-    if own.labels is None:
-        rows = read_rows(path, columns)
-    else:
-        rows = read_rows(path, replace(columns, label=None))
-        rows = replace(rows, labels=_labels(rows, Path(own.labels), columns))
+    rows = read_client(config, config.silos[silo], path, None if own.labels is None else Path(own.labels))
     if own.ids is not None:
         chosen = set(Path(own.ids).read_text(encoding="utf-8").splitlines())
         rows = rows.take(np.array([place for place, one in enumerate(rows.ids) if one in chosen], np.int64))
     assert rows.labels is not None
     return ClientData([*rows.ids], rows.labels, table=rows)
-
-
-def _labels(rows: RawRows, path: Path, columns: Columns) -> Any:
-    """The rows' labels, from a table of their own."""
-    assert columns.label is not None
-    wanted = Columns(id=columns.id, label=columns.label, features=())
-    table = read_rows(path, wanted)
-    place = {one: index for index, one in enumerate(table.ids)}
-    absent = [one for one in rows.ids if one not in place]
-    if absent:
-        raise ValueError(f"{path} has no label for {len(absent)} ids of {rows.source}, '{absent[0]}' among them")
-    assert table.labels is not None
-    return table.take(np.array([place[one] for one in rows.ids], np.int64)).labels
 
 
 def _secret(job: Job, own: PartySection) -> bytes:

@@ -8,13 +8,12 @@ sharing     the other silos' blocks, if all agreed to share the model
 ==========  ==========================================================================================
 
 A phase ends when everybody's part is there, in whatever order the parts came; sums run in silo and client order. What
-a hub has told its peers it can tell again, byte for byte, for this round and the one before it.
+a hub has told its peers it can tell again, byte for byte, for this round and those just before it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,53 +23,16 @@ from tdcd.ledger import by_link, round_messages
 from tdcd.metrics import metrics
 from tdcd.objective import Tree
 from tdcd.runfolder import named_leaves
+from tdcd.runtime.exchange import Exchange
+from tdcd.runtime.instructions import Append, Arrays, End, Instruction, Save, State, Status
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages import Message, Refused, array
+from tdcd.runtime.roll import Mismatch
 from tdcd.runtime.silo import HubCompute
 
-Status = Literal["finished", "diverged", "refused"]
-Arrays = Mapping[str, NDArray[Any]]
 _SHARED_IN = {"evaluating": "scores", "exchanging": "phi", "sharing": "model"}
 """What hubs exchange in each phase."""
 _ANSWER_TO = {"evaluate": "scores", "begin": "phi", "steps": "block"}
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """What a hub needs to go on from the start of a round."""
-
-    run: str
-    round: int
-    block: Arrays
-    said: Mapping[str, Arrays]
-    """What it told its peers in the round before, by kind."""
-
-
-@dataclass(frozen=True)
-class Append:
-    """Add this line to the history."""
-
-    record: Record
-
-
-@dataclass(frozen=True)
-class Save:
-    """Make this state durable before anything that follows is sent."""
-
-    state: State
-
-
-@dataclass(frozen=True)
-class End:
-    """The run is over, but for the good-byes."""
-
-    status: Status
-    reason: str = ""
-    in_block: bool = False
-    """Whether a client's block stopped being finite, which the other hubs do not know yet."""
-
-
-Instruction = Message | Append | Save | End
 
 
 class Rounds:
@@ -86,8 +48,7 @@ class Rounds:
         """Of each silo's block; known when the hubs have met."""
         self._asked: dict[str, Message] = {}
         self._answers: dict[str, Message] = {}
-        self._said: dict[tuple[str, int], Message] = {}
-        self._heard: dict[tuple[str, int], dict[str, Message]] = {}
+        self.exchange = Exchange(self.name, job.hubs, run)
         # A hub that comes back asks at once for what it may have missed.
         self._behind = -1
         if restored is not None:
@@ -96,8 +57,7 @@ class Rounds:
                 compute.tree(dict(restored.block)),
                 restored.round + 1,
             )
-            for kind, arrays in restored.said.items():
-                self._remember(kind, arrays, restored.round - 1)
+            self.exchange.restore(restored.said, dict(restored.heard or {}))
 
     # Events.
 
@@ -132,7 +92,18 @@ class Rounds:
         else:
             for name in message.arrays:
                 array(message, name, dtype, message.arrays[name].shape)
-        self._heard.setdefault((message.kind, message.round), {})[message.sender] = message
+        self.exchange.hear(message)
+
+    def peer_forgot(self, message: Message) -> None:
+        """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
+        kind = str(message.note.get("kind"))
+        if message.sender not in self._silent_peers() or (kind, message.round) != (_SHARED_IN[self.phase], self.round):
+            raise Refused(f"nobody waits for '{kind}' of round {message.round}")
+        raise Mismatch(
+            f"{self.name} was restored to round {self.round}, and {message.sender} is at round "
+            f"{message.note.get('round')} and no longer has '{kind}' of that round: restore a newer checkpoint of "
+            f"{self.name}, or begin anew everywhere"
+        )
 
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
@@ -181,15 +152,19 @@ class Rounds:
             return []
         return [Message("want", self.name, peer, self.round, self.run, {"kind": _SHARED_IN[self.phase]})]
 
-    def said(self, kind: str, round_index: int) -> Message | None:
-        """What the peers were told."""
-        return self._said.get((kind, round_index))
+    def told_again(self, message: Message) -> Message | None:
+        """What a peer wants to hear again, if it was said; that it is gone, if it was said too long ago."""
+        kind, wanted = str(message.note.get("kind")), message.round
+        if kind not in _SHARED_IN.values() or wanted > self.round:
+            return None
+        known = self.exchange.said(kind, wanted)
+        if known is None and wanted < self.round:
+            note = {"kind": kind, "round": self.round}
+            return Message("gone", self.name, message.sender, wanted, self.run, note)
+        return known
 
     def _silent_peers(self) -> list[str]:
-        if self.phase not in _SHARED_IN:
-            return []
-        heard = self._heard.get((_SHARED_IN[self.phase], self.round), {})
-        return [peer for peer in self.peers if peer not in heard]
+        return self.exchange.silent(_SHARED_IN[self.phase], self.round) if self.phase in _SHARED_IN else []
 
     # The phases.
 
@@ -237,40 +212,25 @@ class Rounds:
         empty = np.empty((0, self.compute.num_outputs), self.job.settings.dtype)
         return [self._answers[client].arrays.get(name, empty) for client in self.clients]
 
-    def _remember(self, kind: str, arrays: Arrays, round_index: int) -> Message:
-        message = Message(kind, self.name, "", round_index, self.run, arrays=arrays)
-        self._said[(kind, round_index)] = message
-        return message
-
     def _tell(self, kind: str, arrays: Arrays) -> list[Message]:
         """Tell all peers, once a round; afterwards only those who ask again."""
-        if (kind, self.round) in self._said:
+        if self.exchange.said(kind, self.round) is not None:
             return []
-        message = self._remember(kind, arrays, self.round)
-        told = [message.to(peer) for peer in self.peers]
+        told = self.exchange.tell(kind, self.round, arrays)
         return told + [w for peer in self.peers for w in self.wants(peer)] if self.round <= self._behind else told
-
-    def _all_parts(self, kind: str, name: str) -> list[NDArray[Any]] | None:
-        """One array of every hub's part, in silo order; None until all are there."""
-        heard = self._heard.get((kind, self.round), {})
-        if any(peer not in heard for peer in self.peers):
-            return None
-        own = self._said[(kind, self.round)]
-        return [(own if hub == self.name else heard[hub]).arrays[name] for hub in self.job.hubs]
 
     def _evaluated(self) -> list[Instruction] | None:
         compute = self.compute
-        train, test = (compute.gather(self._parts(n), held_out=h) for n, h in (("train", False), ("test", True)))
-        penalty = np.array([compute.penalty(self.block)])
-        out: list[Instruction] = [*self._tell("scores", {"train": train, "test": test, "penalty": penalty})]
-        parts = {name: self._all_parts("scores", name) for name in ("train", "test", "penalty")}
-        if parts["train"] is None or parts["test"] is None or parts["penalty"] is None:
+        out: list[Instruction] = [*self._tell_scores()]
+        parts = self.exchange.parts("scores", self.round, ("train", "test", "penalty"))
+        if parts is None:
             return out or None
-        total = float(sum(float(p[0]) for p in parts["penalty"]))
-        train_loss, figures = compute.figures(_sum(parts["train"]), False, total)
+        train, test, penalties = parts
+        total = float(sum(float(penalty[0]) for penalty in penalties))
+        train_loss, figures = compute.figures(_sum(train), False, total)
         record = self._record(self.round, train_loss, {"train": figures})
         if compute.roll.held_out.any():
-            test_loss, test_figures = compute.figures(_sum(parts["test"]), True, total)
+            test_loss, test_figures = compute.figures(_sum(test), True, total)
             record = self._record(self.round, train_loss, {"train": figures, "test": test_figures}, test_loss)
         out.append(Append(record))
         if record.diverged:
@@ -284,14 +244,21 @@ class Rounds:
 
     def _exchanged(self) -> list[Instruction] | None:
         out: list[Instruction] = [*self._tell_phi()]
-        phis = self._all_parts("phi", "phi")
-        if phis is None:
+        parts = self.exchange.parts("phi", self.round, ["phi"])
+        if parts is None:
             return out or None
-        contents = [{"phi_others": rows} for rows in self.compute.project(self.round, phis)]
+        contents = [{"phi_others": rows} for rows in self.compute.project(self.round, parts[0])]
         return out + self._ask("stepping", "steps", contents)
 
+    def _tell_scores(self) -> list[Message]:
+        if self.exchange.said("scores", self.round) is not None:
+            return []
+        compute = self.compute
+        train, test = (compute.gather(self._parts(n), held_out=h) for n, h in (("train", False), ("test", True)))
+        return self._tell("scores", {"train": train, "test": test, "penalty": np.array([compute.penalty(self.block)])})
+
     def _tell_phi(self) -> list[Message]:
-        if ("phi", self.round) in self._said:
+        if self.exchange.said("phi", self.round) is not None:
             return []
         return self._tell("phi", {"phi": self.compute.stack(self.round, self._parts("phi"))})
 
@@ -299,20 +266,20 @@ class Rounds:
         blocks = [self.compute.tree(dict(self._answers[client].arrays)) for client in self.clients]
         self.block = self.compute.average(blocks)
         self.round += 1
-        self._said = {key: message for key, message in self._said.items() if key[1] >= self.round - 1}
-        self._heard = {key: parts for key, parts in self._heard.items() if key[1] >= self.round}
-        said = {
-            kind: message.arrays for (kind, round_index), message in self._said.items() if round_index == self.round - 1
-        }
-        return [Save(State(self.run, self.round, named_leaves(self.block), said)), *self._enter()]
+        self.exchange.forget(self.round)
+        state = State(
+            self.run, self.round, named_leaves(self.block), self.exchange.words, dict(self.exchange.digests)
+        )
+        return [Save(state), *self._enter()]
 
     def _shared(self) -> list[Instruction] | None:
         return None if self._silent_peers() else self._over("finished")
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        heard = self._heard.get(("model", self.round), {})
-        return {self.name: named_leaves(self.block)} | {peer: message.arrays for peer, message in heard.items()}
+        heard = {peer: self.exchange.part_of(peer, "model", self.round) for peer in self.peers}
+        others = {peer: message.arrays for peer, message in heard.items() if message is not None}
+        return {self.name: named_leaves(self.block), **others}
 
     def _diverged(self, client: str) -> list[Instruction]:
         reason = f"the block of {client} stopped being finite in round {self.round}: the step size is too large"

@@ -34,31 +34,35 @@ class TrialDisplay:
 
 def table_of(trial: Trial) -> Table:
     """One line a hub, with its clients."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("hub", "round", "doing", "train loss", "test loss", "sent", "connected", "waiting for"):
-        table.add_column(column, justify="right" if column in ("round", "train loss", "test loss", "sent") else "left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("hub", "round", "doing", "loss", "held out", "sent", "clients", "hubs", "waiting for"):
+        is_text = column in ("hub", "doing", "waiting for")
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "waiting for")
     statuses = trial.statuses()
     for index, hub in enumerate(trial.job.hubs):
-        status, clients = statuses.get(hub), trial.job.clients(index)
+        status, clients = statuses.get(hub), set(trial.job.clients(index))
         if status is None:
             table.add_row(hub, "", "starting")
             continue
-        peers = len(trial.job.hubs) - 1
         present = set(status["connected"])
-        connected = f"{len(present & set(clients))}/{len(clients)} clients, {len(present - set(clients))}/{peers} hubs"
         table.add_row(
             hub,
             f"{status['round']}/{status['rounds']}",
-            status["phase"] if status["status"] is None else status["status"],
+            status["status"] or status["phase"],
             _number(status["train_loss"]),
             _number(status["test_loss"]),
             bytes_in_words(status["bytes_sent"]),
-            connected,
-            ", ".join(name.removeprefix("client.") for name in status["missing"][:4])
-            + (", ..." if len(status["missing"]) > 4 else ""),
+            f"{len(present & clients)}/{len(clients)}",
+            f"{len(present - clients)}/{len(trial.job.hubs) - 1}",
+            _names(status["missing"]),
         )
     return table
 
 
+def _names(parties: list[str]) -> str:
+    shown = [party.rpartition(".")[2] if party.startswith("client.") else party for party in parties[:4]]
+    return ", ".join(shown) + (", ..." if len(parties) > 4 else "")
+
+
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.5g}"
+    return "" if value is None else f"{value:.4g}"

@@ -16,7 +16,7 @@ from tdcd.tables.diagnosis import diagnose, is_unicode, unclosed_quote
 from tdcd.tables.errors import TableError
 from tdcd.tables.rows import BLANKS, Category, Column, Columns, RawRows
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 19
 """How much of a CSV file is parsed at a time."""
 BATCH_ROWS = 1 << 15
 """How many rows of a Parquet file are decoded at a time."""

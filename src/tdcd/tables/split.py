@@ -1,7 +1,7 @@
 """One table cut into a folder of per-client files with a configuration: for trials and teaching."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,15 @@ def split_table(
             _write(part, out / client["table"])
     (out / "federation.toml").write_text(_toml(keys), encoding="utf-8")
     return out / "federation.toml"
+
+
+def pick_rows(path: Path, out: Path, id_column: str, ids: Collection[str]) -> None:
+    """Write the rows of a table that are about ``ids``, every cell as it is."""
+    header = read_header(path, id_column)
+    table = _read(path, header)
+    wanted = set(ids)
+    texts = table.column(id_column).cast(pa.string()).to_pylist()
+    _write(table.take(pa.array([place for place, one in enumerate(texts) if one in wanted], pa.int64())), out)
 
 
 def _groups(columns: Sequence[str], silos: int | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -1,0 +1,61 @@
+"""What a hub's state machine asks of whoever runs it, in the order in which it is to be done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from tdcd.history import Record
+from tdcd.runtime.messages import Message
+
+Status = Literal["finished", "diverged", "refused"]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What a hub needs to go on from the start of a round."""
+
+    run: str
+    round: int
+    block: Arrays
+    said: tuple[Message, ...] = ()
+    """What it told its peers in the rounds before."""
+    heard: Mapping[str, str] | None = None
+    """The digest of what each hub said in the last exchange."""
+
+
+@dataclass(frozen=True)
+class Append:
+    """Add this line to the history."""
+
+    record: Record
+
+
+@dataclass(frozen=True)
+class Save:
+    """Make this state durable before anything that follows is sent."""
+
+    state: State
+
+
+@dataclass(frozen=True)
+class TurnedAway:
+    """A party that came back as somebody else was told to leave; the run waits for the right one."""
+
+    party: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The run is over, but for the good-byes."""
+
+    status: Status
+    reason: str = ""
+    in_block: bool = False
+    """Whether a client's block stopped being finite, which the other hubs do not know yet."""
+
+
+Instruction = Message | Append | Save | TurnedAway | End

@@ -1,0 +1,366 @@
+"""What the real transport withstands, by real sockets: dying processes, wrong certificates, forged keys, garbage."""
+
+import itertools
+import json
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import zenoh
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from transport_parties import (
+    HUB,
+    HUBS,
+    MAX_BYTES,
+    MILL,
+    NORTH,
+    PEERS,
+    SHOP,
+    SHOP_NORTH,
+    SOON,
+    SOUTH,
+    Parties,
+    ZenohNetwork,
+    free_address,
+    take,
+    tls_of,
+)
+
+from tdcd.runtime.certificate_check import read_key
+from tdcd.runtime.certificates import issue, throwaway
+from tdcd.runtime.transport import Joined, Left, Received
+from tdcd.runtime.zenoh_transport import LEASE_MS, STALL_US, Tls, ZenohTransport
+
+NOW = datetime.now(UTC)
+MARK = "intruder"
+REFUSED = 0.4
+"""Seconds in which a link that is not refused would be up many times over."""
+
+ECHO = """
+import sys
+from pathlib import Path
+from tdcd.runtime.transport import Received
+from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
+party, address, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+tls = Tls(folder / "ca.pem", folder / f"{party}.pem", folder / f"{party}.key")
+with ZenohTransport(party, ["hub.bank"], addresses={"hub.bank": address}, tls=tls) as end:
+    while True:
+        event = end.receive(None)
+        if isinstance(event, Received):
+            end.send(event.sender, event.data)
+"""
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("federation") / "certs"
+    throwaway(folder, {hub: ["127.0.0.1"] for hub in HUBS}, [NORTH, SOUTH, SHOP_NORTH])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bank(certs):
+    """Two hubs and a client, all good, under attack by every test below."""
+    with Parties(ZenohNetwork(certs)) as parties:
+        parties.linked(HUB, SHOP, NORTH)
+        yield parties
+
+
+@contextmanager
+def process(parties, party):
+    network = parties.network
+    child = subprocess.Popen([sys.executable, "-c", ECHO, party, network.addresses[HUB], str(network.certs)])
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def copied_authority(certs, folder):
+    folder.mkdir()
+    for name in ("ca.pem", "ca.key", "federation.secret"):
+        (folder / name).write_bytes((certs / name).read_bytes())
+    return folder
+
+
+@contextmanager
+def intruder(tls, *, dial=None, listen=None):
+    """A zenoh session of somebody who keeps no rules; ``tls`` holds whatever they have got."""
+    scheme = "tls" if tls else "tcp"
+    config = {
+        "mode": "client" if dial else "peer",
+        "connect": {"endpoints": [f"{scheme}/{dial}"] if dial else []},
+        "listen": {"endpoints": [f"{scheme}/{listen}"] if listen else []},
+        "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
+    }
+    if tls:
+        settings = {"root_ca_certificate": str(tls.authority), "verify_name_on_connect": False}
+        if tls.certificate:
+            settings["enable_mtls"] = True
+            for role in ("listen", "connect"):
+                settings |= {f"{role}_certificate": str(tls.certificate), f"{role}_private_key": str(tls.key)}
+        config["transport"] = {"link": {"tls": settings}}
+    with zenoh.open(zenoh.Config.from_json5(json.dumps(config))) as session:
+        yield session
+
+
+def claim_everything(session):
+    """Come, speak and go as everybody to everybody, by exact keys and by patterns."""
+    for receiver, sender in [*itertools.product(PEERS, PEERS), (HUB, "*"), ("*", "*")]:
+        key = f"tdcd/1/{receiver}/{sender}"
+        session.put(f"{key}/message", b"forged", congestion_control=zenoh.CongestionControl.BLOCK)
+        session.delete(f"{key}/message")
+        session.liveliness().declare_token(f"{key}/alive/{MARK}").undeclare()
+    session.put("tdcd/**", b"forged")
+
+
+def eavesdrop(session):
+    """The keys of all that can be heard of others, by exact keys and by patterns."""
+    heard = []
+
+    def note(sample):
+        key = str(sample.key_expr)
+        if not key.endswith(MARK):
+            heard.append(key.partition("/alive")[0])
+
+    for receiver, sender in [*itertools.product(PEERS, PEERS), ("*", "*")]:
+        for key in (f"tdcd/1/{receiver}/{sender}/message", f"tdcd/1/{receiver}/{sender}/**"):
+            session.declare_subscriber(key, note, allowed_origin=zenoh.Locality.REMOTE)
+        session.liveliness().declare_subscriber(f"tdcd/1/{receiver}/{sender}/alive/*", note, history=True)
+    session.declare_subscriber("**", note, allowed_origin=zenoh.Locality.REMOTE)
+    return heard
+
+
+def assert_unharmed(bank):
+    """The good parties hear each other, and have heard nothing else."""
+    time.sleep(0.2)
+    for sender, receiver in ((NORTH, HUB), (HUB, NORTH), (HUB, SHOP), (SHOP, HUB)):
+        bank.ends[sender].send(receiver, b"good")
+        assert bank.ends[receiver].receive(SOON) == Received(sender, b"good")
+    assert [end.receive(0) for end in bank.ends.values()] == [None] * 3
+
+
+# Processes
+
+
+def test_a_killed_process_has_left_at_once(certs):
+    with Parties(ZenohNetwork(certs)) as parties:
+        (hub,) = parties.join(HUB)
+        with process(parties, SOUTH) as child:
+            assert hub.receive(SOON) == Joined(SOUTH)
+            child.kill()
+            start = time.monotonic()
+            assert hub.receive(SOON) == Left(SOUTH)
+            assert time.monotonic() - start < 1
+
+
+def test_a_stalled_process_loses_nothing_while_short_and_has_left_while_long(certs):
+    with Parties(ZenohNetwork(certs)) as parties, process(parties, SOUTH) as child:
+        (hub,) = parties.join(HUB)
+        assert hub.receive(SOON) == Joined(SOUTH)
+        sent = [bytes([number]) * 1_000_000 for number in range(20)]
+
+        child.send_signal(signal.SIGSTOP)
+        threading.Timer(1, child.send_signal, [signal.SIGCONT]).start()
+        start = time.monotonic()
+        for data in sent:
+            hub.send(SOUTH, data)
+        assert time.monotonic() - start > 0.9
+        assert take(hub, 20) == [Received(SOUTH, data) for data in sent]
+
+        for unsent, patience in (([], LEASE_MS / 1000), (sent, STALL_US / 1e6)):
+            child.send_signal(signal.SIGSTOP)
+            start = time.monotonic()
+            for data in unsent:
+                hub.send(SOUTH, data)
+            assert hub.receive(SOON) == Left(SOUTH)
+            assert time.monotonic() - start < patience + 1
+            child.send_signal(signal.SIGCONT)
+            assert hub.receive(SOON) == Joined(SOUTH)
+            hub.send(SOUTH, b"there?")
+            # Before the answer may come those to messages that reached the process before it stalled.
+            assert Received(SOUTH, b"there?") in iter(lambda: hub.receive(SOON), None)
+
+
+def test_a_second_process_of_the_same_party_is_a_restart(certs):
+    with Parties(ZenohNetwork(certs)) as parties:
+        hub, _ = parties.linked(HUB, NORTH)
+        with process(parties, NORTH) as child:
+            assert take(hub, 2) == [Left(NORTH), Joined(NORTH)]
+            parties.ends[NORTH].close()
+            assert hub.receive(0.3) is None
+            hub.send(NORTH, b"new one")
+            assert hub.receive(SOON) == Received(NORTH, b"new one")
+            child.kill()
+            assert hub.receive(SOON) == Left(NORTH)
+
+
+def test_a_link_ends_when_a_certificate_expires(certs, tmp_path):
+    folder = copied_authority(certs, tmp_path / "short")
+    issue(folder, SOUTH, days=1, now=datetime.now(UTC) - timedelta(days=1, seconds=-3))
+    with Parties(ZenohNetwork(certs)) as parties:
+        (hub,) = parties.join(HUB)
+        with ZenohTransport(SOUTH, [HUB], addresses=parties.network.addresses, tls=tls_of(folder, SOUTH)):
+            assert take(hub, 2) == [Joined(SOUTH), Left(SOUTH)]
+            assert hub.receive(1) is None
+
+
+# Intruders
+
+
+@pytest.fixture(scope="module")
+def odd(certs, tmp_path_factory):
+    """Wrong certificates by what is wrong with them."""
+    folder = tmp_path_factory.mktemp("odd")
+    ours = {
+        name: copied_authority(certs, folder / name) for name in ("expired", "early", "stranger", "self-signed", "host")
+    }
+    throwaway(folder / "foreign", {HUB: ["127.0.0.1"]}, [SOUTH])
+    for party, hosts in ((SOUTH, []), (HUB, ["127.0.0.1"])):
+        issue(ours["expired"], party, hosts, days=30, now=NOW - timedelta(days=31))
+        issue(ours["early"], party, hosts, now=NOW + timedelta(hours=12))
+        issue(ours["self-signed"], party, hosts)
+        sign_by_itself(ours["self-signed"], party)
+    issue(ours["stranger"], "client.bank.west")
+    issue(ours["host"], HUB, ["bank.example"])
+    for name in ("self-signed", "foreign"):
+        (folder / name / "ca.pem").write_bytes((certs / "ca.pem").read_bytes())
+    return folder
+
+
+def sign_by_itself(folder, party):
+    path, key = folder / f"{party}.pem", read_key(folder / f"{party}.key")
+    old = x509.load_pem_x509_certificate(path.read_bytes())
+    builder = x509.CertificateBuilder(old.subject, old.subject, old.public_key(), old.serial_number)
+    builder = builder.not_valid_before(old.not_valid_before_utc).not_valid_after(old.not_valid_after_utc)
+    for extension in old.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+
+@pytest.mark.parametrize("wrong", ["foreign", "expired", "early", "self-signed", "none", "clear text"])
+def test_a_caller_without_a_good_certificate_gets_no_link(bank, certs, odd, wrong):
+    tls = {"none": Tls(certs / "ca.pem", None, None), "clear text": None}.get(wrong, tls_of(odd / wrong, SOUTH))
+    with pytest.raises(zenoh.ZError, match="Unable to connect"), intruder(tls, dial=bank.network.addresses[HUB]):
+        pass
+    assert_unharmed(bank)
+
+
+@pytest.mark.parametrize("party", ["client.bank.west", SHOP_NORTH])
+def test_a_caller_that_is_no_peer_is_not_heard_and_hears_nothing(bank, certs, odd, party):
+    folder = certs if party == SHOP_NORTH else odd / "stranger"
+    with intruder(tls_of(folder, party), dial=bank.network.addresses[HUB]) as session:
+        heard = eavesdrop(session)
+        claim_everything(session)
+        assert_unharmed(bank)
+        assert heard == []
+
+
+@pytest.mark.parametrize("party", [SOUTH, MILL])
+def test_a_peer_can_speak_and_listen_for_itself_only(bank, certs, party):
+    hub = bank.ends[HUB]
+    with intruder(tls_of(certs, party), dial=bank.network.addresses[HUB]) as session:
+        heard = eavesdrop(session)
+        claim_everything(session)
+        assert take(hub, 3) == [Received(party, b"forged"), Joined(party), Left(party)]
+        assert_unharmed(bank)
+        with session.liveliness().declare_token(f"tdcd/1/{HUB}/{party}/alive/{MARK}"):
+            assert hub.receive(SOON) == Joined(party)
+            hub.send(party, b"for you")
+        assert hub.receive(SOON) == Left(party)
+        assert_unharmed(bank)
+        assert set(heard) == {f"tdcd/1/{party}/{HUB}", f"tdcd/1/{party}/{HUB}/message"}
+
+
+@pytest.mark.parametrize(
+    "wrong", ["foreign", "expired", "early", "self-signed", "host", "client", "hub.shop", "clear text"]
+)
+def test_a_client_does_not_talk_to_somebody_at_its_hubs_address(certs, odd, wrong):
+    tls = {"client": tls_of(certs, SOUTH), "hub.shop": tls_of(certs, SHOP), "clear text": None}
+    address = free_address()
+    with (
+        intruder(tls.get(wrong, tls_of(odd / wrong, HUB)), listen=address) as session,
+        ZenohTransport(NORTH, [HUB], addresses={HUB: address}, tls=tls_of(certs, NORTH)) as north,
+    ):
+        heard = eavesdrop(session)
+        deadline = time.monotonic() + REFUSED
+        while time.monotonic() < deadline:
+            claim_everything(session)
+            time.sleep(0.1)
+        north.send(HUB, b"secret")
+        assert north.receive(0.1) is None
+        assert bool(session.info.links()) == (wrong == "hub.shop")
+        assert heard == []
+
+
+def test_messages_over_the_limit_are_thrown_away(bank, certs):
+    hub = bank.ends[HUB]
+    with intruder(tls_of(certs, SOUTH), dial=bank.network.addresses[HUB]) as session:
+        for size in (MAX_BYTES + 1, 3 * MAX_BYTES, MAX_BYTES):
+            session.put(f"tdcd/1/{HUB}/{SOUTH}/message", bytes(size), congestion_control=zenoh.CongestionControl.BLOCK)
+        assert hub.receive(SOON) == Received(SOUTH, bytes(MAX_BYTES))
+    assert hub.dropped == {SOUTH: 1}
+    assert_unharmed(bank)
+
+
+def test_garbage_and_silence_on_the_port_stop_nobody(bank):
+    host, port = bank.network.addresses[HUB].split(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(150)]
+    for number, connection in enumerate(idle[:50]):
+        connection.sendall(
+            random.Random(number).randbytes(1000) if number % 2 else b"\x16\x03\x01\x40\x00\x01" + bytes(99)
+        )
+    assert_unharmed(bank)
+    (south,) = bank.join(SOUTH)
+    assert south.receive(SOON) == Joined(HUB)
+    assert bank.ends[HUB].receive(SOON) == Joined(SOUTH)
+    south.close()
+    assert bank.ends[HUB].receive(SOON) == Left(SOUTH)
+    del bank.ends[SOUTH]
+    for connection in idle:
+        connection.close()
+    assert_unharmed(bank)
+
+
+# Errors of one's own
+
+
+def test_what_is_wrong_with_ones_own_files_and_addresses_is_said(certs, odd):
+    def join(party=NORTH, *, addresses=None, listen=None, tls=None):
+        ZenohTransport(
+            party, [HUB], addresses={HUB: "127.0.0.1:1"} if addresses is None else addresses, listen=listen, tls=tls
+        )
+
+    with pytest.raises(ValueError, match=r"client\.bank\.south\.pem expired on"):
+        join(SOUTH, tls=tls_of(odd / "expired", SOUTH))
+    with pytest.raises(ValueError, match=r"is the certificate of 'client\.bank\.south', not of 'client\.bank\.north'"):
+        join(tls=tls_of(certs, SOUTH))
+    with pytest.raises(
+        ValueError, match=r"^client\.bank\.north has no address of hub\.bank: give HOST:PORT of every hub$"
+    ):
+        join(addresses={})
+    with pytest.raises(ValueError, match=r"^client\.bank\.north listens on 127\.0\.0\.1:9: .* a client has none$"):
+        join(listen="127.0.0.1:9")
+    with pytest.raises(ValueError, match=r"^hub\.shop listens on None: a hub needs an address to listen on"):
+        join(SHOP)
+    for address in ("10.0.0.1:7447", "0.0.0.0:7447", "[2001:db8::1]:7447", "bank.example:7447"):
+        with pytest.raises(ValueError, match=f"^{re.escape(address)} is not a loopback address: without TLS, use 127"):
+            join(addresses={HUB: address})
+        with pytest.raises(ValueError, match="is not a loopback address"):
+            join(SHOP, listen=address)
+
+
+def test_a_port_in_use_is_an_error(bank, certs):
+    with pytest.raises(OSError, match=r"^hub\.shop cannot open \['tls/127.*'\]: .*Address already in use"):
+        ZenohTransport(SHOP, [], addresses={}, listen=bank.network.addresses[HUB], tls=tls_of(certs, SHOP))
