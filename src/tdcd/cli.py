@@ -37,7 +37,9 @@ from tdcd.run import plan as plan_config
 from tdcd.run import resume as resume_run
 from tdcd.run import run as run_config
 from tdcd.runtime.commands import client, hub, up
+from tdcd.runtime.commands_align import align
 from tdcd.runtime.commands_certs import certs_app
+from tdcd.tables.commands import check, split
 from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, stoppable
 from tdcd.train import Result
 
@@ -228,6 +230,9 @@ def bound(
 app.command()(hub)
 app.command()(client)
 app.command()(up)
+app.command()(align)
+app.command()(check)
+app.command()(split)
 app.add_typer(certs_app, name="certs")
 
 

@@ -23,7 +23,7 @@ from tdcd.alignment.messages import (
     awaited,
     checked_rows,
 )
-from tdcd.alignment.order import id_order
+from tdcd.tables.rows import id_order
 
 MIN_SECRET_BYTES = 16
 
@@ -108,7 +108,8 @@ class Alignment:
             raise RuntimeError(f"the alignment is not done: the sets of silos {missing} have not arrived")
         own, *others = (_comparable(self._published[self._silo(hop)]) for hop in range(self._num_silos))
         kept = reduce(np.logical_and, (np.isin(own, other) for other in others), np.ones(len(own), bool))
-        return id_order(self._ids[row] for row in np.flatnonzero(kept))
+        common = [self._ids[row] for row in np.flatnonzero(kept)]
+        return [common[place] for place in id_order(common)]
 
     def start(self) -> list[Outgoing]:
         """The announcement to every other silo."""

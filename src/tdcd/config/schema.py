@@ -176,6 +176,10 @@ class RuntimeSection(_Section):
     """What a party refuses to receive, before it takes memory for it."""
     resend_s: PositiveFloat = 2.0
     """How long an answer may take before it is asked for again, at first; the wait doubles each time."""
+    longest_resend_s: PositiveFloat = 30.0
+    """How long the wait gets at most."""
+    linger_s: PositiveFloat = 120.0
+    """How long a hub that is done stays for parties that have not heard of it."""
 
 
 class Config(_Section):

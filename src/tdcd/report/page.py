@@ -69,6 +69,7 @@ def _page(run: Run) -> Html:
         html.cards(_cards(run)),
         *_training(run),
         html.section("Final figures", *_final_figures(run)),
+        *_joining(run),
         html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
         html.section("Federation", html.wide(federation_svg(federation)), *_federation_words(federation)),
         html.section("Settings", html.table(["setting", "value"], _settings(run.config))),
@@ -147,6 +148,30 @@ def _final_figures(run: Run) -> Iterator[Html]:
         rows.append([_title(name), *(figure(record.metrics.get(split, {}).get(name)) for split in SPLITS)])
     yield html.paragraph(f"The global model after round {record.round:,}.")
     yield html.table(["figure", *SPLITS.values()], rows, numbers=True)
+
+
+def _joining(run: Run) -> Iterator[Html]:
+    """What each silo reached alone, if the folder says so."""
+    path = run.path / "alone.json"
+    if not path.exists():
+        return
+    try:
+        alone: dict[str, dict[str, float | None]] = json.loads(path.read_text(encoding="utf-8"))
+        rows = [[f"{silo} alone", *(figure(found[name]) for name in run.metric_names)] for silo, found in alone.items()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from None
+    split = "test" if run.final.metrics.get("test") else "train"
+    together = ["together", *(figure(run.final.metrics[split].get(name)) for name in run.metric_names)]
+    yield html.section(
+        "What joining gains",
+        html.paragraph(
+            "The same kind of model on one silo's columns, trained by its own clients for as many local steps, "
+            "beside the federation's."
+        ),
+        html.table(
+            ["", *(f"{SPLITS[split]} {_title(name)}" for name in run.metric_names)], [*rows, together], numbers=True
+        ),
+    )
 
 
 def _traffic(record: Record) -> list[html.Bar]:

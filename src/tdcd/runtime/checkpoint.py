@@ -3,24 +3,28 @@
 A checkpoint is a message of the hub to itself, so the same digest and the same checks guard it.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from tdcd.runfolder import write_durably
+from tdcd.runtime.failpoints import failpoint
+from tdcd.runtime.farewell import Farewell
+from tdcd.runtime.instructions import Arrays, State
 from tdcd.runtime.messages import Message, Refused, decode, encode
-from tdcd.runtime.rounds import State
 
 KEPT = 3
 
 
 def save_state(folder: Path, hub: str, state: State) -> None:
     """Make a state durable, then forget the oldest."""
-    arrays = {f"block/{name}": leaf for name, leaf in state.block.items()}
-    for kind, parts in state.said.items():
-        arrays |= {f"said/{kind}/{name}": part for name, part in parts.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    content = encode(Message("checkpoint", hub, hub, state.round, state.run, arrays=arrays))
-    write_durably(folder / f"{state.round:08d}.tdcd", content)
+    arrays = {**{f"block/{name}": leaf for name, leaf in state.block.items()}, **_packed(state.said)}
+    content = Message("checkpoint", hub, hub, state.round, state.run, {"heard": state.heard}, arrays)
+    failpoint("save.before")
+    write_durably(folder / f"{state.round:08d}.tdcd", encode(content))
+    failpoint("save.after")
     for old in sorted(folder.glob("*.tdcd"))[:-KEPT]:
         old.unlink()
 
@@ -40,13 +44,41 @@ def _read(path: Path, hub: str) -> State:
     message = decode(path.read_bytes(), sender=hub, receiver=hub)
     if message.kind != "checkpoint" or path.stem != f"{message.round:08d}":
         raise Refused(f"it is a '{message.kind}' of round {message.round}")
-    block: dict[str, Any] = {}
-    said: dict[str, dict[str, Any]] = {}
-    for name, part in message.arrays.items():
-        what, _, rest = name.partition("/")
-        if what == "block":
-            block[rest] = part
-        else:
-            kind, _, key = rest.partition("/")
-            said.setdefault(kind, {})[key] = part
-    return State(message.run, message.round, block, said)
+    block = {name.removeprefix("block/"): part for name, part in message.arrays.items() if name.startswith("block/")}
+    return State(message.run, message.round, block, _unpacked(message, hub), message.note.get("heard"))
+
+
+def save_farewell(path: Path, farewell: Farewell) -> None:
+    """Make the end of a run durable, with the hub's last words."""
+    note = {name: getattr(farewell, name) for name in ("status", "reason", "in_block", "peers")}
+    note["unaware"] = sorted(farewell.unaware)
+    name = farewell.name
+    content = Message("farewell", name, name, farewell.round, farewell.run, note, _packed(farewell.words))
+    write_durably(path, encode(content))
+
+
+def read_farewell(path: Path, hub: str) -> Farewell:
+    """What :func:`save_farewell` wrote."""
+    message = decode(path.read_bytes(), sender=hub, receiver=hub)
+    note = message.note
+    return Farewell(
+        hub,
+        message.run,
+        message.round,
+        note["status"],
+        note["reason"],
+        note["in_block"],
+        tuple(note["peers"]),
+        _unpacked(message, hub),
+        set(note["unaware"]),
+    )
+
+
+def _packed(said: Sequence[Message]) -> Arrays:
+    """Messages as arrays, byte for byte."""
+    return {f"said/{index:04d}": np.frombuffer(encode(message), np.uint8) for index, message in enumerate(said)}
+
+
+def _unpacked(message: Message, hub: str) -> tuple[Message, ...]:
+    names = sorted(name for name in message.arrays if name.startswith("said/"))
+    return tuple(decode(message.arrays[name].tobytes(), sender=hub, receiver="") for name in names)

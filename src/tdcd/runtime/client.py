@@ -70,13 +70,18 @@ class Client:
         handler = self._handlers.get(message.kind)
         if handler is None:
             raise Refused(f"a client knows no '{message.kind}'")
-        if message.kind not in ("who", "welcome") and message.run != self._run:
+        if message.kind not in ("who", "welcome", "stop"):
             if not self._run:
                 return self.introduce()
-            raise Refused(f"it belongs to run {message.run!r}, not to {self._run!r}")
-        # A question that is asked again gets the same answer, byte for byte.
-        known = self._answers.get(message.kind)
-        return [known] if known is not None and known.round == message.round else handler(message)
+            if message.run != self._run:
+                raise Refused(f"it belongs to run {message.run!r}, not to {self._run!r}")
+            if not self.round <= message.round <= self.job.config.train.rounds and message.kind != "prepare":
+                raise Refused(f"it is of round {message.round}, and this is round {self.round}")
+            # A question that is asked again gets the same answer, byte for byte.
+            known = self._answers.get(message.kind)
+            if known is not None and known.round == message.round:
+                return [known]
+        return handler(message)
 
     def rest(self) -> None:
         """Nothing to do for the moment: lay out the next round's rows."""
@@ -94,7 +99,7 @@ class Client:
         """The hub says which samples the rows are, and what the labels mean."""
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
-        self._next = None
+        self._next, self._share, self.round = None, None, -1
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = self._places(message)

@@ -62,9 +62,9 @@ def hub(
     stop = _Stop()
     open_log(f"hub.{silo}")
     with reported(), stoppable(stop.ask):
-        own = own_file(party, certs=_text(certs), out=_text(out), listen=listen, insecure=insecure)
+        own = own_file(party, certs=text_of(certs), out=text_of(out), listen=listen, insecure=insecure)
         outcome = run_hub(read_job(federation), silo, own, lambda status: None, lambda: stop.asked)
-    _end(outcome)
+    end(outcome)
 
 
 def client(
@@ -92,10 +92,10 @@ def client(
     open_log(f"client.{silo}.{name}")
     with reported(), stoppable(stop.ask):
         own = own_file(
-            party, certs=_text(certs), data=_text(data), labels=_text(labels), ids=_text(ids), insecure=insecure
+            party, certs=text_of(certs), data=text_of(data), labels=text_of(labels), ids=text_of(ids), insecure=insecure
         )
         outcome = run_client(read_job(federation), silo, name, own, lambda status: None, lambda: stop.asked)
-    _end(outcome)
+    end(outcome)
 
 
 def up(
@@ -122,10 +122,11 @@ def up(
             outcome = trial.run(display.show, lambda: stop.asked)
         if outcome.status in ("finished", "diverged"):
             screen.print(f"Run folder: {folder}\nReport: {trial.gather()}", soft_wrap=True, highlight=False)
-    _end(outcome)
+    end(outcome)
 
 
-def _end(outcome: "Outcome") -> None:
+def end(outcome: "Outcome") -> None:
+    """Leave with the status that says how it ended, and why."""
     status: dict[str, Any] = {"finished": 0, "diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}
     code = status.get(outcome.status, EXIT_INPUT)
     if code:
@@ -133,5 +134,6 @@ def _end(outcome: "Outcome") -> None:
         raise typer.Exit(code)
 
 
-def _text(path: Path | None) -> str | None:
+def text_of(path: Path | None) -> str | None:
+    """A path as a party's own file writes it."""
     return None if path is None else str(path)

@@ -1,24 +1,22 @@
 """Running a state machine for real: messages over a transport, instructions into a folder, patience by the clock."""
 
 import logging
+import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from tdcd.runtime.client import Client
+from tdcd.runtime.desk import Desk, Patience, is_worth_logging
 from tdcd.runtime.hub import Hub
 from tdcd.runtime.hub_folder import HubFolder
+from tdcd.runtime.instructions import Append, End, Instruction, Save, TurnedAway
 from tdcd.runtime.log import event
-from tdcd.runtime.messages import Message, Refused, decode, encode
-from tdcd.runtime.rounds import Append, End, Instruction, Save
-from tdcd.runtime.transport import Joined, Left, Received, Transport
+from tdcd.runtime.messages import Message, Refused
+from tdcd.runtime.transport import Joined, Received, Transport
 
-LONGEST_WAIT_S = 30.0
-"""Reminders come less and less often, but at least so often."""
-LINGER_S = 20.0
-"""How long a hub that is done waits for parties that have not heard of it."""
 TICK_S = 0.25
 """How often a waiting party looks whether it should stop or show something."""
 
@@ -34,105 +32,84 @@ class Outcome:
     reason: str = ""
 
 
-class Desk:
-    """A party's correspondence: what is sent and received, who is there, what is refused and why."""
-
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.present: set[str] = set()
-        self.payload: Counter[tuple[str, str]] = Counter()
-        """Payload bytes sent, by kind of message and receiver."""
-        self.wire_bytes = 0
-        self.refused: Counter[str] = Counter()
-        self.last_refusal = ""
-
-    def send(self, message: Message) -> None:
-        """Send, if the receiver is there; the state machines ask again for what gets lost."""
-        if message.receiver in self.present:
-            data = encode(message)
-            self.transport.send(message.receiver, data)
-            self.payload[message.kind, message.receiver] += message.payload_bytes
-            self.wire_bytes += len(data)
-
-    def read(self, received: Received) -> Message:
-        """The message in what was received."""
-        return decode(received.data, sender=received.sender, receiver=self.transport.party)
-
-    def refuse(self, sender: str, why: Refused) -> None:
-        """Note that something was not acted upon."""
-        self.refused[sender] += 1
-        self.last_refusal = f"{sender}: {why}"
-        event("refused", logging.WARNING, sender=sender, why=str(why))
-
-    def note_presence(self, news: Joined | Left) -> None:
-        """Remember who is there."""
-        joined = isinstance(news, Joined)
-        (self.present.add if joined else self.present.discard)(news.party)
-        event("joined" if joined else "left", who=news.party)
-
-
-class Patience:
-    """When to remind the others: after a while without progress, then twice as long each time."""
-
-    def __init__(self, first_s: float) -> None:
-        self._first = first_s
-        self.reset()
-
-    def reset(self) -> None:
-        """Something arrived."""
-        self._wait, self._since = self._first, time.monotonic()
-
-    def is_over(self) -> bool:
-        """Whether it is time for a reminder; the next one then takes longer."""
-        if time.monotonic() - self._since < self._wait:
-            return False
-        self._since, self._wait = time.monotonic(), min(2 * self._wait, LONGEST_WAIT_S)
-        return True
-
-
 class HubDriver:
     """A hub at work."""
 
-    def __init__(self, hub: Hub, transport: Transport, folder: HubFolder, resend_s: float, watch: Watch) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        transport: Transport,
+        folder: HubFolder,
+        resend_s: float,
+        watch: Watch,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        runtime = hub.job.config.runtime
         self.hub, self.folder, self.desk = hub, folder, Desk(transport)
-        self._patience, self._watch = Patience(resend_s), watch
-        self._began = time.monotonic()
+        self._patience, self._watch = Patience(resend_s, runtime.longest_resend_s, clock), watch
+        self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
         self._last: Append | None = None
         self._described = False
-        self._ended_at: float | None = None
-        self._shown_at = 0.0
+        self._ended_at = None if hub.farewell is None else clock()
+        self._shown_at = -math.inf
+        self._missing_since: dict[str, float] = {}
+        self._disk_errors = 0
+        self._last_error = ""
 
     def run(self, should_stop: Callable[[], bool]) -> Outcome:
         """Until the run is over and everybody knows, or until ``should_stop``."""
-        while not self.hub.is_over:
+        while (outcome := self.step()) is None:
             if should_stop():
                 return self._leave()
-            if self._ended_at is not None and time.monotonic() - self._ended_at > LINGER_S:
-                event("left without good-bye", logging.WARNING, parties=self.hub.missing())
-                break
-            self._step()
-            if time.monotonic() - self._shown_at > TICK_S:
-                self._show()
-        self._show()
-        assert self.hub.status is not None
-        return Outcome(self.hub.status, self.hub.reason)
+        return outcome
 
-    def _step(self) -> None:
+    def step(self) -> Outcome | None:
+        """Act on the next event, or on the lack of one; how the run ended, if that was all."""
+        before = self._stage()
         news = self.desk.transport.receive(TICK_S)
         if isinstance(news, Received):
-            try:
-                instructions = self.hub.receive(self.desk.read(news))
-            except Refused as refusal:
-                self.desk.refuse(news.sender, refusal)
-                return
-            self._patience.reset()
-            self._perform(instructions)
+            self._receive(news)
         elif news is not None:
             self.desk.note_presence(news)
             if isinstance(news, Joined):
                 self._perform(self.hub.joined(news.party))
-        if self._patience.is_over():
-            self._perform(self.hub.remind())
+        if self._stage() != before:
+            self._patience.reset()
+        elif self._patience.is_over():
+            self._remind()
+        if self._is_done():
+            self._show()
+            assert self.hub.status is not None
+            return Outcome(self.hub.status, self.hub.reason)
+        if self._clock() - self._shown_at > TICK_S:
+            self._show()
+        return None
+
+    def _stage(self) -> tuple[Any, ...]:
+        return self.hub.phase, self.hub.round, self.hub.missing()
+
+    def _receive(self, news: Received) -> None:
+        try:
+            instructions = self.hub.receive(self.desk.read(news))
+        except Refused as refusal:
+            self.desk.refuse(news.sender, refusal)
+        else:
+            self._perform(instructions)
+
+    def _remind(self) -> None:
+        waiting = self._waiting()
+        if waiting:
+            event("waiting", logging.WARNING, seconds=waiting, round=self.hub.round)
+        self._perform(self.hub.remind())
+
+    def _is_done(self) -> bool:
+        if self.hub.is_over:
+            self.folder.close_run()
+            return True
+        if self._ended_at is None or self._clock() - self._ended_at < self._linger:
+            return False
+        event("left without good-bye", logging.WARNING, parties=self.hub.missing())
+        return True
 
     def _perform(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -141,29 +118,43 @@ class HubDriver:
             elif isinstance(instruction, Append):
                 self._append(instruction)
             elif isinstance(instruction, Save):
-                self.folder.save(instruction.state)
+                self._keep(partial(self.folder.save, instruction.state))
+            elif isinstance(instruction, TurnedAway):
+                self._last_error = f"{instruction.party} was turned away: {instruction.reason}"
+                event("turned away", logging.WARNING, who=instruction.party, why=instruction.reason)
             else:
                 self._finish(instruction)
         if self.hub.rounds is not None:
             self.hub.rounds.rest()
 
+    def _keep(self, write: Callable[[], None]) -> None:
+        """Write to the folder; a disk that takes nothing is reported, and does not stop the training."""
+        try:
+            write()
+        except OSError as error:
+            self._disk_errors += 1
+            self._last_error = f"{self.folder.path} could not be written: {error}"
+            if is_worth_logging(self._disk_errors):
+                event("disk", logging.ERROR, why=str(error), round=self.hub.round, count=self._disk_errors)
+
     def _append(self, line: Append) -> None:
         if not self._described:
-            self.folder.describe(self.hub.meeting)
+            self._keep(partial(self.folder.describe, self.hub.meeting))
             self._described = True
-        self.folder.append(line.record, time.monotonic() - self._began)
+        self._keep(partial(self.folder.append, line.record, self._clock() - self._began))
         self._last = line
         event("evaluated", round=line.record.round, train_loss=line.record.train_loss, test_loss=line.record.test_loss)
         self._show()
 
     def _finish(self, end: End) -> None:
-        self._ended_at = time.monotonic()
-        rounds = self.hub.rounds
+        """Leave a complete folder. One that was refused stays as it is: put right, the same command goes on."""
+        self._ended_at = self._clock()
+        rounds, farewell = self.hub.rounds, self.hub.farewell
         level = logging.INFO if end.status == "finished" else logging.ERROR
         event("ended", level, status=end.status, reason=end.reason)
-        if rounds is not None and self._last is not None:
+        if rounds is not None and farewell is not None and end.status != "refused":
             blocks = {hub.removeprefix("hub."): block for hub, block in rounds.models().items()}
-            self.folder.finish(end.status, blocks, rounds.round)
+            self.folder.finish(blocks, farewell)
 
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
@@ -171,8 +162,14 @@ class HubDriver:
         self._show()
         return Outcome("interrupted", f"in round {self.hub.round}; the same command goes on from here")
 
+    def _waiting(self) -> dict[str, float]:
+        """For how many seconds each missing party has been missing."""
+        now, missing = self._clock(), self.hub.missing()
+        self._missing_since = {party: self._missing_since.get(party, now) for party in missing}
+        return {party: round(now - since, 1) for party, since in self._missing_since.items()}
+
     def _show(self) -> None:
-        self._shown_at = time.monotonic()
+        self._shown_at = self._clock()
         record = None if self._last is None else self._last.record
         status = {
             "party": self.hub.name,
@@ -184,10 +181,12 @@ class HubDriver:
             "metrics": None if record is None else record.metrics,
             "connected": sorted(self.desk.present),
             "missing": self.hub.missing(),
+            "missing_s": self._waiting(),
             "bytes_sent": self.desk.wire_bytes,
             "payload_bytes_sent": sum(self.desk.payload.values()),
             "refused": dict(self.desk.refused),
-            "last_error": self.hub.reason or self.desk.last_refusal,
+            "dropped": dict(self.desk.transport.dropped),
+            "last_error": self.hub.reason or self._last_error or self.desk.last_refusal,
             "status": self.hub.status,
         }
         self.folder.write_status(status)
@@ -202,24 +201,28 @@ class ClientDriver:
 
     def run(self, should_stop: Callable[[], bool]) -> Outcome:
         """Until the hub says that the run is over, or until ``should_stop``."""
-        while self.client.ending is None:
+        while (outcome := self.step()) is None:
             if should_stop():
                 return Outcome("interrupted", "the hub waits; the same command goes on from here")
-            news = self.desk.transport.receive(TICK_S)
-            if isinstance(news, Received):
-                self._answer(news)
-            elif news is not None:
-                self.desk.note_presence(news)
-            self._watch(
-                {
-                    "party": self.client.name,
-                    "round": self.client.round,
-                    "connected": sorted(self.desk.present),
-                    "bytes_sent": self.desk.wire_bytes,
-                }
-            )
+        return outcome
+
+    def step(self) -> Outcome | None:
+        """Act on the next event; how the run ended, if that was all."""
+        news = self.desk.transport.receive(TICK_S)
+        if isinstance(news, Received):
+            self._answer(news)
+        elif news is not None:
+            self.desk.note_presence(news)
+        self._watch(
+            {
+                "party": self.client.name,
+                "round": self.client.round,
+                "connected": sorted(self.desk.present),
+                "bytes_sent": self.desk.wire_bytes,
+            }
+        )
         ending: Any = self.client.ending
-        return Outcome(ending["status"], ending["reason"])
+        return None if ending is None else Outcome(ending["status"], ending["reason"])
 
     def _answer(self, news: Received) -> None:
         try:

@@ -4,19 +4,21 @@ First the :class:`~tdcd.runtime.meeting.Meeting`, then the :class:`~tdcd.runtime
 party may go and come back at any time: it introduces itself again, and is told again what it needs.
 """
 
-from typing import Any
-
+from tdcd.runtime.farewell import Farewell
+from tdcd.runtime.instructions import Append, End, Instruction, State, Status, TurnedAway
 from tdcd.runtime.job import Job
 from tdcd.runtime.meeting import Meeting
 from tdcd.runtime.messages import Message, Refused
 from tdcd.runtime.roll import Mismatch
-from tdcd.runtime.rounds import Append, End, Instruction, Rounds, State, Status
+from tdcd.runtime.rounds import Rounds
 
 
 class Hub:
     """One silo's hub, as a state machine."""
 
-    def __init__(self, job: Job, silo: int, *, secret: bytes, nonce: str, restored: State | None = None) -> None:
+    def __init__(
+        self, job: Job, silo: int, *, secret: bytes, nonce: str, restored: State | Farewell | None = None
+    ) -> None:
         """Take the silo's index and what was saved of it, if this is not its first start.
 
         Args:
@@ -27,37 +29,51 @@ class Hub:
         self.clients, self.peers = job.clients(silo), job.peers(silo)
         self.meeting = Meeting(job, silo, secret, nonce)
         self.rounds: Rounds | None = None
-        self.status: Status | None = None
-        """How the run ended."""
-        self.reason = ""
-        self._in_block = False
-        self._silo, self._restored = silo, restored
-        self._unaware: set[str] = set()
-        """Who has not said good-bye yet."""
+        self.farewell = restored if isinstance(restored, Farewell) else None
+        """The end of the run, when it has come."""
+        self._silo, self._restored = silo, restored if isinstance(restored, State) else None
+        self._verdict: Message | None = None
+        """The end of a peer whose client diverged."""
 
     # Facts for those who watch.
 
     @property
+    def status(self) -> Status | None:
+        """How the run ended."""
+        return None if self.farewell is None else self.farewell.status
+
+    @property
+    def reason(self) -> str:
+        """Why the run ended, if it did not finish."""
+        return "" if self.farewell is None else self.farewell.reason
+
+    @property
     def phase(self) -> str:
         """What the hub is doing."""
-        if self.status is not None:
+        if self.farewell is not None:
             return "ending"
         return self.rounds.phase if self.rounds is not None and self.rounds.phase else self.meeting.phase
 
     @property
     def round(self) -> int:
         """The round that the hub stands at."""
+        if self.farewell is not None:
+            return self.farewell.round
         return self.rounds.round if self.rounds is not None else 0
 
     @property
     def is_over(self) -> bool:
         """Whether the run has ended and everybody knows."""
-        return self.status is not None and not self._unaware
+        return self.farewell is not None and not self.farewell.unaware
+
+    @property
+    def _is_training(self) -> bool:
+        return self.rounds is not None and self.meeting.phase == "done"
 
     def missing(self) -> list[str]:
         """The parties that are being waited for."""
-        if self.status is not None:
-            return sorted(self._unaware)
+        if self.farewell is not None:
+            return sorted(self.farewell.unaware)
         away = [client for client in self.clients if client not in self.meeting.ready]
         if self.rounds is None or not self.rounds.phase:
             return self.meeting.missing()
@@ -67,8 +83,8 @@ class Hub:
 
     def joined(self, party: str) -> list[Instruction]:
         """A party can be reached, for the first time or again."""
-        if self.status is not None:
-            return [self._farewell(party)]
+        if self.farewell is not None:
+            return [*self.farewell.joined(party)]
         if party in self.clients:
             return [Message("who", self.name, party, run=self.meeting.run)]
         wants = [] if self.rounds is None else self.rounds.wants(party)
@@ -76,8 +92,8 @@ class Hub:
 
     def remind(self) -> list[Instruction]:
         """Ask again for everything that is being waited for."""
-        if self.status is not None:
-            return [self._farewell(party) for party in sorted(self._unaware)]
+        if self.farewell is not None:
+            return [*self.farewell.remind()]
         if self.rounds is None or not self.rounds.phase:
             return [*self.meeting.remind()]
         away = [client for client in self.clients if client not in self.meeting.ready]
@@ -89,21 +105,25 @@ class Hub:
         try:
             return self._handle(message) + self._advance()
         except Mismatch as mismatch:
+            if message.kind == "hello" and self._is_training:
+                return self._turn_away(message.sender, str(mismatch))
             return self._end("refused", str(mismatch))
+
+    def _turn_away(self, party: str, reason: str) -> list[Instruction]:
+        """A party that comes back with other data or settings must leave; those who train do not."""
+        note = {"status": "refused", "reason": reason, "in_block": False}
+        return [TurnedAway(party, reason), Message("stop", self.name, party, self.round, self.meeting.run, note)]
 
     def _handle(self, message: Message) -> list[Instruction]:
         from_client = message.sender in self.clients
         if not from_client and message.sender not in self.peers:
             raise Refused("its sender has no business here")
-        if message.kind == "bye" and self.status is not None:
-            self._unaware.discard(message.sender)
-            return []
+        if self.farewell is not None:
+            return [*self.farewell.receive(message)]
         if message.kind == "want" and not from_client:
             return [*self._told_again(message)]
         if message.kind == "stop" and not from_client:
             return self._on_stop(message)
-        if self.status is not None:
-            return [self._farewell(message.sender)]
         if message.kind == "hello":
             meeting = self.meeting
             return [*(meeting.client_hello(message) if from_client else meeting.peer_hello(message))]
@@ -127,6 +147,8 @@ class Hub:
             return self.meeting.peer_ready(message)
         if self.rounds is None:
             raise Refused(f"nobody can use '{message.kind}' yet")
+        if message.kind == "gone":
+            self.rounds.peer_forgot(message)
         self.rounds.peer_part(message)
         return []
 
@@ -135,11 +157,11 @@ class Hub:
         kind = str(message.note.get("kind"))
         known = self.meeting.published.get(kind)
         if known is None and self.rounds is not None and message.run == self.meeting.run:
-            known = self.rounds.said(kind, message.round)
+            known = self.rounds.told_again(message)
         return [] if known is None else [known.to(message.sender)]
 
     def _advance(self) -> list[Instruction]:
-        if self.status is not None:
+        if self.farewell is not None:
             return []
         meeting = self.meeting
         was_done = meeting.phase == "done"
@@ -158,27 +180,36 @@ class Hub:
                 out += self._end(instruction.status, instruction.reason, instruction.in_block)
             else:
                 out.append(instruction)
-        return out
+        return out + self._obey(self.rounds) if self.farewell is None else out
 
     # The end.
 
     def _on_stop(self, message: Message) -> list[Instruction]:
         """A peer has ended the run. If it finished, or its loss is not finite, we shall find the same by ourselves."""
-        if self.status is not None:
-            self._unaware.discard(message.sender)
-            return [Message("bye", self.name, message.sender, message.round, self.meeting.run)]
-        status, reason = message.note.get("status"), f"{message.sender} stopped: {message.note.get('reason')}"
-        if status == "refused":
-            return self._end("refused", reason)
-        if status == "diverged" and message.note.get("in_block") and self.rounds is not None:
-            return [Append(self.rounds.divergence(message.round)), *self._end("diverged", reason, in_block=True)]
+        if self._is_training and message.run != self.meeting.run:
+            raise Refused(f"it ends run {message.run!r}, and this is {self.meeting.run!r}")
+        if message.note.get("status") == "refused":
+            return self._end("refused", _stopped(message))
+        if message.note.get("status") == "diverged" and message.note.get("in_block"):
+            self._verdict = message
         return []
 
-    def _end(self, status: Status, reason: str, in_block: bool = False) -> list[Instruction]:
-        self.status, self.reason, self._in_block = status, reason, in_block
-        self._unaware = {*self.clients, *self.peers}
-        return [End(status, reason, in_block), *(self._farewell(party) for party in sorted(self._unaware))]
+    def _obey(self, rounds: Rounds) -> list[Instruction]:
+        """End where a peer's client diverged, once this hub has come as far as that."""
+        verdict = self._verdict
+        if verdict is None or not rounds.has_reached(verdict.round):
+            return []
+        return [Append(rounds.divergence(verdict.round)), *self._end("diverged", _stopped(verdict), in_block=True)]
 
-    def _farewell(self, party: str) -> Message:
-        note: dict[str, Any] = {"status": self.status, "reason": self.reason, "in_block": self._in_block}
-        return Message("stop", self.name, party, self.round, self.meeting.run, note)
+    def _end(self, status: Status, reason: str, in_block: bool = False) -> list[Instruction]:
+        rounds = self.rounds
+        words = (*self.meeting.published.values(), *(() if rounds is None else rounds.exchange.words))
+        everybody = {*self.clients, *self.peers}
+        self.farewell = Farewell(
+            self.name, self.meeting.run, self.round, status, reason, in_block, self.peers, words, everybody
+        )
+        return [End(status, reason, in_block), *self.farewell.remind()]
+
+
+def _stopped(message: Message) -> str:
+    return f"{message.sender} stopped: {message.note.get('reason')}"

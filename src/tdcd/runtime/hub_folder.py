@@ -4,10 +4,14 @@
 
     config.toml, federation.json, history.jsonl, model/<silo>.safetensors, report.html      as in every run folder
     hub.json                 the silo, a number that only this run has, and how it ended
+    hub.lock                 locked by the hub's process for as long as it lives
     checkpoint/<round>.tdcd  the last few states
+    farewell.tdcd            after the end: what slower hubs may still ask for
     status.json              what the hub is doing, for those who watch
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -20,10 +24,12 @@ from tdcd.history import Record
 from tdcd.objective import Tree
 from tdcd.report import write_report
 from tdcd.runfolder import RunFolder, write_durably
-from tdcd.runtime.checkpoint import newest_state, save_state
+from tdcd.runtime.checkpoint import newest_state, read_farewell, save_farewell, save_state
+from tdcd.runtime.failpoints import failpoint
+from tdcd.runtime.farewell import Farewell
+from tdcd.runtime.instructions import State
 from tdcd.runtime.job import Job
 from tdcd.runtime.meeting import Meeting
-from tdcd.runtime.rounds import State
 from tdcd.tables.labels import Meaning
 from tdcd.tables.saving import save_preparations
 
@@ -32,22 +38,46 @@ class HubFolder:
     """The run folder of one hub; made at the first start, taken up again at later ones."""
 
     def __init__(self, path: Path, job: Job, silo: int) -> None:
-        """Open or make the folder; refuses one of another run."""
+        """Open or make the folder; refuses one of another run, or one that another process has open."""
         self.path, self.hub, self.silo = path, job.hubs[silo], job.config.silos[silo].name
         self._about = path / "hub.json"
         self.complaints: list[str] = []
         """What was wrong with what the folder held."""
-        self.restored: State | None = None
+        self.restored: State | Farewell | None = None
+        """What the hub goes on from."""
         if self._about.exists():
             self.run = RunFolder.open(path)
             self.about = self._read_about(job)
-            self.restored, self.complaints = newest_state(path / "checkpoint", self.hub)
+            self._lock = _lock(path)
+            self._restore()
         else:
-            self.run = RunFolder.create(path, job.config.model_dump(), {})
+            self.run = self._create(job)
+            self._lock = _lock(path)
             self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
             self._write_about()
-        if not self.is_over:
+        self._unwritten = b""
+        if not isinstance(self.restored, Farewell):
             self._rewind()
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        os.close(self._lock)
+
+    def _create(self, job: Job) -> RunFolder:
+        """A new run folder, or one whose making was cut short before there was anything in it."""
+        history = self.path / "history.jsonl"
+        if not history.exists() or history.stat().st_size or (self.path / "checkpoint").exists():
+            return RunFolder.create(self.path, job.config.model_dump(), {})
+        folder = RunFolder(self.path)
+        folder.write_config(job.config.model_dump())
+        folder.write_facts({})
+        return folder
+
+    def _restore(self) -> None:
+        if self.about["status"] is not None:
+            self.restored = read_farewell(self.path / "farewell.tdcd", self.hub)
+        else:
+            self.restored, self.complaints = newest_state(self.path / "checkpoint", self.hub)
 
     def _read_about(self, job: Job) -> dict[str, Any]:
         try:
@@ -71,8 +101,8 @@ class HubFolder:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run in this folder has ended."""
-        return self.about["status"] is not None
+        """Whether the run in this folder has ended, and everybody knows."""
+        return self.about["status"] is not None and bool(self.about.get("everybody_knows"))
 
     def _rewind(self) -> None:
         """Drop the lines of the history that will be written again."""
@@ -83,11 +113,32 @@ class HubFolder:
         self.seconds_before = Record.from_json(kept[-1]).seconds if kept else 0.0
 
     def append(self, record: Record, seconds: float) -> None:
-        """Add a line to the history."""
-        self.run.append(replace(record, seconds=round(self.seconds_before + seconds, 6)))
+        """Add a line to the history; if the disk takes no more, the line waits for the next call."""
+        line = replace(record, seconds=round(self.seconds_before + seconds, 6)).to_json()
+        self._unwritten += f"{line}\n".encode()
+        failpoint("append.before")
+        self._write_history()
+        failpoint("append.after")
+
+    def _write_history(self) -> None:
+        if not self._unwritten:
+            return
+        with (self.path / "history.jsonl").open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                written = file.write(self._unwritten)
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)
+                raise
+            if written < len(self._unwritten):
+                file.truncate(size)
+                raise OSError(f"{self.path / 'history.jsonl'}: the disk took only a part of a line")
+        self._unwritten = b""
 
     def save(self, state: State) -> None:
-        """Make a state durable."""
+        """Make a state durable, and before it all of the history that led to it."""
+        self._write_history()
         save_state(self.path / "checkpoint", self.hub, state)
 
     def describe(self, meeting: Meeting) -> None:
@@ -116,16 +167,49 @@ class HubFolder:
             {"name": job.config.data.source, "num_samples": roll.num_samples, "num_test": held_out, "silos": silos}
         )
 
-    def finish(self, status: str, blocks: Mapping[str, Tree], round_index: int) -> Path | None:
-        """Write the model and the report, and that the run is over; the report's path, if there is a history."""
-        if blocks:
-            self.run.save_blocks(list(blocks), list(blocks.values()), round_index)
-        self.about["status"] = status
+    def finish(self, blocks: Mapping[str, Tree], farewell: Farewell) -> None:
+        """Write the model and the report, and last that the run is over."""
+        failpoint("finish.before")
+        self._write_history()
+        self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round)
+        write_report(self.path)
+        save_farewell(self.path / "farewell.tdcd", farewell)
+        self.about["status"] = farewell.status
         self._write_about()
-        return write_report(self.path) if (self.path / "history.jsonl").read_text() else None
+        failpoint("finish.after")
+
+    def close_run(self) -> None:
+        """Everybody knows that the run is over: nobody will ask for the hub's last words."""
+        if self.about["status"] is not None:
+            self.about["everybody_knows"] = True
+            self._write_about()
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Replace what those who watch are told; losing it in a crash is no loss."""
+        """Replace what those who watch are told; losing it in a crash, or on a full disk, is no loss."""
         temporary = self.path / "status.json.tmp"
-        temporary.write_text(json.dumps({**status, "pid": os.getpid()}))
-        temporary.replace(self.path / "status.json")
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps({**status, "pid": os.getpid()}))
+            temporary.replace(self.path / "status.json")
+
+
+def is_alive(path: Path) -> bool:
+    """Whether a process has the run folder at ``path`` open."""
+    if not (path / "hub.lock").exists():
+        return False
+    with (path / "hub.lock").open("rb") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _lock(path: Path) -> int:
+    """Lock the folder for this process; the lock ends with the process, however that ends."""
+    descriptor = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise FileExistsError(f"{path} is in use by another process: stop that one first") from None
+    return descriptor

@@ -66,7 +66,7 @@ class Meeting:
                 f"{client} speaks protocol {theirs} and {self.name} speaks {PROTOCOL}: upgrade the older one"
             )
         hello = Hello.read(message)
-        _compare_settings(client, hello.shared, self.name, self.job.shared)
+        compare_settings(client, hello.shared, self.name, self.job.shared)
         before = self._hellos.get(client)
         if before is not None and self.roll is not None and not _same_rows(before, hello):
             raise Mismatch(f"{client} came back with other rows than it had when the run began")
@@ -153,7 +153,7 @@ class Meeting:
             notes[peer] = message.note
             shared = unpack(message, "config")
             if message.note.get("protocol") == PROTOCOL:
-                _compare_settings(peer, shared, self.name, self.job.shared)
+                compare_settings(peer, shared, self.name, self.job.shared)
             for item in _COMPARED:
                 if message.note.get(item) != mine[item]:
                     raise Mismatch(_difference(item, self.name, mine, peer, message.note))
@@ -218,7 +218,8 @@ class Meeting:
         return Message("who", self.name, client, run=self.run)
 
 
-def _compare_settings(left: str, theirs: Any, right: str, ours: dict[str, Any]) -> None:
+def compare_settings(left: str, theirs: Any, right: str, ours: dict[str, Any]) -> None:
+    """Raise unless two parties have the same shared settings; the error names the first key that differs."""
     if not isinstance(theirs, dict):
         raise Refused("'config' must be a table")
     for key in sorted({*theirs, *ours}):

@@ -76,7 +76,7 @@ def run_hub(job: Job, silo: str, own: PartySection, watch: Watch, should_stop: C
         return Outcome(folder.about["status"], f"{folder.path} holds the whole run already")
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
-    hub = Hub(job, index, secret=_secret(job, own), nonce=folder.nonce, restored=folder.restored)
+    hub = Hub(job, index, secret=secret_of(job, own), nonce=folder.nonce, restored=folder.restored)
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
         return HubDriver(hub, transport, folder, job.config.runtime.resend_s, watch).run(should_stop)
@@ -111,7 +111,8 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     return ClientData([*rows.ids], rows.labels, table=rows)
 
 
-def _secret(job: Job, own: PartySection) -> bytes:
+def secret_of(job: Job, own: PartySection) -> bytes:
+    """The key of the digests that parties compare."""
     # Without certificates everything is on one machine: the digests then need no key that others lack.
     return bytes.fromhex(job.digest) if own.insecure else read_secret(Path(own.certs) / SECRET)
 

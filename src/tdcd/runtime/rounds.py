@@ -267,9 +267,7 @@ class Rounds:
         self.block = self.compute.average(blocks)
         self.round += 1
         self.exchange.forget(self.round)
-        state = State(
-            self.run, self.round, named_leaves(self.block), self.exchange.words, dict(self.exchange.digests)
-        )
+        state = State(self.run, self.round, named_leaves(self.block), self.exchange.words, dict(self.exchange.digests))
         return [Save(state), *self._enter()]
 
     def _shared(self) -> list[Instruction] | None:
@@ -288,6 +286,10 @@ class Rounds:
     def _over(self, status: Status, reason: str = "", in_block: bool = False) -> list[Instruction]:
         self.phase = ""
         return [End(status, reason, in_block)]
+
+    def has_reached(self, round_index: int) -> bool:
+        """Whether everything before the local steps of a round is done here."""
+        return self.round > round_index or (self.round == round_index and self.phase == "stepping")
 
     def divergence(self, round_index: int) -> Record:
         """The line of the history that says that the run diverged in this round."""

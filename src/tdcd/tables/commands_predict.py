@@ -1,0 +1,159 @@
+"""``tdcd predict`` and ``tdcd export``: parse, call, print."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import rich.box
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tdcd.runtime.commands import Certs, Insecure, Own, text_of
+from tdcd.tables.export import Coefficients, coefficients, write_coefficients
+from tdcd.tables.predict import Predictions, SiloScores, combine, no_scores, silo_scores, write_predictions
+from tdcd.tables.trained import Trained
+from tdcd.terminal import reported, screen
+
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
+
+
+def predict(
+    target: Annotated[
+        Path,
+        typer.Argument(help="A run folder with all silos' blocks; or the file of a federation.", metavar="RUN|TOML"),
+    ],
+    data: Annotated[
+        list[str],
+        typer.Option(
+            help="SILO=FILE, once for each silo; in a federation, FILE: this silo's new rows. CSV or Parquet."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The CSV file to write.")],
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="Score ids that a silo lacks without its part, and mark them."),
+    ] = False,
+    force: Force = False,
+    silo: Annotated[str | None, typer.Option(help="Federation: the silo that this hub belongs to.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Federation: this hub's run folder [default: as for tdcd hub].")
+    ] = None,
+    certs: Certs = None,
+    party: Own = None,
+    insecure: Insecure = False,
+) -> None:
+    """Predict the labels of new rows: amounts, or classes with their probabilities.
+
+    Where all silos' blocks are in one place: `tdcd predict RUN --data bank=a.csv --data bureau=b.csv --out new.csv`.
+
+    In a real federation every hub gives `tdcd predict FEDERATION.toml --silo bank --data a.csv --out new.csv` at the
+    same time: each scores its own rows, only the scores travel, and no block leaves its silo.
+
+    OUT has the columns id and prediction; probability_CLASS where there are classes; and with --allow-missing also
+    missing, the silos that lack the id.
+
+    Exit status: 0 done, 2 bad input.
+    """
+    with reported():
+        _refuse_existing(out, force)
+        if target.suffix == ".toml":
+            folder, parts = _with_peers(target, data, silo, run, certs, party, insecure)
+        else:
+            folder, parts = target, _in_one_place(Trained.open(target), data, allow_missing)
+        trained = Trained.open(folder)
+        ordered = {name: parts[name] for name in trained.widths}
+        predictions = combine(ordered, allow_missing)
+        write_predictions(out, predictions, trained.meaning, trained.loss, mark_missing=allow_missing)
+    _show_predictions(predictions, ordered, out)
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run from files.", metavar="RUN")],
+    out: Annotated[Path | None, typer.Option(help="The CSV file to write [default: show them].")] = None,
+    force: Force = False,
+) -> None:
+    """Show a linear model as a table of coefficients in the columns' own units, or write it as CSV.
+
+    The score of a row is the intercept, plus coefficient times value for its amounts, plus the coefficient of
+    COLUMN=LEVEL for each of its names (COLUMN=other for levels that are not listed), plus that of "COLUMN missing" for
+    each blank. For amounts the score is the prediction; for two classes, the logarithm of the second one's odds.
+
+    Exit status: 0 done, 2 bad input.
+    """
+    with reported():
+        table = coefficients(folder)
+        if out is not None:
+            _refuse_existing(out, force)
+            write_coefficients(out, table)
+    if out is None:
+        _show_coefficients(table)
+    else:
+        screen.print(f"Coefficients: {out}", soft_wrap=True, highlight=False)
+    if table.absent:
+        others = ", ".join(table.absent)
+        screen.print(
+            Text(f"Only a part of the model: {folder} does not have that of {others}.", "yellow"), soft_wrap=True
+        )
+
+
+def _refuse_existing(out: Path, force: bool) -> None:
+    if out.exists() and not force:
+        raise FileExistsError(f"{out} is there already: choose another --out, or replace it with --force")
+
+
+def _in_one_place(trained: Trained, data: Sequence[str], allow_missing: bool) -> Mapping[str, SiloScores]:
+    """The scores of every silo; of one that has no new rows at all, none."""
+    tables: dict[str, Path] = {}
+    for text in data:
+        name, equals, path = text.partition("=")
+        if not equals or not path or name in tables:
+            raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(trained.widths)}")
+        tables[name] = Path(path)
+    parts = {name: silo_scores(trained.path, name, path) for name, path in tables.items()}
+    absent = [name for name in trained.widths if name not in tables]
+    if absent and not allow_missing:
+        raise ValueError(f"--data {absent[0]}=FILE is missing: give it, or score without it with --allow-missing")
+    return parts | {name: no_scores(trained) for name in absent}
+
+
+def _with_peers(
+    federation: Path,
+    data: Sequence[str],
+    silo: str | None,
+    run: Path | None,
+    certs: Path | None,
+    party: Path | None,
+    insecure: bool,
+) -> tuple[Path, Mapping[str, SiloScores]]:
+    """This hub's run folder, and the scores of all hubs."""
+    # Imported here, since predictions in one place need no zenoh.
+    from tdcd.runtime.party import own_file  # noqa: PLC0415
+    from tdcd.runtime.predict import predict_with_peers  # noqa: PLC0415
+
+    if silo is None or len(data) != 1:
+        raise ValueError("predicting with other hubs takes --silo NAME and one --data FILE: this silo's new rows")
+    own = own_file(party, certs=text_of(certs), insecure=insecure)
+    folder = run or Path(own.out or f"runs/hub-{silo}")
+    return folder, predict_with_peers(federation, silo, folder, Path(data[0]), own)
+
+
+def _show_predictions(predictions: Predictions, parts: Mapping[str, SiloScores], out: Path) -> None:
+    screen.print(f"Predictions: {out}, {len(predictions.ids)} rows", soft_wrap=True, highlight=False)
+    for name in parts:
+        count = sum(name in lacking for lacking in predictions.missing)
+        if count:
+            screen.print(
+                Text(f"{count} of them are scored without the part of silo '{name}'.", "yellow"), soft_wrap=True
+            )
+
+
+def _show_coefficients(table: Coefficients) -> None:
+    shown = Table(box=rich.box.SIMPLE_HEAD)
+    shown.add_column("silo")
+    shown.add_column("column", overflow="fold")
+    for heading in table.outputs:
+        shown.add_column(Text(heading), justify="right")
+    for row in table.rows:
+        shown.add_row(row.silo, Text(row.column), *(f"{value:.6g}" for value in row.values))
+    screen.print(shown)

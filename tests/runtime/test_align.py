@@ -1,0 +1,80 @@
+"""Aligning over links: hubs with their own tables, or with clients that tell their ids."""
+
+from threading import Event, Thread
+
+import pytest
+
+from tdcd.config import check_config
+from tdcd.runtime.align import AlignClient, AlignHub
+from tdcd.runtime.job import Job
+from tdcd.runtime.talk import converse
+from tdcd.runtime.transport import LocalNetwork
+
+SECRET = bytes(range(32))
+SILOS = [{"name": "bank", "clients": ["n", "s"]}, {"name": "shop", "clients": 1}, {"name": "bureau", "clients": 2}]
+IDS = {
+    "client.bank.n": ["1", "2", "3", "ä"],
+    "client.bank.s": ["10", "11"],
+    "hub.shop": ["2", "3", "4", "11", "ä"],
+    "hub.bureau": ["11", "3", "ä", "12"],
+}
+COMMON = ["11", "3", "ä"]
+
+
+def talk_all(talks):
+    """Each talk in a thread of its own, over one network; what became of each."""
+    network, outcomes, late = LocalNetwork(), {}, Event()
+
+    def run(talk):
+        with network.join(talk.name, talk.partners) as transport:
+            outcomes[talk.name] = converse(talk, transport, lambda missing: None, late.is_set)
+
+    threads = [Thread(target=run, args=(talk,), daemon=True) for talk in talks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        late.set() if thread.is_alive() else None
+    return outcomes
+
+
+def parties(method="digests", ids=IDS, methods=None, silos=SILOS):
+    job = Job(check_config({"silos": silos}))
+    methods = methods or {}
+    hubs = [
+        AlignHub(job, index, methods.get(hub, method), SECRET, {hub: ids[hub]} if hub in ids else None)
+        for index, hub in enumerate(job.hubs)
+    ]
+    clients = [AlignClient(job, 0, name, ids[name]) for name in job.clients(0) if name in ids]
+    return [*hubs, *clients]
+
+
+@pytest.mark.parametrize("method", ["digests", "psi"])
+def test_everybody_learns_the_common_ids_and_clients_only_their_own(method):
+    talks = parties(method)
+    outcomes = talk_all(talks)
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
+    found = {talk.name: talk.common for talk in talks}
+    assert found["hub.bank"] == found["hub.shop"] == found["hub.bureau"] == COMMON
+    assert found["client.bank.n"] == ["3", "ä"]
+    assert found["client.bank.s"] == ["11"]
+
+
+def test_an_id_that_two_clients_hold_stops_everybody_and_names_both():
+    outcomes = talk_all(parties(ids={**IDS, "client.bank.s": ["10", "3"]}))
+    assert {outcome.status for outcome in outcomes.values()} == {"refused"}
+    assert "id '3' is held by client.bank.n and by client.bank.s" in outcomes["hub.shop"].reason
+
+
+def test_hubs_must_choose_the_same_method():
+    outcomes = talk_all(parties(methods={"hub.shop": "psi"}))
+    assert any("aligns by" in outcome.reason and "hub.shop" in outcome.reason for outcome in outcomes.values())
+    assert {outcome.status for outcome in outcomes.values()} == {"refused"}
+
+
+def test_different_shared_files_are_told_apart():
+    talks = parties()
+    other = Job(check_config({"silos": SILOS, "train": {"rounds": 7}}))
+    talks[1] = AlignHub(other, 1, "digests", SECRET, {"hub.shop": IDS["hub.shop"]})
+    reasons = " ".join(outcome.reason for outcome in talk_all(talks).values())
+    assert "train.rounds is" in reasons

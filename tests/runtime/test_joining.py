@@ -1,0 +1,344 @@
+"""Parties that do not fit together, that are missing, or that come back: nobody starts wrongly, everybody is told."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from in_process import SECRET, InProcess
+from test_machines import RIDGE, with_keys
+
+from tdcd.run import plan
+from tdcd.runtime.client import Client
+from tdcd.runtime.client_data import shards
+from tdcd.runtime.hub import Hub
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages import Message
+
+CONFIG = with_keys(RIDGE)
+NORTH, SOUTH, C1 = "client.lab.north", "client.lab.south", "client.clinic.c1"
+LAB = ("hub.lab", NORTH, SOUTH, "client.lab.west")
+
+
+class Office(InProcess):
+    """A post office that can lose parties, and in which one can say what it does not mean."""
+
+    def __init__(self, data, seed=0, *, config=CONFIG, configs=None, away=(), change=lambda message: message):
+        super().__init__(config, data, seed, configs)
+        self.away, self.change = set(away), change
+
+    def start(self):
+        for hub, machine in self.hubs.items():
+            for other in (*machine.clients, *machine.peers):
+                if not {hub, other} & self.away:
+                    self.act(hub, machine.joined(other))
+
+    def act(self, party, instructions):
+        heard = [i for i in instructions if not isinstance(i, Message) or not {i.receiver, party} & self.away]
+        super().act(party, [self.change(i) if isinstance(i, Message) else i for i in heard])
+
+    def arrive(self, party):
+        self.away.discard(party)
+        for hub, machine in self.hubs.items():
+            if party in (*machine.clients, *machine.peers) and hub not in self.away:
+                self.act(hub, machine.joined(party))
+                if party in self.hubs:
+                    self.act(party, self.hubs[party].joined(hub))
+        for client in self.hubs[party].clients if party in self.hubs else ():
+            self.act(party, self.hubs[party].joined(client))
+
+    def settle(self, steps=20_000):
+        """Deliver until nobody has anything to say."""
+        for _ in range(steps):
+            if not self.deliver():
+                return self
+        raise AssertionError("the parties never come to an end")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return shards(plan(CONFIG))
+
+
+@pytest.fixture(scope="module")
+def reference(data):
+    return Office(data).run().history
+
+
+def assert_nobody_starts(office, *words):
+    """Every party ended with a reason that has all the words."""
+    assert not {message.kind for message in office.sent} & {"begin", "steps", "evaluate"}
+    assert not office.history
+    for name, machine in office.machines.items():
+        if isinstance(machine, Hub):
+            assert (machine.status, machine.is_over) == ("refused", True), name
+            reason = machine.reason
+        else:
+            assert machine.ending is not None, f"{name} still waits"
+            assert machine.ending["status"] == "refused"
+            reason = machine.ending["reason"]
+        for word in words:
+            assert word in reason, f"{name} was told: {reason}"
+
+
+SEEDS = pytest.mark.parametrize("seed", range(3))
+
+
+# Parties that do not fit together
+
+
+@SEEDS
+def test_another_version_of_a_client(data, seed):
+    def newer(message):
+        return replace(message, note={**message.note, "protocol": 2}) if message.sender == NORTH else message
+
+    office = Office(data, seed, change=newer).run()
+    assert_nobody_starts(office, f"{NORTH} speaks protocol 2 and hub.lab speaks 1: upgrade the older one")
+
+
+@SEEDS
+def test_another_version_of_a_hub(data, seed):
+    def newer(message):
+        is_hello = message.kind == "hello" and message.sender == "hub.lab"
+        return replace(message, note={**message.note, "protocol": 7}) if is_hello else message
+
+    office = Office(data, seed, change=newer).run()
+    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "1", "upgrade the older one")
+    assert (
+        "hub.clinic speaks protocol 1 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
+    )
+
+
+@SEEDS
+@pytest.mark.parametrize(
+    ("section", "keys", "key", "theirs", "ours"),
+    [
+        ("train", {"step_size": 0.1}, "train.step_size", 0.1, 0.05),
+        ("federation", {"share_model": True}, "federation.share_model", True, False),
+        ("seed", 1, "seed", 1, 0),
+        ("silos", [RIDGE["silos"][0], {**RIDGE["silos"][1], "hub": "a:1"}], "silos.1.hub", "a:1", None),
+    ],
+)
+@pytest.mark.parametrize("who", [(NORTH,), LAB])
+def test_another_shared_file(data, seed, section, keys, key, theirs, ours, who):
+    office = Office(data, seed, configs=dict.fromkeys(who, with_keys(RIDGE, **{section: keys}))).run()
+    other, one = (NORTH, "hub.lab") if who == (NORTH,) else ("hub.lab", "hub.clinic")
+    words = (f"{key} is ", f"{theirs!r} at {other}", f"{ours!r} at {one}")
+    assert_nobody_starts(office, "the shared files differ: ", *words)
+
+
+@SEEDS
+def test_another_number_of_samples(data, seed):
+    north = data[NORTH]
+    fewer = replace(
+        north, ids=north.ids[1:], labels=north.labels[1:], features=north.features[1:], held_out=north.held_out[1:]
+    )
+    office = Office({**data, NORTH: fewer}, seed).run()
+    assert_nobody_starts(office, "hub.lab has 441", "hub.clinic has 442", "align their ids first (tdcd align)")
+
+
+@SEEDS
+def test_other_samples(data, seed):
+    other = replace(data[NORTH], ids=["4711", *data[NORTH].ids[1:]])
+    office = Office({**data, NORTH: other}, seed).run()
+    assert_nobody_starts(office, "hub.lab", "hub.clinic", "different sample ids, though both have 442 samples")
+
+
+@SEEDS
+@pytest.mark.parametrize("what", ["labels", "held_out"])
+def test_other_labels(data, seed, what):
+    values = getattr(data[NORTH], what).copy()
+    values[0] = not values[0] if what == "held_out" else values[0] + 1e-9
+    office = Office({**data, NORTH: replace(data[NORTH], **{what: values})}, seed).run()
+    assert_nobody_starts(office, "hub.lab", "hub.clinic", "labels" if what == "labels" else "")
+
+
+@SEEDS
+@pytest.mark.xfail(reason="digests of the ids have the key too, so the text speaks of ids only", strict=True)
+def test_another_secret(data, seed):
+    office = Office(data, seed)
+    office.machines["hub.lab"] = Hub(Job(CONFIG), 1, secret=bytes(32), nonce="nonce 1")
+    assert_nobody_starts(office.run(), "hub.lab", "hub.clinic", "secret")
+
+
+@SEEDS
+def test_a_sample_that_two_clients_hold(data, seed):
+    twice = data[SOUTH].ids[3]
+    office = Office({**data, NORTH: replace(data[NORTH], ids=[twice, *data[NORTH].ids[1:]])}, seed).run()
+    assert_nobody_starts(office, f"id '{twice}' is held by {NORTH} and by {SOUTH}")
+
+
+@SEEDS
+def test_another_shape_of_a_sample(data, seed):
+    office = Office({**data, NORTH: replace(data[NORTH], features=data[NORTH].features[:, 1:])}, seed).run()
+    assert_nobody_starts(office, "a sample has shape [", "[5] at ", "[4] at client.lab.north", "at client.lab.")
+
+
+@SEEDS
+def test_another_meaning_of_labels(data, seed):
+    other = {"task": "binary", "label_scale": 1.0}
+    office = Office({**data, NORTH: replace(data[NORTH], target=other)}, seed).run()
+    assert_nobody_starts(office, "client.lab.north and client.lab.", "have different kinds of data")
+
+
+@SEEDS
+def test_more_samples_in_a_minibatch_than_there_are(data, seed):
+    config = with_keys(RIDGE, train={"batch_size": 1000})
+    office = Office(data, seed, config=config).run()
+    assert_nobody_starts(office, "train.batch_size = 1000: there are only 354 training samples")
+
+
+@SEEDS
+def test_a_loss_that_does_not_fit_the_labels(data, seed):
+    office = Office(data, seed, config=with_keys(RIDGE, model={"loss": "softmax"})).run()
+    assert_nobody_starts(office, "model.loss = 'softmax' does not fit the labels (regression): use squared")
+
+
+def test_one_hub_of_three_differs():
+    silos = [{"name": name, "clients": 1} for name in "abc"]
+    config, other = (with_keys(RIDGE, silos=silos, train={"rounds": rounds}) for rounds in (2, 3))
+    data = shards(plan(config))
+    for seed in range(5):
+        office = Office(data, seed, config=config, configs={"hub.c": other, "client.c.c1": other}).run()
+        assert_nobody_starts(office, "train.rounds is ", "3 at hub.c", "2 at hub.")
+
+
+# Parties that are missing
+
+
+@SEEDS
+def test_who_is_missing_is_said_and_the_run_begins_when_they_come(data, reference, seed):
+    office = Office(data, seed, away=[SOUTH, "hub.clinic"])
+    office.start()
+    office.settle()
+    lab, clinic = office.hubs["hub.lab"], office.hubs["hub.clinic"]
+    assert (lab.phase, lab.missing()) == ("gathering", [SOUTH])
+    assert clinic.missing() == [C1, "client.clinic.c2", "client.clinic.c3"]
+    office.arrive(SOUTH)
+    office.settle()
+    assert (lab.phase, lab.missing()) == ("meeting", ["hub.clinic"])
+    assert not lab.remind() or {m.receiver for m in lab.remind()} == {"hub.clinic"}
+    assert not office.history
+    office.arrive("hub.clinic")
+    office.settle()
+    assert office.history == reference
+    assert not lab.missing()
+
+
+@SEEDS
+def test_a_client_that_goes_in_the_middle_is_missed_and_comes_back(data, reference, seed):
+    office = Office(data, seed)
+    office.start()
+    while not office.history["hub.lab"] or office.hubs["hub.lab"].round < 3:
+        assert office.deliver()
+    office.away.add(SOUTH)
+    office.queues.pop(("hub.lab", SOUTH), None)
+    office.queues.pop((SOUTH, "hub.lab"), None)
+    office.settle()
+    assert office.hubs["hub.lab"].missing() == [SOUTH]
+    office.machines[SOUTH] = Client(Job(CONFIG), 1, SOUTH, data[SOUTH])
+    office.arrive(SOUTH)
+    office.settle()
+    assert office.history == reference
+
+
+# Parties that come back as others, or too late
+
+ENDLESS = pytest.mark.xfail(
+    reason="a client that knows no run answers a stop by introducing itself, for ever", strict=True
+)
+
+
+def begun(data, seed, rounds=2):
+    office = Office(data, seed)
+    office.start()
+    while office.hubs["hub.lab"].round < rounds:
+        assert office.deliver()
+    return office
+
+
+def comes_back_with(data, what):
+    """The federation in its round 2, and a client that comes back with other ids or labels."""
+    values = [*data[NORTH].ids[1:], data[NORTH].ids[0]] if what == "ids" else data[NORTH].labels[::-1].copy()
+    office = begun(data, 0)
+    office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, replace(data[NORTH], **{what: values}))
+    office.arrive(NORTH)
+    return office
+
+
+@pytest.mark.parametrize("what", ["ids", "labels"])
+def test_a_client_does_not_come_back_with_other_rows(data, what):
+    office = comes_back_with(data, what)
+    while any(hub.status is None for hub in office.hubs.values()):
+        assert office.deliver()
+    for _ in range(50):
+        office.deliver()
+    reason = f"{NORTH} came back with other rows than it had when the run began"
+    assert {hub.reason for hub in office.hubs.values()} == {reason, f"hub.lab stopped: {reason}"}
+    told = [machine for name, machine in office.machines.items() if name not in (*office.hubs, NORTH)]
+    assert all(reason in machine.ending["reason"] for machine in told)
+
+
+@ENDLESS
+def test_a_client_that_came_back_with_other_rows_is_told(data):
+    office = comes_back_with(data, "ids").settle(2000)
+    assert "came back with other rows" in office.machines[NORTH].ending["reason"]
+
+
+@SEEDS
+@ENDLESS
+def test_a_client_that_comes_when_all_is_over_is_told(data, seed):
+    office = Office(data, seed).run()
+    office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, data[NORTH])
+    office.arrive(NORTH)
+    office.settle(200)
+    assert office.machines[NORTH].ending == {"status": "finished", "reason": ""}
+
+
+@SEEDS
+@pytest.mark.xfail(reason="clients refuse the stop of a hub that does not know the run again yet", strict=True)
+def test_all_are_told_when_a_restarted_hub_cannot_go_on(data, seed):
+    office = begun(data, seed)
+    for party in LAB:
+        for other in office.machines:
+            office.queues.pop((party, other), None)
+            office.queues.pop((other, party), None)
+    restored = office.states["hub.lab"]
+    office.machines["hub.lab"] = Hub(Job(CONFIG), 1, secret=SECRET, nonce="nonce 1", restored=restored)
+    twice = replace(data[NORTH], ids=[data[SOUTH].ids[0], *data[NORTH].ids[1:]])
+    office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, twice)
+    office.arrive("hub.lab")
+    office.settle()
+    for name, machine in office.machines.items():
+        if name not in office.hubs:
+            assert machine.ending is not None, f"{name} still waits"
+
+
+def test_a_hub_that_begins_anew_in_the_middle_is_refused_by_its_peers(data):
+    office = begun(data, 0)
+    for party in LAB:
+        for other in office.machines:
+            office.queues.pop((party, other), None)
+            office.queues.pop((other, party), None)
+    office.machines["hub.lab"] = Hub(Job(CONFIG), 1, secret=SECRET, nonce="another")
+    office.arrive("hub.lab")
+    office.settle()
+    text = "hub.lab has begun another run: begin anew everywhere, or restore its run folder"
+    assert office.hubs["hub.clinic"].reason == text
+    assert office.hubs["hub.lab"].reason == f"hub.clinic stopped: {text}"
+
+
+def test_rows_in_any_order_give_the_same_training(data, reference):
+    rng = np.random.default_rng(0)
+    shuffled = {}
+    for name, rows in data.items():
+        order = rng.permutation(len(rows.ids))
+        shuffled[name] = replace(
+            rows,
+            ids=[rows.ids[place] for place in order],
+            labels=rows.labels[order],
+            features=rows.features[order],
+            held_out=rows.held_out[order],
+        )
+    office = Office(shuffled).run()
+    for hub, history in office.history.items():
+        assert [r.train_loss for r in history] == pytest.approx([r.train_loss for r in reference[hub]], rel=1e-12)

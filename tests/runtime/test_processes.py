@@ -1,0 +1,292 @@
+"""Federations of real processes over mutual TLS, against the simulation of the same file."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from safetensors.numpy import load_file
+from sklearn.datasets import load_diabetes
+from test_machines import RIDGE
+from typer.testing import CliRunner
+
+from tdcd.cli import app
+from tdcd.config import check_config, read_config
+from tdcd.history import read_history
+from tdcd.run import plan, run
+from tdcd.runfolder import toml_text
+from tdcd.runtime.client_data import shards
+from tdcd.tables.split import split_table
+
+pytestmark = pytest.mark.slow
+SOON = 120.0
+"""Seconds for what should take a few; machines that run tests may be busy."""
+ENVIRONMENT = {**os.environ, "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def processes(logs):
+    """``start(party, *arguments)`` runs ``tdcd`` with them, its output in the party's log; none outlives its test."""
+    started = []
+
+    def start(party, *arguments):
+        with (logs / f"{party}.log").open("ab") as log:
+            command = [sys.executable, "-m", "tdcd", *map(str, arguments)]
+            started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait()
+
+
+def up(path, out):
+    """``tdcd up``: its exit status and what it printed."""
+    with processes(out.parent) as start:
+        code = start("up", "up", path, "--out", out).wait(SOON)
+    return code, (out.parent / "up.log").read_text()
+
+
+def wait_until(happens, *alive):
+    deadline = time.monotonic() + SOON
+    while not happens():
+        assert time.monotonic() < deadline, "it never happened"
+        assert all(process.poll() is None for process in alive), "a process ended too early"
+        time.sleep(0.05)
+
+
+def status(home):
+    path = home / "status.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def written(folder, keys):
+    folder.mkdir(exist_ok=True)
+    (folder / "federation.toml").write_text(toml_text(check_config(keys).model_dump()))
+    return folder / "federation.toml"
+
+
+def simulated(path, out):
+    """What ``tdcd run`` does with the file."""
+    run(check_config(read_config(path), str(path)), out)
+    return out
+
+
+def assert_same_run(one, other, relative):
+    """Two run folders have the same history and the same blocks."""
+    ours, theirs = read_history(one / "history.jsonl"), read_history(other / "history.jsonl")
+    assert [record.round for record in ours] == [record.round for record in theirs]
+    assert ours[-1].train_loss < 0.9 * ours[0].train_loss
+    for mine, wanted in zip(ours, theirs, strict=True):
+        close = {"rel": relative, "abs": relative}
+        assert mine.train_loss == pytest.approx(wanted.train_loss, **close)
+        assert mine.test_loss == pytest.approx(wanted.test_loss, **close)
+        for part, figures in wanted.metrics.items():
+            assert mine.metrics[part] == pytest.approx(figures, **close)
+        assert (mine.iteration, mine.bytes, mine.messages) == (wanted.iteration, wanted.bytes, wanted.messages)
+    for path in (one / "model").glob("*.safetensors"):
+        blocks, wanted = load_file(path), load_file(other / "model" / path.name)
+        assert set(blocks) == set(wanted)
+        for name, block in blocks.items():
+            assert block == pytest.approx(wanted[name], rel=relative, abs=relative)
+
+
+def models(folder):
+    return {path.stem for path in (folder / "model").iterdir()}
+
+
+# All parties on one machine
+
+
+def test_ridge_of_2_silos_with_3_clients(tmp_path):
+    path = written(tmp_path, RIDGE)
+    out = tmp_path / "up"
+    code, text = up(path, out)
+    assert code == 0
+    assert_same_run(out, simulated(path, tmp_path / "run"), 1e-10)
+    assert models(out) == {"clinic", "lab"}
+    assert f"Run folder: {out}" in text
+    assert "3/3 clients" in text
+    assert "<svg" in (out / "report.html").read_text()
+    homes = [out / "silos" / name for name in ("clinic", "lab")]
+    assert read_history(homes[0] / "history.jsonl") == read_history(homes[1] / "history.jsonl")
+    for home in homes:
+        assert models(home) == {home.name}, "a silo has its own block only"
+        assert "<svg" in (home / "report.html").read_text()
+        found = status(home)
+        assert (found["status"], found["missing"], found["round"]) == ("finished", [], 6)
+        assert found["refused"] == {}
+        assert found["payload_bytes_sent"] < found["bytes_sent"]
+        facts = json.loads((home / "federation.json").read_text())
+        assert [len(silo["clients"]) for silo in facts["silos"]] == [3, 3]
+    for log in (out / "logs").iterdir():
+        for line in log.read_text().splitlines():
+            event = json.loads(line)
+            assert event["party"] == log.stem
+            assert event["level"] == "info", line
+
+
+def test_logistic_of_3_silos_that_share_their_model(tmp_path):
+    """2, 1 and 1 clients, their rows split unevenly and in each silo differently, in float32."""
+    keys = RIDGE | {
+        "dtype": "float32",
+        "data": {"source": "breast_cancer"},
+        "silos": [{"name": "a", "clients": 2}, {"name": "b", "clients": 1}, {"name": "c", "clients": 1}],
+        "federation": {"rows": "dirichlet", "alpha": 1.0, "share_model": True},
+    }
+    path, out = written(tmp_path, keys), tmp_path / "up"
+    assert up(path, out)[0] == 0
+    whole = simulated(path, tmp_path / "run")
+    assert_same_run(out, whole, 1e-5)
+    for name in "abc":
+        assert models(out / "silos" / name) == {"a", "b", "c"}
+        assert_same_run(out / "silos" / name, whole, 1e-5)
+
+
+def test_a_cnn_that_is_interrupted_and_goes_on(tmp_path):
+    keys = RIDGE | {
+        "data": {"source": "digits", "rows": 300},
+        "silos": [{"name": "left", "clients": 2}, {"name": "right", "clients": 1}],
+        "model": {"block": "cnn", "channels": [4], "kernel": [3, 3], "embedding": 8},
+        "train": {"rounds": 60, "local_steps": 2, "batch_size": 40, "step_size": 0.1},
+        "evaluate": {"every": 10},
+    }
+    path, out = written(tmp_path, keys), tmp_path / "up"
+    with processes(tmp_path) as start:
+        process = start("first", "up", path, "--out", out)
+        wait_until(lambda: status(out / "silos" / "left").get("round", 0) >= 5, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SOON) == 130
+    assert "Interrupted: the same command goes on from here" in (tmp_path / "first.log").read_text()
+    done = max(int(one.stem) for one in (out / "silos" / "left" / "checkpoint").iterdir())
+    assert 5 <= done < 60
+    assert not (out / "report.html").exists()
+    assert up(path, out)[0] == 0
+    log = [json.loads(line) for line in (out / "logs" / "hub.left.log").read_text().splitlines()]
+    assert [event["round"] for event in log if event["event"] == "restored"] == [done]
+    assert_same_run(out, simulated(path, tmp_path / "run"), 1e-10)
+    other = written(tmp_path / "other", keys | {"seed": 1})
+    code, text = up(other, out)
+    assert code == 2
+    assert "holds a trial of other settings: choose another --out" in text
+
+
+def test_a_run_that_diverges_ends_with_status_3(tmp_path):
+    keys = RIDGE | {"silos": [{"name": "a", "clients": 1}], "train": {**RIDGE["train"], "step_size": 1e200}}
+    code, text = up(written(tmp_path, keys), tmp_path / "up")
+    assert code == 3
+    assert "Diverged: " in text
+    assert read_history(tmp_path / "up" / "history.jsonl")[-1].diverged
+
+
+# Parties started by hand
+
+
+def free_ports(count):
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """A federation of files: two silos, with two clients and one."""
+    table = load_diabetes(as_frame=True)
+    with (tmp_path / "all.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "y", *table.data.columns])
+        writer.writerows([number, y, *x] for number, (y, x) in enumerate(zip(table.target, table.data.values)))
+    path = split_table(tmp_path / "all.csv", tmp_path / "split", silos=2, clients=[2, 1], label="y")
+    keys = read_config(path)
+    for silo, port in zip(keys["silos"], free_ports(2), strict=True):
+        silo["hub"] = f"127.0.0.1:{port}"
+    keys |= {"dtype": "float64", "train": {**RIDGE["train"], "rounds": 400}, "evaluate": {"every": 50}}
+    path.write_text(toml_text(check_config(keys).model_dump()))
+    return path
+
+
+def own_certificates(everything, folder, party):
+    """What one is told to give to a party, and nothing else."""
+    folder.mkdir()
+    for name in ("ca.pem", "federation.secret", f"{party}.pem", f"{party}.key"):
+        shutil.copy(everything / name, folder / name)
+    return folder
+
+
+def test_hubs_and_clients_started_by_hand(tables, tmp_path):
+    """Two hubs and three clients, each with its own files: one is late, a hub is stopped and started again."""
+    out = {silo: tmp_path / f"run-{silo}" for silo in ("silo1", "silo2")}
+    with processes(tmp_path) as start:
+        assert start("certs", "certs", "issue", tables, "--out", tmp_path / "certs").wait(SOON) == 0
+        parties = ("hub.silo1", "hub.silo2", "client.silo1.c1", "client.silo1.c2", "client.silo2.c1")
+        certs = {party: own_certificates(tmp_path / "certs", tmp_path / party, party) for party in parties}
+
+        def hub(silo):
+            party = f"hub.{silo}"
+            return start(party, "hub", tables, "--silo", silo, "--certs", certs[party], "--out", out[silo])
+
+        def client(silo, name):
+            party, data = f"client.{silo}.{name}", tables.parent / silo / f"{name}.csv"
+            own = ("--certs", certs[party], "--data", data)
+            return start(party, "client", tables, "--silo", silo, "--client", name, *own)
+
+        one, two, early, other = hub("silo1"), hub("silo2"), client("silo1", "c1"), client("silo2", "c1")
+        wait_until(lambda: status(out["silo1"]).get("missing") == ["client.silo1.c2"], one, two, early, other)
+        wait_until(lambda: status(out["silo2"]).get("missing") == ["hub.silo1"], one, two, early, other)
+        assert status(out["silo1"])["phase"] == "gathering"
+        assert not (out["silo1"] / "history.jsonl").read_text()
+        late = client("silo1", "c2")
+        wait_until(lambda: status(out["silo1"]).get("round", 0) >= 20, one, two, early, other, late)
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(SOON) == 130
+        assert "Interrupted: in round" in (tmp_path / "hub.silo1.log").read_text()
+        wait_until(lambda: "hub.silo1" in status(out["silo2"])["missing"], two, early, other, late)
+        assert [process.wait(SOON) for process in (hub("silo1"), two, early, other, late)] == [0] * 5
+        assert hub("silo1").wait(SOON) == 0
+    assert "holds the whole run already" not in (tmp_path / "hub.silo2.log").read_text()
+    whole = simulated(tables, tmp_path / "run")
+    for silo, folder in out.items():
+        assert_same_run(folder, whole, 1e-10)
+        assert models(folder) == {silo}
+        facts = json.loads((folder / "federation.json").read_text())
+        assert [bool(one["columns"]) for one in facts["silos"]] == [silo == "silo1", silo == "silo2"]
+    assert read_history(out["silo1"] / "history.jsonl") == read_history(out["silo2"] / "history.jsonl")
+
+
+def test_parties_that_do_not_fit_end_with_status_2_and_say_why(tmp_path):
+    """Without TLS, on loopback: a hub, and a client with another file."""
+    silo = {"name": "a", "clients": 1, "hub": f"127.0.0.1:{free_ports(1)[0]}"}
+    keys = RIDGE | {"silos": [silo]}
+    planned = plan(check_config(keys))
+    shards(planned)["client.a.c1"].save(tmp_path / "rows.safetensors")
+    ours, theirs = written(tmp_path / "ours", keys), written(tmp_path / "theirs", keys | {"seed": 7})
+    with processes(tmp_path) as start:
+        hub = start("hub", "hub", ours, "--silo", "a", "--insecure", "--out", tmp_path / "run")
+        rows = ("--data", tmp_path / "rows.safetensors")
+        client = start("client", "client", theirs, "--silo", "a", "--client", "c1", "--insecure", *rows)
+        assert [hub.wait(SOON), client.wait(SOON)] == [2, 2]
+    reason = "Refused: the shared files differ: seed is 7 at client.a.c1 and 0 at hub.a"
+    assert reason in (tmp_path / "hub.log").read_text()
+    assert reason in (tmp_path / "client.log").read_text()
+
+
+def test_no_tls_is_refused_for_other_machines(tables, tmp_path):
+    keys = read_config(tables)
+    keys["silos"][1]["hub"] = "lab.example:7447"
+    path = written(tmp_path, keys)
+    result = CliRunner().invoke(app, ["hub", str(path), "--silo", "silo1", "--insecure", "--out", str(tmp_path / "x")])
+    assert result.exit_code == 2
+    assert "lab.example:7447 is not a loopback address" in result.stderr
