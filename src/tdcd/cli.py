@@ -40,6 +40,7 @@ from tdcd.runtime.commands import client, hub, up
 from tdcd.runtime.commands_align import align
 from tdcd.runtime.commands_certs import certs_app
 from tdcd.tables.commands import check, split
+from tdcd.tables.commands_predict import export, predict
 from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, stoppable
 from tdcd.train import Result
 
@@ -233,6 +234,8 @@ app.command()(up)
 app.command()(align)
 app.command()(check)
 app.command()(split)
+app.command()(predict)
+app.command()(export)
 app.add_typer(certs_app, name="certs")
 
 

@@ -145,6 +145,9 @@ class HubFolder:
         """Say who there is, when all have met. The columns of other silos are theirs to know."""
         roll, job = meeting.roll, meeting.job
         assert roll is not None
+        if self.about.get("run") != meeting.run:
+            self.about["run"] = meeting.run
+            self._write_about()
         own: tuple[str, ...] = ()
         if meeting.preparation is not None:
             meaning = Meaning(roll.task, roll.classes, roll.label_mean, roll.label_scale)
