@@ -1,4 +1,4 @@
-"""One party of a federation that only echoes: messages of a round's sizes, over the real transport, with no work in them.
+"""One party of a federation that only echoes: messages of a round's sizes over the real transport, and no work.
 
 ``python -m benchmarks.echo PARTY FOLDER SIZES``; the hubs print the seconds of a round.
 """

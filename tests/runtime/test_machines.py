@@ -1,13 +1,12 @@
 """Hubs and clients as state machines, against the simulation of the same configuration."""
 
 import pytest
+from in_process import InProcess, largest_difference
 
 from tdcd.config import check_config
 from tdcd.run import plan
 from tdcd.runtime.client_data import shards
 from tdcd.train import train
-
-from in_process import InProcess, largest_difference
 
 RIDGE = {
     "dtype": "float64",
@@ -78,4 +77,4 @@ def test_same_history_and_blocks_as_the_simulation(name):
                 assert ours.metrics[part] == pytest.approx(figures, rel=1e-9)
     for hub, block in office.blocks().items():
         assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
-    assert len({tuple(history) for history in map(lambda h: [r.to_json() for r in h], office.history.values())}) == 1
+    assert len({tuple(record.to_json() for record in history) for history in office.history.values()}) == 1

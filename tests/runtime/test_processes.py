@@ -204,11 +204,11 @@ def free_ports(count):
 @pytest.fixture
 def tables(tmp_path):
     """A federation of files: two silos, with two clients and one."""
-    table = load_diabetes(as_frame=True)
+    data = load_diabetes()
     with (tmp_path / "all.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["id", "y", *table.data.columns])
-        writer.writerows([number, y, *x] for number, (y, x) in enumerate(zip(table.target, table.data.values)))
+        writer.writerow(["id", "y", *data.feature_names])
+        writer.writerows([number, data.target[number], *row] for number, row in enumerate(data.data))
     path = split_table(tmp_path / "all.csv", tmp_path / "split", silos=2, clients=[2, 1], label="y")
     keys = read_config(path)
     for silo, port in zip(keys["silos"], free_ports(2), strict=True):

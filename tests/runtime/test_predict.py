@@ -1,0 +1,58 @@
+"""Predictions across hubs: who gets which scores, and what stops them."""
+
+import numpy as np
+from test_align import talk_all
+
+from tdcd.config import check_config
+from tdcd.runtime.job import Job
+from tdcd.runtime.predict import PredictHub
+from tdcd.tables.predict import SiloScores, combine
+
+SECRET = bytes(range(32))
+MODEL = {"run": "abc", "status": "finished"}
+SILOS = [{"name": name} for name in ("bank", "shop", "bureau")]
+IDS = {"bank": ["1", "2", "3"], "shop": ["3", "2", "9"], "bureau": ["2", "1", "7", "3"]}
+
+
+def hubs(models=None, secrets=None, rounds=200):
+    rng = np.random.default_rng(0)
+    job = Job(check_config({"silos": SILOS, "train": {"rounds": rounds}}))
+    return {
+        silo: PredictHub(
+            job,
+            index,
+            (secrets or {}).get(silo, SECRET),
+            SiloScores(ids, rng.normal(size=(len(ids), 2)).astype(np.float32)),
+            (models or {}).get(silo, MODEL),
+        )
+        for index, (silo, ids) in enumerate(IDS.items())
+    }
+
+
+def test_every_hub_gets_the_others_scores_of_its_own_ids_and_no_others():
+    talks = hubs()
+    outcomes = talk_all(talks.values())
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}
+    for silo, hub in talks.items():
+        for peer, part in hub.parts.items():
+            theirs = talks[peer.removeprefix("hub.")].own
+            assert list(part.ids) == [one for one in IDS[silo] if one in theirs.ids]
+            rows = [list(theirs.ids).index(one) for one in part.ids]
+            assert (part.phi == theirs.phi[rows]).all()
+    bank = talks["bank"]
+    parts = {"bank": bank.own, "shop": bank.parts["hub.shop"], "bureau": bank.parts["hub.bureau"]}
+    found = combine(parts, allow_missing=True)
+    assert list(found.ids) == ["1", "2", "3"]
+    assert [list(silos) for silos in found.missing] == [["shop"], [], []]
+
+
+def test_blocks_of_different_runs_are_not_added_up():
+    outcomes = talk_all(hubs(models={"shop": {"run": "xyz", "status": "finished"}}).values())
+    assert {outcome.status for outcome in outcomes.values()} == {"refused"}
+    assert any("the blocks do not belong together" in outcome.reason for outcome in outcomes.values())
+
+
+def test_hubs_with_different_files_are_told_apart():
+    talks = hubs()
+    talks["shop"] = hubs(rounds=7)["shop"]
+    assert any("train.rounds is" in outcome.reason for outcome in talk_all(talks.values()).values())
