@@ -93,8 +93,8 @@ class AlignHub:
         if any(client not in self._ids for client in self.clients):
             return []
         holder: dict[str, str] = {}
-        for source, ids in self._ids.items():
-            for one in ids:
+        for source in self.clients or self._ids:
+            for one in self._ids[source]:
                 if one in holder:
                     raise Mismatch(f"id '{one}' is held by {holder[one]} and by {source}")
                 holder[one] = source

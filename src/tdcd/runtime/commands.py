@@ -129,6 +129,8 @@ def end(outcome: "Outcome") -> None:
     """Leave with the status that says how it ended, and why."""
     status: dict[str, Any] = {"finished": 0, "diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}
     code = status.get(outcome.status, EXIT_INPUT)
+    if not code and outcome.reason:
+        screen.print(f"Finished: {outcome.reason}", soft_wrap=True, highlight=False, markup=False)
     if code:
         errors.print(f"{outcome.status.capitalize()}: {outcome.reason}", soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(code)

@@ -78,9 +78,7 @@ class HubDriver:
         elif self._patience.is_over():
             self._remind()
         if self._is_done():
-            self._show()
-            assert self.hub.status is not None
-            return Outcome(self.hub.status, self.hub.reason)
+            return self._depart()
         if self._clock() - self._shown_at > TICK_S:
             self._show()
         return None
@@ -103,13 +101,19 @@ class HubDriver:
         self._perform(self.hub.remind())
 
     def _is_done(self) -> bool:
-        if self.hub.is_over:
-            self.folder.close_run()
-            return True
-        if self._ended_at is None or self._clock() - self._ended_at < self._linger:
-            return False
-        event("left without good-bye", logging.WARNING, parties=self.hub.missing())
-        return True
+        return self.hub.is_over or (self._ended_at is not None and self._clock() - self._ended_at > self._linger)
+
+    def _depart(self) -> Outcome:
+        """The run has ended, and everybody knows or has had the time to."""
+        assert self.hub.status is not None
+        if self.hub.status != "refused":
+            self.folder.report()
+            if self.hub.is_over:
+                self.folder.close_run()
+        if not self.hub.is_over:
+            event("left without good-bye", logging.WARNING, parties=self.hub.missing())
+        self._show()
+        return Outcome(self.hub.status, self.hub.reason)
 
     def _perform(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:

@@ -171,21 +171,23 @@ class HubFolder:
         )
 
     def finish(self, blocks: Mapping[str, Tree], farewell: Farewell) -> None:
-        """Write the model and the report, and last that the run is over."""
+        """Write the model, and last that the run is over."""
         failpoint("finish.before")
         self._write_history()
         self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round)
-        write_report(self.path)
         save_farewell(self.path / "farewell.tdcd", farewell)
         self.about["status"] = farewell.status
         self._write_about()
         failpoint("finish.after")
 
+    def report(self) -> None:
+        """Write the report, when nobody waits any more."""
+        write_report(self.path)
+
     def close_run(self) -> None:
         """Everybody knows that the run is over: nobody will ask for the hub's last words."""
-        if self.about["status"] is not None:
-            self.about["everybody_knows"] = True
-            self._write_about()
+        self.about["everybody_knows"] = True
+        self._write_about()
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace what those who watch are told; losing it in a crash, or on a full disk, is no loss."""

@@ -151,4 +151,4 @@ def _everywhere(address: str) -> str:
         is_own = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         is_own = False
-    return address if is_own else f"0.0.0.0:{port}"
+    return address if is_own else f"{'[::]' if host.startswith('[') else '0.0.0.0'}:{port}"

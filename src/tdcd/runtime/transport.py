@@ -131,8 +131,8 @@ class Mailbox:
             raise ValueError(f"{self.party} cannot send to {receiver!r}: its peers are {', '.join(sorted(self.peers))}")
         if len(data) > self._max_message_bytes:
             raise ValueError(
-                f"{self.party} cannot send {len(data)} bytes to {receiver}: max_message_bytes is "
-                f"{self._max_message_bytes}; raise it for both"
+                f"{self.party} cannot send {len(data)} bytes to {receiver}: the most is {self._max_message_bytes}; "
+                "raise runtime.max_message_mb everywhere"
             )
 
     def put(self, event: Event) -> None:
