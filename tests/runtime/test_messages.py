@@ -282,7 +282,7 @@ def test_kinds_of_message_and_who_may_say_them(office):
     kinds = {
         ("hub", "client"): {"who", "welcome", "prepare", "begin", "steps", "evaluate", "stop"},
         ("client", "hub"): {"hello", "summary", "ready", "phi", "block", "scores", "bye"},
-        ("hub", "hub"): {"hello", "ready", "phi", "scores", "model", "want", "stop", "bye"},
+        ("hub", "hub"): {"hello", "ready", "phi", "scores", "model", "want", "gone", "stop", "bye"},
     }
     pairs = set()
     for message in office.sent:

@@ -23,6 +23,9 @@ def save_state(folder: Path, hub: str, state: State) -> None:
     arrays = {**{f"block/{name}": leaf for name, leaf in state.block.items()}, **_packed(state.said)}
     content = Message("checkpoint", hub, hub, state.round, state.run, {"heard": state.heard}, arrays)
     failpoint("save.before")
+    # What was begun and not finished takes room that this one may need.
+    for torn in folder.glob("*.tmp"):
+        torn.unlink()
     write_durably(folder / f"{state.round:08d}.tdcd", encode(content))
     failpoint("save.after")
     for old in sorted(folder.glob("*.tdcd"))[:-KEPT]:

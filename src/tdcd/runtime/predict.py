@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.alignment.digests import keyed_digests
+from tdcd.run import Interrupted
 from tdcd.runtime.job import Job
 from tdcd.runtime.meeting import compare_settings
 from tdcd.runtime.messages import Message, Refused, array, pack, unpack
@@ -93,6 +94,8 @@ def predict_with_peers(
     hub = PredictHub(job, index, secret_of(job, own), silo_scores(run, silo, data), _model_of(run))
     with open_transport(job, hub.name, list(hub.partners), own) as transport:
         outcome = converse(hub, transport, watch, should_stop)
+    if outcome.status == "interrupted":
+        raise Interrupted("Interrupted; nothing was written.")
     if outcome.status != "finished":
         raise ValueError(f"{outcome.status}: {outcome.reason}")
     return {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.parts.items()}}

@@ -9,11 +9,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from tdcd.run import Interrupted
 from tdcd.runtime.commands import Certs, Insecure, Own, text_of
 from tdcd.tables.export import Coefficients, coefficients, write_coefficients
 from tdcd.tables.predict import Predictions, SiloScores, combine, no_scores, silo_scores, write_predictions
 from tdcd.tables.trained import Trained
-from tdcd.terminal import reported, screen
+from tdcd.terminal import EXIT_INTERRUPTED, reported, screen, stoppable
 
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
 
@@ -53,7 +54,7 @@ def predict(
     OUT has the columns id and prediction; probability_CLASS where there are classes; and with --allow-missing also
     missing, the silos that lack the id.
 
-    Exit status: 0 done, 2 bad input.
+    Exit status: 0 done, 2 bad input, 130 interrupted.
     """
     with reported():
         _refuse_existing(out, force)
@@ -130,12 +131,22 @@ def _with_peers(
     # Imported here, since predictions in one place need no zenoh.
     from tdcd.runtime.party import own_file  # noqa: PLC0415
     from tdcd.runtime.predict import predict_with_peers  # noqa: PLC0415
+    from tdcd.runtime.waiting import Waiting  # noqa: PLC0415
 
     if silo is None or len(data) != 1:
         raise ValueError("predicting with other hubs takes --silo NAME and one --data FILE: this silo's new rows")
     own = own_file(party, certs=text_of(certs), insecure=insecure)
     folder = run or Path(own.out or f"runs/hub-{silo}")
-    return folder, predict_with_peers(federation, silo, folder, Path(data[0]), own)
+    waiting = Waiting(screen, "predicting")
+    try:
+        with stoppable(waiting.stop), waiting:
+            parts = predict_with_peers(
+                federation, silo, folder, Path(data[0]), own, watch=waiting.show, should_stop=waiting.should_stop
+            )
+    except Interrupted as stopped:
+        screen.print(str(stopped), highlight=False)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    return folder, parts
 
 
 def _show_predictions(predictions: Predictions, parts: Mapping[str, SiloScores], out: Path) -> None:

@@ -234,7 +234,9 @@ class Preparation:
             for name, column in summary.columns.items()
         }
         prepared = cls(fitted)
-        twice = [name for name, count in Counter(prepared.columns).items() if count > 1]
+        # What a blank or an unseen level adds has a name too when the model is exported.
+        names = [{name, *part.names(name), f"{name} missing", f"{name}=other"} for name, part in fitted.items()]
+        twice = [name for name, count in Counter(one for some in names for one in some).items() if count > 1]
         if twice:
             raise ValueError(f"two features would be called '{twice[0]}': rename a column")
         return prepared

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+import typer
+from two_tables import ROWS, write_csv
+from typer.testing import CliRunner
+
+from tdcd.config import check_config
+from tdcd.runfolder import toml_text
+from tdcd.tables import commands
+from tdcd.tables.errors import TableError
+from tdcd.tables.site import read_client
+
+app = typer.Typer()
+app.command()(commands.check)
+app.command()(commands.split)
+
+
+def called(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.fixture
+def federation(keys, tmp_path):
+    path = tmp_path / "federation.toml"
+    path.write_text(toml_text(keys))
+    return path
+
+
+def checked(federation, data, *more, silo="bank", client="c1"):
+    return called("check", federation, "--silo", silo, "--client", client, "--data", data, *more)
+
+
+def test_a_good_table_is_described_and_ready(federation, tmp_path, bank):
+    status, said = checked(federation, tmp_path / "bank.csv")
+    assert status == 0
+    yes = sum(label == "yes" for label in bank["y"]) / ROWS
+    first, second = sorted([(f"{yes:.1%}", "yes"), (f"{1 - yes:.1%}", "no")], reverse=True)
+    assert f"bank.csv: {ROWS} rows, 2 features, every id once" in said
+    assert f"Labels: {first[1]} {first[0]}, {second[1]} {second[0]}" in said
+    age = np.array([float(text) for text in bank["age"] if text])
+    assert f"age amount {ROWS - len(age)} {age.min():.6g} to {age.max():.6g}, mean {age.mean():.6g}" in said
+    assert said.endswith("bank.csv can join as client 'c1' of silo 'bank'.")
+
+
+def test_labels_may_be_in_a_second_file(federation, tmp_path, keys, bank):
+    status, said = checked(federation, tmp_path / "bureau.csv", silo="bureau", client="c2")
+    assert (status, "has no column 'y'" in said, "Not ready: correct" in said) == (2, True, True)
+    labels = {"key": bank["id"], "y": bank["y"]}
+    write_csv(tmp_path / "labels.csv", labels)
+    arguments = ("--labels", tmp_path / "labels.csv")
+    status, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau", client="c2")
+    assert (status, "city names, 3 levels" in said) == (0, True)
+    config = check_config(keys)
+    rows = read_client(config, config.silos[1], tmp_path / "bureau.csv", tmp_path / "labels.csv")
+    assert dict(zip(rows.ids, rows.labels, strict=True)) == dict(zip(map(str, bank["id"]), bank["y"], strict=True))
+    write_csv(tmp_path / "labels.csv", {name: values[1:] for name, values in labels.items()})
+    with pytest.raises(
+        TableError, match=rf"labels.csv: has no label for the id '{bank['id'][0]}', which is in .*bureau"
+    ):
+        read_client(config, config.silos[1], tmp_path / "bureau.csv", tmp_path / "labels.csv")
+
+
+def test_a_silo_may_have_a_name_of_its_own_for_the_label(keys, tmp_path, bureau):
+    keys["silos"][1]["label"] = "late"
+    write_csv(tmp_path / "bureau.csv", {**bureau, "late": [0, 1] * (ROWS // 2)})
+    config = check_config(keys)
+    assert read_client(config, config.silos[1], tmp_path / "bureau.csv").labels.tolist() == [0, 1] * (ROWS // 2)
+
+
+def test_a_bad_table_is_not_ready(federation, tmp_path, bank):
+    write_csv(tmp_path / "bad.csv", {**bank, "debt": ["much", *bank["debt"][1:]], "id": [0, 0, *bank["id"][2:]]})
+    status, said = checked(federation, tmp_path / "bad.csv")
+    assert status == 2
+    assert "line 2, column 'debt': 'much' is not a number" in said
+    assert "line 3, column 'id': the id '0' is on line 2 already" in said
+    assert "Not ready: correct" in said
+
+
+def test_what_may_not_be_meant_is_pointed_out(federation, tmp_path, bank):
+    odd = {**bank, "y": ["no"] * ROWS, "age": [""] * ROWS, "debt": [3] * ROWS, "x": [*[""] * (ROWS - 2), 1, 2]}
+    write_csv(tmp_path / "odd.csv", odd)
+    status, said = checked(federation, tmp_path / "odd.csv")
+    assert status == 0
+    for warning in (
+        "column 'age' is all blank: leave it out",
+        "column 'debt' is the same in every row",
+        "column 'x' is blank in most rows",
+        "every label is the same here",
+    ):
+        assert f"Warning: {warning}" in said
+    names = {"key": range(ROWS), "y": [0, 1] * (ROWS // 2), "city": [f"n{n}" for n in range(ROWS)], "debt": range(ROWS)}
+    write_csv(tmp_path / "names.csv", names)
+    _, said = checked(federation, tmp_path / "names.csv", silo="bureau")
+    assert f"column 'city' has {ROWS} levels: is it an id, or an amount?" in said
+
+
+def test_unknown_parties_are_refused(federation, tmp_path):
+    status, said = checked(federation, tmp_path / "bank.csv", silo="shop")
+    assert (status, "there is no silo 'shop'; there are bank, bureau" in said) == (2, True)
+    status, said = checked(federation, tmp_path / "bank.csv", client="c9")
+    assert (status, "silo 'bank' has no client 'c9'; there are c1, c2, c3" in said) == (2, True)
+
+
+def test_split_writes_a_federation(tmp_path):
+    columns = {"id": range(20), "y": [0, 1] * 10, "a": range(20), "b": range(20)}
+    write_csv(tmp_path / "whole.csv", columns)
+    base = ("split", tmp_path / "whole.csv", "--label", "y")
+    status, said = called(
+        *base, "--silos", "bank=a", "--silos", "shop=b", "--clients", "2,1", "--out", tmp_path / "out"
+    )
+    assert (status, said) == (0, f"Federation: {tmp_path / 'out' / 'federation.toml'}".replace("\n", " "))
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*.csv")) == ["c1.csv", "c1.csv", "c2.csv"]
+    status, _ = called(*base, "--silos", "2", "--parquet", "--out", tmp_path / "binary")
+    assert (status, len(list((tmp_path / "binary").rglob("*.parquet")))) == (0, 6)
+    for wrong, message in (
+        (("--silos", "bank"), "--silos bank: write a number, or NAME=COLUMN,COLUMN,..."),
+        (("--silos", "2", "--clients", "x"), "--clients x: write a number, or one for each silo: 5,3"),
+        (("--silos", "2", "--clients", "0"), "client"),
+    ):
+        status, said = called(*base, *wrong, "--out", tmp_path / "wrong")
+        assert (status, message in said) == (2, True)
+    assert not (tmp_path / "wrong").exists()

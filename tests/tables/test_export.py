@@ -1,0 +1,168 @@
+import csv
+
+import numpy as np
+import pytest
+import typer
+from two_tables import ROWS, write_csv
+from typer.testing import CliRunner
+
+from tdcd.config import check_config
+from tdcd.run import execute, plan
+from tdcd.tables.commands_predict import export, predict
+from tdcd.tables.export import coefficients, write_coefficients
+from tdcd.tables.predict import combine, silo_scores
+
+app = typer.Typer()
+app.command()(export)
+app.command()(predict)
+
+
+def called(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    return result.exit_code, " ".join(result.output.split())
+
+
+def trained(keys, out, **sections):
+    for name, changes in sections.items():
+        keys = keys | {name: keys.get(name, {}) | changes}
+    execute(plan(check_config(keys)), out)
+    return out
+
+
+def by_name(table):
+    return {(row.silo, row.column): row.values for row in table.rows}
+
+
+def test_a_linear_law_is_found_in_its_own_units(tmp_path):
+    """Noiseless amounts that are linear in the columns: training must arrive at the law that made them."""
+    rng = np.random.default_rng(0)
+    age, rent = rng.uniform(20, 60, 60), rng.uniform(300, 900, 60)
+    city = rng.choice(["Rome", "Oslo"], 60)
+    price = 5 * age - 0.25 * rent + 30 * (city == "Rome") + 1000
+    ids = range(60)
+    write_csv(tmp_path / "a.csv", {"id": ids, "price": price, "age": age})
+    write_csv(tmp_path / "b.csv", {"id": ids, "rent": rent, "city": city})
+    keys = {
+        "dtype": "float64",
+        "data": {"source": "files", "folder": str(tmp_path)},
+        "model": {"block": "linear"},
+        "train": {"rounds": 300, "minibatches": "full", "step_size": 0.3, "local_steps": 5},
+        "evaluate": {"every": 300},
+        "silos": [
+            {"name": "a", "table": "a.csv", "label": "price"},
+            {"name": "b", "table": "b.csv", "categorical": ["city"]},
+        ],
+    }
+    table = coefficients(trained(keys, tmp_path / "run"))
+    found = by_name(table)
+    assert table.outputs == ["coefficient"]
+    assert list(found)[-1] == ("", "intercept")
+    np.testing.assert_allclose(found["a", "age"], 5, rtol=1e-4)
+    np.testing.assert_allclose(found["b", "rent"], -0.25, rtol=1e-4)
+    np.testing.assert_allclose(found["b", "city=Rome"] - found["b", "city=Oslo"], 30, rtol=1e-4)
+    np.testing.assert_allclose(found["", "intercept"] + found["b", "city=Oslo"], 1000, rtol=1e-4)
+    # A blank counts as the mean over the training rows, a name that was never seen as none.
+    assert 5 * 30 < found["a", "age missing"] < 5 * 50
+    assert found["b", "city=other"] == 0
+
+
+def by_hand(folder, tables):
+    """``[n, C]``: the scores of rows of raw cells, given by silo, from the exported file alone."""
+    with (folder / "coefficients.csv").open(newline="", encoding="utf-8") as file:
+        _, *lines = csv.reader(file)
+    found = {(silo, column): np.array(values, float) for silo, column, *values in lines}
+    scores = []
+    for rows in zip(*tables.values(), strict=True):
+        score = found["", "intercept"].copy()
+        for silo, row in zip(tables, rows, strict=True):
+            for column, cell in row.items():
+                if cell == "":
+                    score += found[silo, f"{column} missing"]
+                elif (silo, column) in found:
+                    score += found[silo, column] * float(cell)
+                else:
+                    score += found.get((silo, f"{column}={cell}"), found[silo, f"{column}=other"])
+        scores.append(score)
+    return np.array(scores)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_scores_by_hand_equal_predictions(keys, tmp_path, bank, bureau, loss):
+    folder = trained(keys, tmp_path / "run", model={"loss": loss})
+    write_coefficients(folder / "coefficients.csv", coefficients(folder))
+    bank |= {"age": ["", "35.5", "20"], "debt": ["1e2", "", "-3"], "id": [3, 1, 2], "y": ["no"] * 3}
+    bureau |= {"debt": ["0.5", "7", ""], "city": ["Rome", "", "Paris"], "key": [3, 1, 2]}
+    for name, columns in (("bank", bank), ("bureau", bureau)):
+        write_csv(tmp_path / f"new_{name}.csv", columns)
+    parts = {name: silo_scores(folder, name, tmp_path / f"new_{name}.csv") for name in ("bank", "bureau")}
+    cells = {
+        "bank": [{"age": bank["age"][row], "debt": bank["debt"][row]} for row in (1, 2, 0)],
+        "bureau": [{"debt": bureau["debt"][row], "city": bureau["city"][row]} for row in (1, 2, 0)],
+    }
+    np.testing.assert_allclose(combine(parts).scores, by_hand(folder, cells), rtol=1e-4, atol=1e-5)
+
+
+def test_several_classes_have_a_column_each(keys, tmp_path):
+    table = coefficients(trained(keys, tmp_path / "run", model={"loss": "softmax"}))
+    assert table.outputs == ["coefficient_no", "coefficient_yes"]
+    assert all(len(row.values) == 2 for row in table.rows)
+
+
+def test_parts_exported_one_by_one_add_up(keys, tmp_path, bank):
+    bank["y"] = [float(number) for number in range(100, 100 + ROWS)]
+    write_csv(tmp_path / "bank.csv", bank)
+    folder = trained(keys, tmp_path / "run", model={"loss": "squared"})
+    whole = by_name(coefficients(folder))
+    together = {}
+    for silo, other in (("bank", "bureau"), ("bureau", "bank")):
+        path = folder / "preparation" / f"{other}.json"
+        path.rename(path.with_suffix(".away"))
+        part = coefficients(folder)
+        path.with_suffix(".away").rename(path)
+        assert part.absent == [other]
+        assert {row.silo for row in part.rows} == {silo, ""}
+        for name, values in by_name(part).items():
+            together[name] = together.get(name, 0) + values
+    assert together.keys() == whole.keys()
+    for name, values in whole.items():
+        np.testing.assert_allclose(together[name], values, rtol=1e-12)
+    assert whole["", "intercept"] > 50
+
+
+def test_columns_that_may_not_be_blank_have_no_row_for_it(keys, tmp_path, bank, bureau):
+    bank["age"] = ["30"] * 40 + ["40"] * 40
+    bureau["city"] = ["Rome"] * 40 + ["Oslo"] * 40
+    write_csv(tmp_path / "bank.csv", bank)
+    write_csv(tmp_path / "bureau.csv", bureau)
+    table = coefficients(trained(keys, tmp_path / "run", data={"missing": "refuse"}))
+    names = [f"{row.silo} {row.column}".strip() for row in table.rows]
+    cities = ["bureau city=Oslo", "bureau city=Rome", "bureau city=other"]
+    assert names == ["bank age", "bank debt", "bureau debt", *cities, "intercept"]
+
+
+def test_a_block_without_coefficients_is_refused(keys, tmp_path):
+    folder = trained(keys, tmp_path / "run", model={"block": ["linear", "mlp"], "hidden": [2]}, train={"rounds": 0})
+    with pytest.raises(ValueError, match="silo 'bureau' has a block of kind 'mlp': only linear ones have coefficients"):
+        coefficients(folder)
+
+
+def test_the_command_shows_or_writes(keys, tmp_path):
+    folder, out = trained(keys, tmp_path / "run", train={"rounds": 1}), tmp_path / "c.csv"
+    status, said = called("export", folder)
+    assert status == 0
+    for row in coefficients(folder).rows:
+        assert f"{row.silo} {row.column} {row.values[0]:.6g}".strip() in said
+    assert called("export", folder, "--out", out) == (0, f"Coefficients: {out}")
+    lines = out.read_text().splitlines()
+    assert lines[0] == "silo,column,coefficient"
+    assert lines[-1].startswith(",intercept,")
+    assert called("export", folder, "--out", out)[0] == 2
+    (folder / "model" / "bureau.safetensors").unlink()
+    status, said = called("export", folder, "--out", out, "--force")
+    assert (status, said.endswith("Only a part of the model: " + f"{folder} does not have that of bureau.")) == (
+        0,
+        True,
+    )
+    (folder / "model" / "bank.safetensors").unlink()
+    status, said = called("export", folder)
+    assert (status, f"{folder} holds no model: let the run end" in said) == (2, True)

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from tdcd.tables.labels import Labels, encode, standardized
+
+
+@pytest.mark.parametrize(
+    ("values", "loss", "task", "classes", "numbers"),
+    [
+        ([0.0, 1, 1], None, "binary", ("0", "1"), [0, 1, 1]),
+        ([1.0, -1, 1], None, "binary", ("-1", "1"), [1, 0, 1]),
+        ([0.5, 2.5, 0.5], None, "binary", ("0.5", "2.5"), [0, 1, 0]),
+        (["yes", "no"], None, "binary", ("no", "yes"), [1, 0]),
+        (["10", "9", "x"], None, "multiclass", ("10", "9", "x"), [0, 1, 2]),
+        (["10", "9.0", "9"], None, "binary", ("9", "10"), [1, 0, 0]),
+        ([2.0, 10, 3], None, "multiclass", ("2", "3", "10"), [0, 2, 1]),
+        ([2.0, 1000, 3], None, "regression", (), [2, 1000, 3]),
+        ([2.0, -10, 3], None, "regression", (), [2, -10, 3]),
+        ([0.5, 1, 2], None, "regression", (), [0.5, 1, 2]),
+        ([0.0, 1, 1], "squared", "regression", (), [0, 1, 1]),
+        ([2.0, 1000, 3], "softmax", "multiclass", ("2", "3", "1000"), [0, 2, 1]),
+        ([3.0, 3, 3], "squared", "regression", (), [3, 3, 3]),
+    ],
+)
+def test_labels_become_numbers(values, loss, task, classes, numbers):
+    encoded = encode(np.array(values), loss)
+    assert (encoded.task, encoded.classes) == (task, classes)
+    assert encoded.numbers.tolist() == numbers
+
+
+def test_many_whole_numbers_are_amounts():
+    assert encode(np.arange(20.0)).task == "multiclass"
+    assert encode(np.arange(21.0)).task == "regression"
+
+
+@pytest.mark.parametrize(
+    ("values", "loss", "message"),
+    [
+        ([1.0, 1], None, "every label is '1': there is nothing to learn"),
+        (["a", "b", "3"], "squared", "model.loss = 'squared': the labels must be numbers, but one is 'a'"),
+        ([1.0, 2, 3], "logistic", "model.loss = 'logistic': there are 3 different labels, not two"),
+        ([1.5, 2, 3], "softmax", "model.loss = 'softmax': the labels are amounts, not classes: use 'squared'"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(values, loss, message):
+    with pytest.raises(ValueError, match=message):
+        encode(np.array(values), loss)
+
+
+def test_amounts_are_standardised_over_training_samples():
+    values, training = np.array([1.0, 3, 100, 7]), np.array([True, True, False, True])
+    numbers, mean, scale = standardized(Labels("regression", values), training)
+    known = values[training]
+    assert (mean, scale) == (known.mean(), known.std())
+    np.testing.assert_allclose(numbers * scale + mean, values)
+    assert standardized(Labels("regression", values), training, wanted=False) == (values, 0.0, 1.0)
+    assert standardized(Labels("binary", values), training) == (values, 0.0, 1.0)

@@ -1,0 +1,248 @@
+import csv
+import shutil
+
+import numpy as np
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+import pytest
+import typer
+from two_tables import ROWS, write_csv
+from typer.testing import CliRunner
+
+from tdcd.config import check_config
+from tdcd.run import execute, plan
+from tdcd.tables import predict
+from tdcd.tables.commands_predict import export
+from tdcd.tables.commands_predict import predict as predict_command
+from tdcd.tables.errors import TableError
+from tdcd.tables.labels import Meaning
+from tdcd.tables.predict import Predictions, SiloScores, combine, silo_scores, write_predictions
+from tdcd.tables.saving import load_meaning
+
+app = typer.Typer()
+app.command()(predict_command)
+app.command()(export)
+
+
+def called(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    return result.exit_code, " ".join(result.output.split())
+
+
+def trained(keys, out, **sections):
+    """Run a configuration; the scores of all its samples by id, from the engine that trained it."""
+    for name, changes in sections.items():
+        keys = keys | {name: keys.get(name, {}) | changes}
+    planned = plan(check_config(keys))
+    result = execute(planned, out)
+    scores = result.simulation.scores(list(result.blocks.values()))
+    held_out = result.scores([silo.test_features for silo in planned.federation.silos])
+    ids = [*planned.assembled.ids, *planned.assembled.test_ids]
+    return dict(zip(ids, np.concatenate([scores, held_out]), strict=True))
+
+
+@pytest.fixture
+def run(keys, tmp_path):
+    trained(keys, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def rows_of(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{}, {"dtype": "float64"}, {"model": {"block": "mlp", "hidden": [3]}}, {"model": {"loss": "softmax"}}],
+    ids=["linear", "float64", "mlp", "softmax"],
+)
+def test_scores_are_those_of_the_engine_that_trained(keys, tmp_path, monkeypatch, sections):
+    keys = keys | {"dtype": sections.pop("dtype", "float32")}
+    expected = trained(keys, tmp_path / "run", **sections)
+    monkeypatch.setattr(predict, "ROWS_AT_ONCE", 32)
+    parts = {name: silo_scores(tmp_path / "run", name, tmp_path / f"{name}.csv") for name in ("bank", "bureau")}
+    predictions = combine(parts)
+    assert predictions.scores.dtype == keys["dtype"]
+    assert list(predictions.ids) == [str(number * 7) for number in range(ROWS)]
+    np.testing.assert_allclose(predictions.scores, [expected[one] for one in predictions.ids], rtol=1e-5, atol=1e-6)
+    assert np.abs(predictions.scores).max() > 0.01
+    assert not any(predictions.missing)
+
+
+def test_a_silo_that_trained_alone_predicts_alone(keys, tmp_path):
+    expected = trained(keys, tmp_path / "run", train={"algorithm": "local-sgd", "silo": "bureau"})
+    found = silo_scores(tmp_path / "run", "bureau", tmp_path / "bureau.csv")
+    np.testing.assert_allclose(found.phi, [expected[one] for one in found.ids], rtol=1e-5, atol=1e-6)
+
+
+def test_a_table_needs_only_the_id_and_the_features_in_any_order_and_format(run, tmp_path, bureau):
+    expected = silo_scores(run, "bureau", tmp_path / "bureau.csv")
+    write_csv(tmp_path / "new.csv", {"note": ["?"] * ROWS, **dict(reversed(bureau.items()))})
+    pq.write_table(pcsv.read_csv(tmp_path / "new.csv"), tmp_path / "new.parquet")
+    for name in ("new.csv", "new.parquet"):
+        found = silo_scores(run, "bureau", tmp_path / name)
+        assert list(found.ids) == list(expected.ids)
+        np.testing.assert_array_equal(found.phi, expected.phi)
+
+
+def test_what_a_table_lacks_is_named(run, tmp_path, bank):
+    renamed = {"agee" if name == "age" else name: values for name, values in bank.items()}
+    write_csv(tmp_path / "new.csv", renamed)
+    with pytest.raises(TableError, match=r"new.csv: has no column 'age'; did you mean 'agee'\?"):
+        silo_scores(run, "bank", tmp_path / "new.csv")
+    with pytest.raises(TableError, match=r"none.csv: there is no such file"):
+        silo_scores(run, "bank", tmp_path / "none.csv")
+    with pytest.raises(ValueError, match=r"there is no silo 'banq' in .*; there are bank, bureau"):
+        silo_scores(run, "banq", tmp_path / "bank.csv")
+
+
+def test_a_hub_s_folder_scores_its_own_silo_and_no_other(run, tmp_path):
+    expected = silo_scores(run, "bank", tmp_path / "bank.csv")
+    (run / "model" / "bureau.safetensors").unlink()
+    (run / "preparation" / "bureau.json").unlink()
+    np.testing.assert_array_equal(silo_scores(run, "bank", tmp_path / "bank.csv").phi, expected.phi)
+    message = "bureau.safetensors is missing: .* has the part of 'bank', not of silo 'bureau'"
+    with pytest.raises(FileNotFoundError, match=message):
+        silo_scores(run, "bureau", tmp_path / "bureau.csv")
+
+
+def test_a_run_that_was_not_from_files_is_refused(tmp_path):
+    keys = {"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": {"rounds": 0}}
+    execute(plan(check_config(keys)), tmp_path / "run")
+    with pytest.raises(ValueError, match="was trained on 'diabetes': only a run from files keeps how columns become"):
+        silo_scores(tmp_path / "run", "silo1", tmp_path / "any.csv")
+
+
+def scores_of(**numbers):
+    return SiloScores([name.strip("_") for name in numbers], np.array([[value] for value in numbers.values()]))
+
+
+def test_scores_are_summed_by_id_in_the_order_of_ids():
+    found = combine({"bank": scores_of(_10=1.0, _9=2.0), "bureau": scores_of(_9=10.0, _10=20.0)})
+    assert list(found.ids) == ["9", "10"]
+    assert found.scores.tolist() == [[12.0], [21.0]]
+
+
+def test_ids_that_a_silo_lacks_are_listed_or_scored_without_it():
+    parts = {
+        "bank": scores_of(_1=1.0, _2=2.0, _4=4.0),
+        "bureau": scores_of(_2=20.0, _3=30.0),
+        "shop": scores_of(_1=100.0, _2=200.0, _3=300.0),
+    }
+    with pytest.raises(TableError) as caught:
+        combine(parts)
+    advice = "add them to its table, or score them without its part with --allow-missing"
+    assert caught.value.problems == [
+        f"silo 'bank' lacks 1 of 4 ids: '3': {advice}",
+        f"silo 'bureau' lacks 2 of 4 ids: '1', '4': {advice}",
+        f"silo 'shop' lacks 1 of 4 ids: '4': {advice}",
+    ]
+    found = combine(parts, allow_missing=True)
+    assert found.scores[:, 0].tolist() == [101.0, 222.0, 330.0, 4.0]
+    assert list(map(tuple, found.missing)) == [("bureau",), (), ("bank",), ("bureau", "shop")]
+
+
+def test_only_the_first_of_many_ids_are_listed():
+    many = SiloScores([str(number) for number in range(100)], np.zeros((100, 1)))
+    with pytest.raises(TableError, match=r"lacks 99 of 100 ids: '1', .*'20', \.\.\.: add them"):
+        combine({"bank": many, "bureau": scores_of(_0=0.0)})
+
+
+def written(path, scores, meaning, loss, missing=None):
+    ids = [f"n{number}" for number in range(len(scores))]
+    predictions = Predictions(ids, np.array(scores, np.float64), missing or [()] * len(scores))
+    write_predictions(path, predictions, meaning, loss, mark_missing=missing is not None)
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_amounts_are_written_in_their_own_unit(tmp_path):
+    lines = written(tmp_path / "deep" / "p.csv", [[2.0], [-0.5]], Meaning("regression", (), 10.0, 4.0), "squared")
+    assert lines == ["id,prediction", "n0,18.0", "n1,8.0"]
+
+
+def test_two_classes_have_the_second_one_s_probability(tmp_path):
+    scores = [[0.0], [np.log(1.5)], [1000.0], [-1000.0]]
+    meaning = Meaning("binary", ("no", "yes, sir"))
+    lines = written(tmp_path / "p.csv", scores, meaning, "logistic", [(), ("bank",), (), ("bank", "bureau")])
+    assert lines[0] == 'id,prediction,"probability_yes, sir",missing'
+    assert lines[1] == "n0,no,0.5,"
+    assert lines[3:] == ['n2,"yes, sir",1.0,', "n3,no,0.0,bank bureau"]
+    found = rows_of(tmp_path / "p.csv")[1]
+    assert (found["prediction"], found["missing"]) == ("yes, sir", "bank")
+    assert float(found["probability_yes, sir"]) == pytest.approx(0.6)
+
+
+def test_several_classes_have_a_probability_each(tmp_path):
+    scores = np.log([[1.0, 2.0, 5.0], [0.5, 0.25, 0.25]]) + np.array([[700.0], [-700.0]])
+    lines = written(tmp_path / "p.csv", scores, Meaning("multiclass", ("a", "b", "ü")), "softmax")
+    assert lines[0] == "id,prediction,probability_a,probability_b,probability_ü"
+    assert [line.split(",")[1] for line in lines[1:]] == ["ü", "a"]
+    chances = [[float(cell) for cell in line.split(",")[2:]] for line in lines[1:]]
+    np.testing.assert_allclose(chances, [[0.125, 0.25, 0.625], [0.5, 0.25, 0.25]])
+
+
+def test_the_command_writes_predictions(run, tmp_path, bank):
+    out = tmp_path / "new" / "predictions.csv"
+    data = ["--data", f"bank={tmp_path / 'bank.csv'}", "--data", f"bureau={tmp_path / 'bureau.csv'}"]
+    assert called("predict", run, *data, "--out", out) == (0, f"Predictions: {out}, {ROWS} rows")
+    found = rows_of(out)
+    assert list(found[0]) == ["id", "prediction", "probability_yes"]
+    assert all((row["prediction"] == "yes") == (float(row["probability_yes"]) > 0.5) for row in found)
+    assert {row["id"] for row in found} == {str(one) for one in bank["id"]}
+    status, said = called("predict", run, *data, "--out", out)
+    assert (status, said) == (2, f"Error: {out} is there already: choose another --out, or replace it with --force")
+    before = out.read_bytes()
+    out.write_text("old")
+    assert called("predict", run, *data, "--out", out, "--force")[0] == 0
+    assert out.read_bytes() == before
+
+
+def test_the_command_scores_without_a_silo_if_it_may(run, tmp_path, bank):
+    out, whole = tmp_path / "p.csv", {name: values[:-3] for name, values in bank.items()}
+    write_csv(tmp_path / "fewer.csv", whole)
+    data = ["--data", f"bureau={tmp_path / 'bureau.csv'}", "--data", f"bank={tmp_path / 'fewer.csv'}"]
+    status, said = called("predict", run, *data, "--out", out)
+    assert (status, f"silo 'bank' lacks 3 of {ROWS} ids:" in said, out.exists()) == (2, True, False)
+    status, said = called("predict", run, *data, "--out", out, "--allow-missing")
+    assert (status, said.endswith("3 of them are scored without the part of silo 'bank'.")) == (0, True)
+    lacking = {row["id"] for row in rows_of(out) if row["missing"] == "bank"}
+    assert lacking == {str(one) for one in bank["id"][-3:]}
+    alone = silo_scores(run, "bureau", tmp_path / "bureau.csv")
+    chances = {row["id"]: float(row["probability_yes"]) for row in rows_of(out)}
+    for one, score in zip(alone.ids, alone.phi[:, 0].astype(float), strict=True):
+        if one in lacking:
+            assert chances[one] == pytest.approx(1 / (1 + np.exp(-score)))
+    status, said = called("predict", run, *data[:2], "--out", tmp_path / "q.csv")
+    assert (status, said) == (
+        2,
+        "Error: --data bank=FILE is missing: give it, or score without it with --allow-missing",
+    )
+    assert called("predict", run, *data[:2], "--out", tmp_path / "q.csv", "--allow-missing")[0] == 0
+    assert {row["missing"] for row in rows_of(tmp_path / "q.csv")} == {"bank"}
+
+
+@pytest.mark.parametrize("data", [["bank.csv"], ["bank="], ["bank=a.csv", "bank=b.csv"]])
+def test_data_that_names_no_silo_is_refused(run, tmp_path, data):
+    options = [option for text in data for option in ("--data", text)]
+    status, said = called("predict", run, *options, "--out", tmp_path / "p.csv")
+    assert status == 2
+    assert f"Error: --data {data[-1]}: write SILO=FILE, once for each of bank, bureau" in said
+
+
+def test_predicting_with_other_hubs_needs_a_silo_and_one_file(tmp_path):
+    arguments = ("predict", tmp_path / "federation.toml", "--out", tmp_path / "p.csv", "--data")
+    message = "takes --silo NAME and one --data FILE: this silo's new rows"
+    for more in (["a.csv"], ["a.csv", "--data", "b.csv", "--silo", "bank"]):
+        status, said = called(*arguments, *more)
+        assert (status, message in said) == (2, True)
+
+
+def test_what_the_folder_lost_is_named(run, tmp_path):
+    data = ("--data", f"bank={tmp_path / 'bank.csv'}", "--allow-missing", "--out", tmp_path / "p.csv")
+    shutil.copytree(run, tmp_path / "copy")
+    (tmp_path / "copy" / "labels.json").unlink()
+    status, said = called("predict", tmp_path / "copy", *data)
+    assert (status, "labels.json is missing" in said) == (2, True)
+    assert called("predict", tmp_path, *data)[1].endswith("is not a run folder: it has no config.toml")
+    assert load_meaning(run).classes == ("no", "yes")

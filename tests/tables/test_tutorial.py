@@ -1,0 +1,98 @@
+"""The tutorial's commands, as a reader gives them: each shown line is said, and the model is as good as promised."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from tdcd.config import check_config, read_config
+from tdcd.data import data_folder
+from tdcd.metrics import auc
+from tdcd.report.folder import Run
+from tdcd.run import plan
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+
+
+def alike(shown, said):
+    """Whether two lines are the same, but for blanks and the last digits of numbers."""
+    words = [re.split(r"[\s,]+", line.strip()) for line in (shown, said)]
+    if len(words[0]) != len(words[1]):
+        return False
+    for ours, theirs in zip(*words, strict=True):
+        try:
+            if float(ours) != pytest.approx(float(theirs), rel=0.01, abs=0.002):
+                return False
+        except ValueError:
+            if ours != theirs:
+                return False
+    return True
+
+
+def follow(block, folder):
+    """Give the commands of one block in a shell; what they say must have the lines that the page shows, in order."""
+    lines = block.splitlines()
+    script = "\n".join(line.removeprefix("$ ") for line in lines if line.startswith("$ "))
+    done = subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=folder,
+        env=os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "TDCD_DATA": str(data_folder())},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+    said = iter(done.stdout.splitlines())
+    for shown in lines:
+        if not shown.startswith("$ ") and shown != "...":
+            assert any(alike(shown, line) for line in said), f"{script}\ndoes not say: {shown}\n{done.stdout}"
+
+
+@pytest.mark.slow
+def test_the_tutorial(tmp_path):
+    if not (data_folder() / "credit" / "guest.csv").exists():
+        pytest.skip(f"{data_folder()} has no credit/guest.csv: set TDCD_DATA to a folder with the two-party tables")
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "tdcd"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tdcd "$@"\n')
+    command.chmod(0o755)
+    (settings,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "credit.toml").write_text(settings, encoding="utf-8")
+    for block in BLOCKS:
+        follow(block, tmp_path)
+    figures = check_figures(tmp_path)
+    shown = re.findall(r"^\| (\w+ alone|together) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.MULTILINE)
+    assert len(shown) == 3
+    assert shown[-1][0] == "together"
+    assert float(shown[-1][2]) == pytest.approx(figures["auc"], abs=0.002)
+    report = (tmp_path / "runs" / "credit" / "report.html").read_text(encoding="utf-8")
+    table = re.findall(r'<th scope="row">([^<]*)</th><td>([\d.]+)</td><td>([\d.]+)</td>', report)
+    for name, *numbers in shown:
+        found = next(row for row in table if row[0] == name)
+        assert [float(number) for number in found[1:]] == pytest.approx(
+            [float(number) for number in numbers], abs=0.002
+        )
+    assert all(float(row[2]) < figures["auc"] for row in table if row[0].endswith(" alone"))
+
+
+def check_figures(folder):
+    """The run's held-out figures, after comparing them with a logistic regression on the joined table."""
+    run = Run.read(folder / "runs" / "credit")
+    assert (run.history[-1].round, run.config["train"]["local_steps"]) == (200, 10)
+    federation = plan(check_config(read_config(folder / "credit.toml"))).federation
+    joined = np.concatenate([silo.features for silo in federation.silos], axis=1)
+    held_out = np.concatenate([silo.test_features for silo in federation.silos], axis=1)
+    model = LogisticRegression(max_iter=2000).fit(joined, federation.labels)
+    best = auc(model.decision_function(held_out), federation.test_labels == 1)
+    figures = run.final.metrics["test"]
+    assert figures["auc"] > best - 0.003
+    (promised,) = re.findall(r"reaches (0\.\d+)", PAGE)
+    assert float(promised) == pytest.approx(best, abs=0.0005)
+    return figures
