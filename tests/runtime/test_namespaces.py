@@ -1,4 +1,4 @@
-"""Parties on machines of their own, as far as one machine can play several: network namespaces, each with its address."""
+"""Parties as on machines of their own: one network namespace each, with its own address."""
 
 import json
 import os
@@ -31,7 +31,7 @@ KEYS = RIDGE | {
         {"name": "clinic", "clients": 1, "hub": "10.99.0.1:7447"},
         {"name": "lab", "clients": 1, "hub": "10.99.0.2:7447"},
     ],
-    "train": {**RIDGE["train"], "rounds": 300},
+    "train": {**RIDGE["train"], "rounds": 200},
     "evaluate": {"every": 50},
 }
 

@@ -71,14 +71,14 @@ class AlignHub:
             ids = unpack(message, "ids")
             if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
                 raise Refused("'ids' must be a list of texts")
-            compare_settings(message.sender, unpack(message, "config"), self.name, self.job.shared)
+            compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
             self._ids[message.sender] = ids
             return self._begin()
         if message.sender not in self.peers:
             raise Refused(f"nobody asked for '{message.kind}'")
         self._met.add(message.sender)
         if message.kind == "hello":
-            compare_settings(message.sender, unpack(message, "config"), self.name, self.job.shared)
+            compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
             if message.note.get("method") != self._method:
                 theirs = message.note.get("method")
                 raise Mismatch(f"{message.sender} aligns by {theirs} and {self.name} by {self._method}: choose one")

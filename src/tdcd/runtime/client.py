@@ -5,14 +5,14 @@ means for, it introduces itself anew, and the hub sends what is missing.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
-from tdcd.objective import Objective, Tree
+from tdcd.objective import Loss, Objective, Tree
 from tdcd.runfolder import named_leaves
 from tdcd.runtime.client_data import ClientData
 from tdcd.runtime.compute import ClientCompute, Share
@@ -97,6 +97,7 @@ class Client:
 
     def _on_welcome(self, message: Message) -> list[Message]:
         """The hub says which samples the rows are, and what the labels mean."""
+        self._check_welcome(message)
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
         self._next, self._share, self.round = None, None, -1
@@ -109,8 +110,27 @@ class Client:
         """The hub sends the silo's means, scales and levels, made of all clients' sums and counts."""
         if self._welcome is None or self.data.table is None:
             return self.introduce()
-        preparation = Preparation.from_json(unpack(message, "preparation"))
-        return self._ready(message, self.data.prepared(preparation, bool(message.note.get("bias"))))
+        try:
+            preparation = Preparation.from_json(unpack(message, "preparation"))
+            features = self.data.prepared(preparation, bool(message.note.get("bias")))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Refused(f"'preparation' does not fit the rows: {error}") from None
+        return self._ready(message, features)
+
+    def _check_welcome(self, message: Message) -> None:
+        """Refuse places and labels that nothing could be computed with."""
+        note, (train, _) = message.note, self._places(message)
+        labels = array(message, "labels", np.float64, [len(train)])
+        samples, outputs = note.get("num_samples"), note.get("num_outputs")
+        if type(samples) is not int or type(outputs) is not int or not 0 < outputs <= samples < 2**31:
+            raise Refused("'num_samples' and 'num_outputs' must be numbers of samples and of outputs")
+        if note.get("loss") not in get_args(Loss):
+            raise Refused(f"'loss' must be one of {', '.join(get_args(Loss))}")
+        chosen = train[train >= 0]
+        if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
+            raise Refused("two rows are the same sample, or one is a sample that is not there")
+        if note["loss"] == "softmax" and not np.isin(labels, np.arange(outputs)).all():
+            raise Refused(f"'labels' must be classes from 0 to {outputs - 1}")
 
     def _places(self, message: Message) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of every row: which training sample it is, and which held-out one; -1 where it is not one."""

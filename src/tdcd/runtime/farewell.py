@@ -23,8 +23,9 @@ class Farewell:
     unaware: set[str] = field(default_factory=set)
 
     def joined(self, party: str) -> list[Message]:
-        """A party can be reached."""
-        return [self.stop(party)]
+        """A party can be reached: a hub that comes back needs to meet this one before anything else."""
+        meeting = [word.to(party) for word in self.words if word.kind in ("hello", "ready") and party in self.peers]
+        return [*meeting, self.stop(party)]
 
     def remind(self) -> list[Message]:
         """Tell those who have not said good-bye."""
@@ -42,8 +43,7 @@ class Farewell:
         if message.kind == "stop":
             self.unaware.discard(party)
             return [Message("bye", self.name, party, message.round, self.run)]
-        meeting = [word.to(party) for word in self.words if word.kind in ("hello", "ready")]
-        return [*(meeting if message.kind == "hello" and party in self.peers else []), self.stop(party)]
+        return [self.stop(party)]
 
     def stop(self, party: str) -> Message:
         """The good-bye itself."""

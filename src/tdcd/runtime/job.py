@@ -48,17 +48,25 @@ class Job:
     @cached_property
     def shared(self) -> dict[str, Any]:
         """The settings that all parties compare, by dotted key; the paths of tables are left out."""
-        keys = self.config.model_dump(include=set(SHARED))
-        keys["data"].pop("folder", None)
-        for silo in keys["silos"]:
-            silo.pop("table", None)
-            silo["client"] = [client["name"] for client in silo["client"]]
-        return _flat(keys)
+        return _flat(self._keys(exclude_defaults=False))
+
+    @cached_property
+    def chosen(self) -> dict[str, Any]:
+        """Those of them that are not at their defaults."""
+        return _flat(self._keys(exclude_defaults=True))
 
     @cached_property
     def digest(self) -> str:
-        """A fingerprint of the shared settings."""
-        return hashlib.sha256(json.dumps(self.shared, sort_keys=True).encode()).hexdigest()
+        """A fingerprint of what was chosen: a key that a later version adds changes it only when it is set."""
+        return hashlib.sha256(json.dumps(self.chosen, sort_keys=True).encode()).hexdigest()
+
+    def _keys(self, exclude_defaults: bool) -> dict[str, Any]:
+        keys = self.config.model_dump(include=set(SHARED), exclude_defaults=exclude_defaults)
+        keys.get("data", {}).pop("folder", None)
+        for silo in keys["silos"]:
+            silo.pop("table", None)
+            silo["client"] = [client["name"] for client in silo.get("client", [])]
+        return keys
 
     @cached_property
     def settings(self) -> Settings:

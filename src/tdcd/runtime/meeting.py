@@ -5,6 +5,7 @@ the silo's preparation; hubs tell each other how large their silos are. A mismat
 """
 
 import hashlib
+import math
 from typing import Any
 
 from tdcd.run import has_bias
@@ -14,7 +15,7 @@ from tdcd.runtime.roll import Hello, Mismatch, Roll, take_roll
 from tdcd.runtime.silo import HubCompute
 from tdcd.tables.preparation import Preparation, Summary, merge_summaries
 
-_COMPARED = ("protocol", "samples", "ids", "labels")
+_COMPARED = ("protocol", "secret", "samples", "ids", "labels")
 
 
 class Meeting:
@@ -65,8 +66,11 @@ class Meeting:
             raise Mismatch(
                 f"{client} speaks protocol {theirs} and {self.name} speaks {PROTOCOL}: upgrade the older one"
             )
-        hello = Hello.read(message)
-        compare_settings(client, hello.shared, self.name, self.job.shared)
+        try:
+            hello = Hello.read(message)
+        except TypeError as error:
+            raise Refused(f"its content is of the wrong kind: {error}") from None
+        compare_settings(client, hello.shared, self.name, self.job)
         before = self._hellos.get(client)
         if before is not None and self.roll is not None and not _same_rows(before, hello):
             raise Mismatch(f"{client} came back with other rows than it had when the run began")
@@ -78,7 +82,7 @@ class Meeting:
         """A client's sums and counts, for the silo's preparation."""
         try:
             self._summaries[message.sender] = Summary.from_json(unpack(message, "summary"))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refused(f"'summary' is damaged: {error}") from None
         return [self._prepare(message.sender)] if self.preparation is not None else []
 
@@ -87,6 +91,8 @@ class Meeting:
         shape = message.note.get("feature_shape")
         if not isinstance(shape, list) or not all(isinstance(size, int) and size > 0 for size in shape):
             raise Refused("'feature_shape' must be a list of sizes")
+        if math.prod(shape) > self.job.config.runtime.max_message_mb * 2**20:
+            raise Refused(f"'feature_shape' is {shape}: no message could carry a block for so many features")
         for other, known in self.ready.items():
             if known != tuple(shape):
                 raise Mismatch(f"a sample has shape {shape} at {message.sender} and {[*known]} at {other}")
@@ -97,8 +103,13 @@ class Meeting:
 
     def peer_hello(self, message: Message) -> list[Message]:
         """Another hub introduces itself, at first or again."""
+        nonce = message.note.get("nonce")
+        if not isinstance(nonce, str) or not nonce.isascii():
+            raise Refused("'nonce' must be a text")
+        if not isinstance(unpack(message, "config"), dict):
+            raise Refused("'config' must be a table")
         before = self._peer_hellos.get(message.sender)
-        if before is not None and self.run and message.note.get("nonce") != before.note.get("nonce"):
+        if before is not None and self.run and nonce != before.note["nonce"]:
             raise Mismatch(f"{message.sender} has begun another run: begin anew everywhere, or restore its run folder")
         self._peer_hellos[message.sender] = message
         return []
@@ -153,11 +164,11 @@ class Meeting:
             notes[peer] = message.note
             shared = unpack(message, "config")
             if message.note.get("protocol") == PROTOCOL:
-                compare_settings(peer, shared, self.name, self.job.shared)
+                compare_settings(peer, shared, self.name, self.job)
             for item in _COMPARED:
                 if message.note.get(item) != mine[item]:
                     raise Mismatch(_difference(item, self.name, mine, peer, message.note))
-        nonces = [self._nonce if hub == self.name else str(notes[hub].get("nonce")) for hub in self.job.hubs]
+        nonces = [self._nonce if hub == self.name else str(notes[hub]["nonce"]) for hub in self.job.hubs]
         self.run = hashlib.sha256("\n".join([self.job.digest, *nonces]).encode()).hexdigest()[:32]
         self.phase = "preparing"
         return [self._welcome(client) for client in self.clients]
@@ -218,14 +229,28 @@ class Meeting:
         return Message("who", self.name, client, run=self.run)
 
 
-def compare_settings(left: str, theirs: Any, right: str, ours: dict[str, Any]) -> None:
-    """Raise unless two parties have the same shared settings; the error names the first key that differs."""
+def compare_settings(party: str, theirs: Any, own: str, job: Job) -> None:
+    """Raise unless two parties have the same shared settings; the error names the first key that differs.
+
+    A key that one of them does not know, since its version is older, counts unless the other has set it.
+    """
     if not isinstance(theirs, dict):
         raise Refused("'config' must be a table")
-    for key in sorted({*theirs, *ours}):
-        if theirs.get(key) != ours.get(key):
-            values = f"{theirs.get(key)!r} at {left} and {ours.get(key)!r} at {right}"
+    ours = job.shared
+    for key in sorted({*(theirs.keys() & ours.keys()), *(job.chosen.keys() - theirs.keys())}):
+        if key not in theirs or theirs[key] != ours[key]:
+            values = f"{theirs.get(key)!r} at {party} and {ours[key]!r} at {own}"
             raise Mismatch(f"the shared files differ: {key} is {values}")
+    known = {_setting(key) for key in ours}
+    for key in sorted(theirs.keys() - ours.keys()):
+        if _setting(key) in known:
+            raise Mismatch(f"the shared files differ: {key} is {theirs[key]!r} at {party} and absent at {own}")
+
+
+def _setting(key: str) -> str:
+    """The setting that a dotted key is a part of."""
+    section, _, rest = key.partition(".")
+    return section if section == "silos" else f"{section}.{rest.partition('.')[0]}"
 
 
 def _difference(item: str, left: str, ours: Any, right: str, theirs: Any) -> str:
@@ -236,7 +261,9 @@ def _difference(item: str, left: str, ours: Any, right: str, theirs: Any) -> str
     if item == "ids":
         count = f"both have {ours['samples']} samples"
         return f"{left} and {right} have different sample ids, though {count}: align their ids first (tdcd align)"
-    return f"{left} and {right} have different labels for the same samples, or different secrets"
+    if item == "secret":
+        return f"{left} and {right} have different secrets: give both the same federation.secret"
+    return f"{left} and {right} have different labels for the same samples"
 
 
 def _same_rows(left: Hello, right: Hello) -> bool:

@@ -54,7 +54,7 @@ class Message:
 def encode(message: Message) -> bytes:
     """The bytes on the wire; the same message always gives the same bytes."""
     envelope = {name: getattr(message, name) for name in _ENVELOPE}
-    arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in message.arrays.items()}
     body: bytes = save(arrays, {"tdcd": json.dumps(envelope)})
     return _digest(body) + body
 
@@ -66,7 +66,7 @@ def decode(data: bytes, *, sender: str, receiver: str) -> Message:
         raise Refused("its content does not match its digest")
     try:
         envelope, arrays = json.loads(read_metadata(body)["tdcd"]), load(body)
-    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
+    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise Refused(f"it is not a message: {error}") from None
     if not isinstance(envelope, dict) or set(envelope) != set(_ENVELOPE):
         raise Refused("its envelope has other fields")

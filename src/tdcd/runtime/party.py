@@ -123,6 +123,8 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection) ->
     for hub, silo in zip(job.hubs, job.config.silos, strict=True):
         if silo.hub is None:
             raise ConfigError([f"silo '{silo.name}': hub is missing; add hub = \"host:port\""])
+        if own.insecure and not _is_own(silo.hub):
+            raise ConfigError([f"--insecure: {hub} is at {silo.hub}, which is not this machine's own address"])
         addresses[hub] = silo.hub
     tls = None
     if not own.insecure:
@@ -147,8 +149,13 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection) ->
 def _everywhere(address: str) -> str:
     """Where to listen for those who dial ``address``: on all interfaces, unless it is this machine's own."""
     host, _, port = address.rpartition(":")
+    return address if _is_own(address) else f"{'[::]' if host.startswith('[') else '0.0.0.0'}:{port}"
+
+
+def _is_own(address: str) -> bool:
+    """Whether nobody but this machine can dial an address."""
+    host = address.rpartition(":")[0].strip("[]")
     try:
-        is_own = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        is_own = False
-    return address if is_own else f"{'[::]' if host.startswith('[') else '0.0.0.0'}:{port}"
+        return False

@@ -60,7 +60,7 @@ class PredictHub:
         return []
 
     def _on_hello(self, message: Message) -> list[Message]:
-        compare_settings(message.sender, unpack(message, "config"), self.name, self.job.shared)
+        compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
         if message.note.get("model") != self._model:
             theirs = message.note.get("model")
             raise Mismatch(

@@ -19,6 +19,10 @@ from tdcd.tables.labels import encode, standardized
 from tdcd.tables.rows import id_order
 
 
+MOST_CLASSES = 100_000
+"""More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
+
+
 class Mismatch(Exception):  # noqa: N818
     """Parties that cannot train together; the text names both and what differs."""
 
@@ -109,13 +113,16 @@ class Roll:
         return np.where(chosen, -1, train[samples]), np.where(chosen, test[samples], -1)
 
     def digests(self, secret: bytes) -> dict[str, str]:
-        """Keyed digests of the ids and of the labels, which other silos compare with their own."""
+        """Keyed digests, of nothing, of the ids and of the labels, which other silos compare with their own."""
         ids = hmac.new(secret, json.dumps(self.ids).encode(), hashlib.sha256).hexdigest()
+        known = hmac.new(secret, b"secret", hashlib.sha256).hexdigest()
         content = json.dumps([self.task, self.classes]).encode() + self.labels.tobytes() + self.held_out.tobytes()
-        return {"ids": ids, "labels": hmac.new(secret, content, hashlib.sha256).hexdigest()}
+        return {"secret": known, "ids": ids, "labels": hmac.new(secret, content, hashlib.sha256).hexdigest()}
 
     def loss(self, config: Config) -> Loss:
         """The loss that the file asks for, or the one that fits the labels."""
+        if self.task == "multiclass" and not 0 <= self.labels.min() <= self.labels.max() < MOST_CLASSES:
+            raise Mismatch(f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most")
         chosen, fitting = config.model.loss, FITTING[self.task]
         if chosen is not None and chosen not in fitting:
             raise Mismatch(f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fitting)}")

@@ -11,7 +11,6 @@ A phase ends when everybody's part is there, in whatever order the parts came; s
 a hub has told its peers it can tell again, byte for byte, for this round and those just before it.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.history import Record
-from tdcd.ledger import by_link, round_messages
-from tdcd.metrics import metrics
 from tdcd.objective import Tree
 from tdcd.runfolder import named_leaves
 from tdcd.runtime.exchange import Exchange
 from tdcd.runtime.instructions import Append, Arrays, End, Instruction, Save, State, Status
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages import Message, Refused, array
+from tdcd.runtime.records import Records
 from tdcd.runtime.roll import Mismatch
 from tdcd.runtime.silo import HubCompute
 
@@ -204,7 +202,8 @@ class Rounds:
                 array(message, name, dtype, shape)
         elif message.kind == "scores":
             for name, held_out in (("train", False), ("test", True)):
-                if rows := compute.rows_of(index, held_out):
+                rows = compute.rows_of(index, held_out)
+                if rows or name in message.arrays:
                     array(message, name, dtype, [rows, compute.num_outputs])
 
     def _parts(self, name: str) -> list[NDArray[Any]]:
@@ -220,18 +219,11 @@ class Rounds:
         return told + [w for peer in self.peers for w in self.wants(peer)] if self.round <= self._behind else told
 
     def _evaluated(self) -> list[Instruction] | None:
-        compute = self.compute
         out: list[Instruction] = [*self._tell_scores()]
         parts = self.exchange.parts("scores", self.round, ("train", "test", "penalty"))
         if parts is None:
             return out or None
-        train, test, penalties = parts
-        total = float(sum(float(penalty[0]) for penalty in penalties))
-        train_loss, figures = compute.figures(_sum(train), False, total)
-        record = self._record(self.round, train_loss, {"train": figures})
-        if compute.roll.held_out.any():
-            test_loss, test_figures = compute.figures(_sum(test), True, total)
-            record = self._record(self.round, train_loss, {"train": figures, "test": test_figures}, test_loss)
+        record = Records(self.job, self.compute, self.parameters).evaluated(self.round, *parts)
         out.append(Append(record))
         if record.diverged:
             return [*out, *self._over("diverged", f"the loss stopped being a finite number in round {self.round}")]
@@ -293,36 +285,4 @@ class Rounds:
 
     def divergence(self, round_index: int) -> Record:
         """The line of the history that says that the run diverged in this round."""
-        names = metrics(self.compute.objective.loss, np.full((1, self.compute.num_outputs), np.nan), np.zeros(1))
-        return self._record(round_index + 1, math.nan, {"train": names})
-
-    def _record(
-        self,
-        round_index: int,
-        train_loss: float,
-        figures: dict[str, dict[str, float | None]],
-        test_loss: float | None = None,
-    ) -> Record:
-        compute, counts = self.compute, [len(self.job.clients(index)) for index in range(len(self.job.hubs))]
-        sent = round_messages(
-            self.parameters,
-            counts,
-            samples=compute.num_exchanged * compute.batch_size,
-            outputs=compute.num_outputs,
-            itemsize=np.dtype(self.job.settings.dtype).itemsize,
-        )
-        return Record(
-            round=round_index,
-            iteration=round_index * self.job.settings.local_steps,
-            train_loss=train_loss,
-            test_loss=test_loss,
-            metrics=figures,
-            bytes=by_link(sent, "bytes") * round_index,
-            messages=by_link(sent, "messages") * round_index,
-            seconds=0.0,
-        )
-
-
-def _sum(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """In silo order, whatever the order of arrival."""
-    return np.asarray(sum(parts[1:], start=parts[0]))
+        return Records(self.job, self.compute, self.parameters).diverged(round_index)

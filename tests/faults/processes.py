@@ -1,0 +1,216 @@
+"""A federation of real processes that a test kills, stops and starts again; a supervisor gives every command anew."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import lab
+from proxy import Proxy
+
+from tdcd.runfolder import toml_text
+from tdcd.runtime import failpoints, launch
+from tdcd.runtime.launch import Trial
+
+
+class Processes:
+    """The parties of a trial folder; :meth:`watch` restarts whoever was killed."""
+
+    def __init__(self, folder, *, link=None, rounds=60, **sections):
+        """``link``: the hub that listens and the hub that dials it; a proxy between them can be made to fail."""
+        config = {**lab.CONFIG, "runtime": {"resend_s": 1.0}, **sections}
+        config["train"] = {**config["train"], "rounds": rounds}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "shared.toml").write_text(toml_text(config))
+        self.trial = Trial.prepare(folder / "shared.toml", [], folder / "trial")
+        self.parties = [*self.trial.job.hubs]
+        for silo in range(len(self.trial.job.hubs)):
+            self.parties += self.trial.job.clients(silo)
+        self.kills, self.recoveries, self.blows = Counter(), [], 0
+        self.armed, self.codes = {}, {}
+        self.listens, self.proxy = {}, None
+        if link is not None:
+            self._put_between(*link)
+
+    def _put_between(self, listener, dialler):
+        """All dial the proxy at the hub's address in the shared file; faults befall the connection of one of them."""
+        silo = next(s for s in self.trial.job.config.silos if f"hub.{s.name}" == listener)
+        self.listens[listener] = silo.hub
+        self.proxy = Proxy(silo.hub, lambda port: holds_port(self.trial.processes[dialler].pid, port))
+        shared = self.trial.folder / "federation.toml"
+        shared.write_text(shared.read_text().replace(silo.hub, self.proxy.address))
+
+    # Processes.
+
+    def start(self, party):
+        """Give the party's command; ``armed`` has the failpoints at which it is to die, one a start."""
+        trial = self.trial
+        (trial.folder / "logs").mkdir(exist_ok=True)
+        role, silo, *client = party.split(".")
+        command = [sys.executable, "-m", "tdcd", role, str(trial.folder / "federation.toml"), "--silo", silo]
+        command += ["--certs", str(trial.folder / "certs")]
+        if role == "hub":
+            command += ["--out", str(trial.folder / "silos" / silo)]
+            command += ["--listen", self.listens[party]] if party in self.listens else []
+        else:
+            command += ["--client", client[0], "--data", str(trial.folder / "data" / f"{party}.safetensors")]
+        environment = {**launch.environment()}
+        if places := self.armed.get(party):
+            environment[failpoints.VARIABLE] = places.pop(0)
+        with (trial.folder / "logs" / f"{party}.log").open("ab") as log:
+            trial.processes[party] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def start_all(self):
+        for party in self.parties:
+            self.start(party)
+
+    def kill(self, party, number=signal.SIGKILL):
+        process = self.trial.processes[party]
+        if process.poll() is None:
+            process.send_signal(number)
+
+    def watch(self):
+        """Start again whoever was killed; the parties that this befell."""
+        back = []
+        for party, process in [*self.trial.processes.items()]:
+            code = process.poll()
+            if code == -signal.SIGKILL:
+                self.kills["hub" if party.startswith("hub.") else "client"] += 1
+                self.start(party)
+                back.append(party)
+            elif code is not None:
+                assert code == 0, f"{party} ended with {code}:\n{self.trial._last_words(party)}"
+                self.codes[party] = code
+        return back
+
+    @property
+    def is_over(self):
+        return len(self.codes) == len(self.parties)
+
+    def until(self, condition, seconds, what):
+        """Keep everything running until something holds; how long that took."""
+        began = time.monotonic()
+        while not condition():
+            self.watch()
+            assert time.monotonic() - began < seconds, f"{what}: not within {seconds} s; {self.where()}"
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def where(self):
+        return {h: {k: s[k] for k in ("phase", "round", "missing_s", "last_error")} for h, s in self.statuses().items()}
+
+    def stop(self):
+        for process in self.trial.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+        if self.proxy is not None:
+            self.proxy.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.stop()
+
+    # What can be seen from outside.
+
+    def statuses(self):
+        found = {}
+        for hub in self.trial.job.hubs:
+            path = self.trial.folder / "silos" / hub.removeprefix("hub.") / "status.json"
+            if path.exists():
+                found[hub] = json.loads(path.read_text())
+        return found
+
+    def rounds(self):
+        found = self.statuses()
+        return [found[hub]["round"] if hub in found else -1 for hub in self.trial.job.hubs]
+
+    def moved(self):
+        """A condition: every hub gets further than it is now by a whole round, which takes everybody's part."""
+        before = self.saved()
+        return lambda: self.is_over or all(now >= then + 2 for now, then in zip(self.saved(), before, strict=True))
+
+    def saved(self):
+        """The newest checkpoint of each hub."""
+        found = []
+        for hub in self.trial.job.hubs:
+            folder = self.trial.folder / "silos" / hub.removeprefix("hub.") / "checkpoint"
+            found.append(max([int(path.stem) for path in folder.glob("*.tdcd")], default=0))
+        return found
+
+    def histories(self):
+        found = []
+        for hub in self.trial.job.hubs:
+            path = self.trial.folder / "silos" / hub.removeprefix("hub.") / "history.jsonl"
+            lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+            found.append([lab.without_seconds(line) for line in lines])
+        return found
+
+    def check(self, reference):
+        """Safety: whatever is on a disk is a beginning of the reference."""
+        for history in self.histories():
+            assert history == reference[: len(history)]
+
+
+def reference(folder, **keys):
+    """The history of real processes to which nothing happens."""
+    with Processes(folder, **keys) as parties:
+        parties.start_all()
+        parties.until(lambda: parties.is_over, 120, "the reference run")
+        histories = parties.histories()
+        assert all(history == histories[0] for history in histories)
+        return histories[0]
+
+
+def holds_port(pid, port):
+    """Whether a process has a TCP connection that comes from a port of this machine."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {f"socket:[{words[9]}]" for words in lines if words[1].endswith(f":{port:04X}")}
+    return bool(inodes & {_target(link) for link in Path(f"/proc/{pid}/fd").iterdir()})
+
+
+def _target(link):
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
+
+
+def usage(process):
+    """Resident memory in MB, open files and threads of a process."""
+    home = Path(f"/proc/{process.pid}")
+    facts = dict(line.split(":", 1) for line in (home / "status").read_text().splitlines() if ":" in line)
+    return int(facts["VmRSS"].split()[0]) / 1024, len([*(home / "fd").iterdir()]), int(facts["Threads"])
+
+
+def campaign(folder, expected, seed, kills, **keys):
+    """Kill parties at random, several at once now and then, until there were ``kills``; then let it end."""
+    rng = random.Random(seed)
+    with Processes(folder, **keys) as parties:
+        parties.start_all()
+        parties.until(lambda: min(parties.rounds()) >= 1, 60, "the first round")
+        while sum(parties.kills.values()) < kills and not parties.is_over:
+            parties.blows += 1
+            for victim in rng.sample(parties.parties, rng.choice([1, 1, 1, 2, 3, len(parties.parties)])):
+                parties.kill(victim)
+            began = time.monotonic()
+            parties.watch()
+            # Sometimes the next blow falls before they are back.
+            if rng.random() < 0.3:
+                time.sleep(rng.random() * 3)
+                parties.watch()
+            else:
+                parties.until(parties.moved(), 60, f"seed {seed}: a round after a kill")
+                parties.recoveries.append(time.monotonic() - began)
+                time.sleep(rng.random() * 0.3)
+            parties.check(expected)
+        parties.until(lambda: parties.is_over, 300, f"seed {seed}: the end")
+        assert all(history == expected for history in parties.histories())
+        return parties

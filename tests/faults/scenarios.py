@@ -1,0 +1,138 @@
+"""``python tests/faults/scenarios.py [--every-failpoint]``: what happens to real processes, with measured times.
+
+One federation of 2 silos x 2 clients, with a proxy on the link between the hubs, goes through all of it, and must end
+with the history of the run to which nothing happened.
+"""
+
+import argparse
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+from processes import Processes, reference
+
+LINK = ("hub.clinic", "hub.lab")
+"""Of two hubs the one whose name comes later dials."""
+KEYS = {"rounds": 2500, "evaluate": {"every": 4}}
+SLOWER_S = 0.03
+"""What the proxy adds to every message between the hubs, so that the run does not end too soon."""
+LEASE_S = 3.0
+
+HUB_FAILPOINTS = [
+    *(f"send.{kind}.{when}" for kind in ("who", "welcome", "hello", "ready", "want") for when in ("before", "after")),
+    *(
+        f"send.{kind}.{when}:4"
+        for kind in ("begin", "phi", "steps", "evaluate", "scores")
+        for when in ("before", "after")
+    ),
+    *(f"{place}:2" for place in ("save.before", "rename.checkpoint", "save.after", "append.before", "append.after")),
+]
+CLIENT_FAILPOINTS = [
+    *(f"send.{kind}.{when}" for kind in ("hello", "ready") for when in ("before", "after")),
+    *(f"send.{kind}.{when}:3" for kind in ("phi", "block", "scores") for when in ("before", "after")),
+]
+LAST_FAILPOINTS = {
+    "hub.lab": ["finish.before", "rename.farewell.tdcd", "rename.hub.json", "finish.after", "send.stop.before"],
+    "client.lab.north": ["send.bye.before"],
+}
+"""Those of the end of a run, one after the other."""
+
+
+def stopped_client(parties, seconds):
+    """SIGSTOP a client: how long until its hub names it, and how long after SIGCONT until the next round."""
+    party = "client.lab.north"
+    parties.kill(party, signal.SIGSTOP)
+
+    def is_named():
+        status = parties.statuses()["hub.lab"]
+        return party in status["missing_s"] and party not in status["connected"]
+
+    named = parties.until(is_named, 2 * LEASE_S + 4, "the stopped client is named")
+    time.sleep(max(0.0, seconds - named))
+    assert parties.statuses()["hub.lab"]["missing_s"][party] > seconds - LEASE_S - 4
+    parties.kill(party, signal.SIGCONT)
+    return named, parties.until(parties.moved(), 30, "a round after the client went on")
+
+
+def cut_link(parties, seconds, how="cut"):
+    """Cut or stall the link between the hubs, heal it: how long until the next round."""
+    proxy = parties.proxy
+    getattr(proxy, how)()
+    parties.until(lambda: all(status["missing_s"] for status in parties.statuses().values()), 15, "the cut is noticed")
+    time.sleep(seconds)
+    proxy.heal()
+    return parties.until(parties.moved(), 30, "a round after the link was healed")
+
+
+def corrupted_link(parties):
+    """Flip a bit on the link between the hubs: how long until the next round."""
+    parties.proxy.corrupt()
+    time.sleep(0.2)
+    return parties.until(parties.moved(), 30, "a round after a corrupted byte")
+
+
+def killed(parties, *victims):
+    """SIGKILL parties at once: how long until the next round."""
+    for victim in victims:
+        parties.kill(victim)
+    moved = parties.moved()
+    return parties.until(moved, 60, f"a round after {victims} were killed")
+
+
+def failpoint(parties, party, place):
+    """Start a party that dies at a failpoint, and again: how long from that death until the next round."""
+    before = sum(parties.kills.values())
+    parties.armed[party] = [place]
+    parties.kill(party)
+    parties.until(lambda: sum(parties.kills.values()) >= before + 2, 30, f"{party} dies at {place}")
+    return parties.until(parties.moved(), 30, f"a round after {party} died at {place}")
+
+
+def terminated(parties, party):
+    """SIGTERM: a party leaves by itself with status 130, and its command goes on from there."""
+    parties.kill(party, signal.SIGTERM)
+    assert parties.trial.processes[party].wait(10) == 130
+    parties.start(party)
+    return parties.until(parties.moved(), 30, f"a round after {party} was terminated")
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--every-failpoint", action="store_true")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tdcd-scenarios-") as home:
+        expected = reference(Path(home) / "reference", **KEYS)
+        with Processes(Path(home) / "run", link=LINK, **KEYS) as parties:
+            parties.proxy.delay_s = SLOWER_S
+            parties.start_all()
+            parties.until(lambda: min(parties.rounds()) >= 1, 60, "the first round")
+            if given.every_failpoint:
+                for party, places in (("hub.lab", HUB_FAILPOINTS), ("client.lab.north", CLIENT_FAILPOINTS)):
+                    for place in places:
+                        print(f"{party} at {place}: {failpoint(parties, party, place):.1f} s", flush=True)
+                parties.armed |= {party: [*places] for party, places in LAST_FAILPOINTS.items()}
+                print(f"killed {len(LAST_FAILPOINTS)}: next round after {killed(parties, *LAST_FAILPOINTS):.1f} s")
+            else:
+                named, back = stopped_client(parties, 20)
+                print(f"client stopped for 20 s: named after {named:.1f} s, next round {back:.1f} s after it went on")
+                for how in ("cut", "stall"):
+                    print(f"link between hubs, {how} 10 s: next round {cut_link(parties, 10, how):.1f} s after healing")
+                print(f"a corrupted byte between hubs: next round after {corrupted_link(parties):.1f} s")
+                for victims in (["client.lab.north"], ["hub.lab"], parties.trial.job.hubs, parties.parties):
+                    print(
+                        f"killed {len(victims)} ({victims[0]}, ...): next round after {killed(parties, *victims):.1f} s"
+                    )
+                print(f"hub terminated: next round after {terminated(parties, 'hub.lab'):.1f} s")
+            parties.check(expected)
+            assert not parties.is_over
+            parties.proxy.delay_s = 0.0
+            parties.until(lambda: parties.is_over, 120, "the end")
+            assert all(history == expected for history in parties.histories())
+            assert not any(parties.armed.values())
+            print(f"SIGKILLs: {dict(parties.kills)}")
+    print("the history is bit-identical")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Crashes, bad links and bad disks in the in-process laboratory: the history is always the one of the quiet run."""
+
+import json
+import re
+import resource
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared, reference_of
+
+from tdcd.runtime.checkpoint import newest_state, save_state
+from tdcd.runtime.hub_folder import HubFolder, is_alive
+from tdcd.runtime.instructions import State
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages import Message, decode, encode
+from tdcd.runtime.transport import Received
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """Config, rows, the history to which nothing happened, and the failpoints on its way."""
+    config, data = prepared()
+    return config, data, *reference_of(config, data, tmp_path_factory.mktemp("quiet") / "run")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_crashes_and_bad_links(quiet, tmp_path, seed):
+    config, data, reference, _ = quiet
+    lab = Lab(config, data, tmp_path, seed, ROUGH).run(reference)
+    assert set(lab.outcomes.values()) == {"finished"}
+    assert lab.counts["crash of a hub"] + lab.counts["crash of a client"] > 0
+    assert lab.counts["repeated"] > 20
+
+
+def test_the_same_seed_is_the_same_trial(quiet, tmp_path):
+    config, data, reference, _ = quiet
+    counts = [Lab(config, data, tmp_path / name, 3, ROUGH).run(reference).counts for name in "ab"]
+    assert counts[0] == counts[1]
+
+
+def test_a_crash_at_every_failpoint(quiet, tmp_path):
+    config, data, reference, failpoints = quiet
+    assert {place.split(".")[0] for place in failpoints} >= {"hub send", "hub save", "hub append", "hub rename"}
+    for place, hits in sorted(failpoints.items()):
+        for hit in {1, hits}:
+            lab = Lab(config, data, tmp_path / f"{place} {hit}", 0)
+            lab.crash_at = place, hit
+            lab.run(reference)
+            assert set(lab.outcomes.values()) == {"finished"}, place
+            assert sum(lab.counts.values()) == 1, (place, hit)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_divergence_after_crashes(tmp_path, seed):
+    config, data = prepared(train={**CONFIG["train"], "step_size": 1e30}, evaluate={"every": 1})
+    reference, _ = reference_of(config, data, tmp_path / "reference")
+    assert json.loads(reference[-1])["diverged"]
+    lab = Lab(config, data, tmp_path / "run", seed, replace(ROUGH, crashed=0.03)).run(reference)
+    assert set(lab.outcomes.values()) == {"diverged"}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_shared_model_after_crashes(tmp_path, seed):
+    config, data = prepared(federation={"share_model": True})
+    reference, _ = reference_of(config, data, tmp_path / "reference")
+    lab = Lab(config, data, tmp_path / "run", seed, ROUGH).run(reference)
+    models = [{p.name: p.read_bytes() for p in (tmp_path / "run" / hub / "model").iterdir()} for hub in lab.job.hubs]
+    assert models[0] == models[1]
+    assert set(models[0]) == {"clinic.safetensors", "lab.safetensors"}
+
+
+# Checkpoints
+
+
+def state(round_index):
+    word = Message("phi", "hub.a", "", round_index - 1, "run", {"heard": {"hub.b": "x"}}, {"phi": np.ones((2, 1))})
+    return State("run", round_index, {"weights": np.full((2, 1), round_index)}, (word,), {"hub.b": "y"})
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+    for index in range(1, 6):
+        save_state(tmp_path, "hub.a", state(index))
+    assert [path.stem for path in sorted(tmp_path.iterdir())] == ["00000003", "00000004", "00000005"]
+    found, complaints = newest_state(tmp_path, "hub.a")
+    assert not complaints
+    assert (found.run, found.round, found.heard) == ("run", 5, {"hub.b": "y"})
+    assert found.block["weights"].tolist() == [[5], [5]]
+    assert [encode(word) for word in found.said] == [encode(word) for word in state(5).said]
+
+
+def test_a_damaged_or_foreign_checkpoint_is_refused_and_the_one_before_it_used(tmp_path):
+    save_state(tmp_path, "hub.a", state(1))
+    whole = (tmp_path / "00000001.tdcd").read_bytes()
+    newest = tmp_path / "00000002.tdcd"
+    foreign = encode(Message("checkpoint", "hub.b", "hub.b", 2, "run"))
+    flipped = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
+    for content in [*(whole[:length] for length in range(len(whole))), *flipped, whole, foreign]:
+        newest.write_bytes(content)
+        found, complaints = newest_state(tmp_path, "hub.a")
+        assert found.round == 1
+        assert [f"{newest} is not used" in complaint for complaint in complaints] == [True]
+
+
+def test_two_processes_do_not_share_a_run_folder(tmp_path):
+    import subprocess
+    import sys
+
+    path = tmp_path / "run"
+    folder = HubFolder(path, Job(prepared()[0]), 0)
+    ask = (
+        f"from pathlib import Path; from tdcd.runtime.hub_folder import is_alive; print(is_alive(Path({str(path)!r})))"
+    )
+    answer = [subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout]
+    folder.close()
+    answer.append(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout)
+    assert answer == ["True\n", "False\n"]
+    assert not is_alive(tmp_path)
+
+
+# Disks
+
+
+class FullDisk(Lab):
+    """The disk of one hub takes no file beyond some bytes, for a while."""
+
+    limit, hub, until = 1500, "hub.lab", 3
+
+    def turn(self, party):
+        driver = self.drivers[party]
+        if party != self.hub or driver.hub.round >= self.until or driver.hub.phase == "ending":
+            return super().turn(party)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, before[1]))
+        try:
+            super().turn(party)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        self.errors.add(driver._last_error)
+        return None
+
+
+@pytest.mark.parametrize("until", [3, 5])
+def test_a_full_disk_is_reported_and_training_goes_on(quiet, tmp_path, until):
+    config, data, reference, _ = quiet
+    lab = FullDisk(config, data, tmp_path, 0)
+    lab.until, lab.errors = until, set()
+    lab.run(reference)
+    assert set(lab.outcomes.values()) == {"finished"}
+    assert any("hub.lab could not be written" in error for error in lab.errors)
+    assert not [*tmp_path.glob("*/checkpoint/*.tmp")]
+    assert len([*(tmp_path / "hub.lab" / "checkpoint").iterdir()]) <= 3
+
+
+def test_a_hub_that_lost_its_checkpoints_says_how_far_behind_it_is(quiet, tmp_path):
+    config, data, _, _ = quiet
+    lab = Lab(config, data, tmp_path, 0).begin()
+    lab.until(lambda: lab.drivers["hub.lab"].hub.round == 5)
+    lab.crash("hub.lab")
+    for path in (tmp_path / "hub.lab" / "checkpoint").iterdir():
+        path.unlink()
+    lab.until_over()
+    assert set(lab.outcomes.values()) == {"refused"}
+    reason = "hub.lab was restored to round 0, and hub.clinic is at round"
+    assert reason in json.loads((tmp_path / "hub.clinic" / "status.json").read_text())["last_error"]
+
+
+# Parties that are not what they were
+
+
+def test_a_client_with_other_rows_is_turned_away_and_the_right_one_goes_on(quiet, tmp_path):
+    config, data, reference, _ = quiet
+    north, right = "client.lab.north", dict(data)
+    lab = Lab(config, dict(data), tmp_path, 0).begin(reference)
+    lab.until(lambda: lab.drivers["hub.lab"].hub.round == 2)
+    lab.crash(north)
+    lab.data[north] = replace(data[north], labels=data[north].labels[::-1].copy())
+    lab.until(lambda: north in lab.outcomes)
+    assert lab.outcomes.pop(north) == "refused"
+    error = lab.drivers["hub.lab"]._last_error
+    assert error == f"{north} was turned away: {north} came back with other rows than it had when the run began"
+    lab.data = right
+    lab.start(north)
+    lab.until_over()
+    assert set(lab.outcomes.values()) == {"finished"}
+    assert lab.history("hub.lab") == reference
+
+
+class Liar(Lab):
+    """One hub's phi of one round differs by a little between two of its peers."""
+
+    def post(self, sender, receiver, data):
+        if (sender, receiver) == ("hub.a", "hub.c"):
+            message = decode(data, sender=sender, receiver=receiver)
+            if message.kind == "phi" and message.round == 2:
+                data = encode(replace(message, arrays={"phi": message.arrays["phi"] + np.float32(1e-3)}))
+        super().post(sender, receiver, data)
+
+
+def test_a_hub_that_tells_two_others_different_things_is_named_by_both(tmp_path):
+    config, data = prepared(silos=[{"name": name, "clients": 1} for name in "abc"])
+    lab = Liar(config, data, tmp_path, 0).begin()
+    lab.until_over()
+    assert set(lab.outcomes.values()) == {"refused"}
+    for hub in lab.job.hubs:
+        reason = json.loads((tmp_path / hub / "status.json").read_text())["last_error"]
+        assert re.search(r"hub\.a told hub\.[abc] and hub\.[abc] different things", reason), reason
+        assert "hub.c" in reason
+
+
+# Input that was never sent
+
+
+def test_ten_thousand_mutated_messages_change_nothing(quiet, tmp_path):
+    config, data, reference, _ = quiet
+    lab = Mutated(config, data, tmp_path, 0, replace(ORDERLY))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    lab.run(reference)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert set(lab.outcomes.values()) == {"finished"}
+    assert lab.sent > 10_000
+    assert lab.refused == lab.sent
+    assert grown < 50
+
+
+class Mutated(Lab):
+    """Every message is followed by bit flips, truncations and random bytes of it."""
+
+    sent = refused = 0
+
+    def turn(self, party):
+        driver = self.drivers[party]
+        news = driver.desk.transport.news
+        copies = [] if not news or not isinstance(news[0], Received) else [*self.mutations(news[0])]
+        super().turn(party)
+        for copy in copies:
+            if party in self.drivers:
+                before = sum(driver.desk.refused.values())
+                news.append(copy)
+                super().turn(party)
+                self.sent += 1
+                self.refused += sum(driver.desk.refused.values()) - before
+
+    def mutations(self, received):
+        rng, data = self.rng, received.data
+        for _ in range(20):
+            place = rng.randrange(len(data))
+            yield Received(
+                received.sender, data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :]
+            )
+            yield Received(received.sender, data[:place])
+            yield Received(received.sender, rng.randbytes(rng.randrange(200)))

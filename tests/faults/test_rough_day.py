@@ -1,0 +1,54 @@
+"""A short rough day of real processes; ``campaign.py`` and ``scenarios.py`` are the long ones."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import scenarios
+from processes import Processes, reference
+
+KEYS = {"rounds": 500, "evaluate": {"every": 10}}
+
+
+def status_of(folder, *options):
+    command = [
+        sys.executable,
+        "-c",
+        "import typer; from tdcd.runtime.commands_status import status; typer.run(status)",
+    ]
+    return subprocess.run([*command, *options, str(folder)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_rough_day_ends_with_the_history_of_a_quiet_one(tmp_path):
+    expected = reference(tmp_path / "quiet", **KEYS)
+    with Processes(tmp_path / "rough", link=scenarios.LINK, **KEYS) as parties:
+        parties.proxy.delay_s = 0.03
+        parties.start_all()
+        parties.until(lambda: min(parties.rounds()) >= 1, 60, "the first round")
+        named, _ = scenarios.stopped_client(parties, 4)
+        assert named < 2 * scenarios.LEASE_S
+        scenarios.cut_link(parties, 1)
+        scenarios.corrupted_link(parties)
+        scenarios.failpoint(parties, "hub.lab", "rename.checkpoint:2")
+        scenarios.failpoint(parties, "client.clinic.c1", "send.block.before:2")
+        scenarios.killed(parties, "hub.clinic", "client.lab.south")
+        scenarios.terminated(parties, "hub.lab")
+        assert not parties.is_over
+        parties.check(expected)
+        status = status_of(parties.trial.folder)
+        assert status.returncode == 0
+        assert "hub.lab: " in status.stdout
+        assert "alive" in status.stdout
+        parties.proxy.delay_s = 0.0
+        parties.until(lambda: parties.is_over, 90, "the end")
+        assert all(history == expected for history in parties.histories())
+        facts = [json.loads(line) for line in status_of(parties.trial.folder, "--json").stdout.splitlines()]
+        assert [(fact["status"], fact["alive"], fact["round"]) for fact in facts] == [("finished", False, 500)] * 2
+
+
+def test_status_of_what_is_no_hub_folder(tmp_path):
+    found = status_of(tmp_path)
+    assert found.returncode == 2
+    assert f"{tmp_path} has no status.json: give the run folder of a hub" in found.stderr
