@@ -355,3 +355,35 @@ def test_settings_at_their_defaults_do_not_count():
     told = check_config({"silos": [{"name": "a", "id": "id"}], "train": {"rounds": 200}})
     assert Job(told).digest == Job(check_config({"silos": [{"name": "a"}]})).digest
     assert Job(told).digest != Job(check_config({"silos": [{"name": "a"}], "train": {"rounds": 201}})).digest
+
+
+@SEEDS
+def test_of_two_processes_with_one_name_the_later_one_stays(data, seed):
+    office = Office(data, seed)
+    first = office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, data[NORTH], "first")
+    office.start()
+    while office.hubs["hub.lab"].round < 2:
+        office.deliver()
+    second = Client(Job(CONFIG), 1, NORTH, data[NORTH], "second")
+    # Both hear everything that is sent to their name, and both answer.
+    office.act("hub.lab", office.hubs["hub.lab"].joined(NORTH))
+    office.machines[NORTH] = Twins(first, second)
+    while office.deliver():
+        pass
+    assert first.ending["reason"] == f"another process has joined as {NORTH}: there must be one only"
+    assert second.ending["status"] == "finished"
+    assert {end.status for end in office.ends.values()} == {"finished"}
+
+
+class Twins:
+    """Two processes behind one name."""
+
+    def __init__(self, *machines):
+        self.machines = machines
+
+    def receive(self, message):
+        answers = []
+        for machine in self.machines:
+            if machine.ending is None:
+                answers += machine.receive(message)
+        return answers

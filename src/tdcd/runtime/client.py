@@ -24,9 +24,10 @@ from tdcd.tables.preparation import Preparation
 class Client:
     """One client of a silo, as a state machine."""
 
-    def __init__(self, job: Job, silo: int, name: str, data: ClientData) -> None:
-        """Take the party's full ``name``, as on its certificate, and its rows."""
+    def __init__(self, job: Job, silo: int, name: str, data: ClientData, session: str = "") -> None:
+        """Take the party's full ``name``, as on its certificate, its rows, and what tells this process from another."""
         self.job, self.silo, self.name, self.data = job, silo, name, data
+        self._session = session
         self.hub = job.hubs[silo]
         self.round = -1
         """The round that it works on; -1 before the first."""
@@ -62,7 +63,8 @@ class Client:
             arrays["labels"] = np.asarray(data.labels, np.float64)
         if data.held_out is not None:
             arrays["held_out"] = data.held_out.astype(np.uint8)
-        note = {"protocol": PROTOCOL, "target": data.target, "is_table": data.table is not None}
+        note = {"protocol": PROTOCOL, "session": self._session, "target": data.target}
+        note["is_table"] = data.table is not None
         return [Message("hello", self.name, self.hub, note=note, arrays=arrays)]
 
     def receive(self, message: Message) -> list[Message]:
@@ -97,6 +99,8 @@ class Client:
 
     def _on_welcome(self, message: Message) -> list[Message]:
         """The hub says which samples the rows are, and what the labels mean."""
+        if message.note.get("session") != self._session:
+            return self._on_successor()
         self._check_welcome(message)
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
@@ -105,6 +109,13 @@ class Client:
             return self._ready(message, self.data.features)
         train, _ = self._places(message)
         return self._answer(message, "summary", arrays={"summary": pack(self.data.summary(train >= 0))})
+
+    def _on_successor(self) -> list[Message]:
+        """Another process of this name is welcome: if it came after this one, this one leaves."""
+        if self._welcome is not None:
+            reason = f"another process has joined as {self.name}: there must be one only"
+            self.ending = {"status": "refused", "reason": reason}
+        return []
 
     def _on_prepare(self, message: Message) -> list[Message]:
         """The hub sends the silo's means, scales and levels, made of all clients' sums and counts."""

@@ -101,7 +101,13 @@ class HubDriver:
         self._perform(self.hub.remind())
 
     def _is_done(self) -> bool:
-        return self.hub.is_over or (self._ended_at is not None and self._clock() - self._ended_at > self._linger)
+        if self._ended_at is None:
+            return False
+        unaware = set(self.hub.missing())
+        if self.hub.status == "refused":
+            # Nothing here is of use to those who are away.
+            unaware &= self.desk.present
+        return not unaware or self._clock() - self._ended_at > self._linger
 
     def _depart(self) -> Outcome:
         """The run has ended, and everybody knows or has had the time to."""

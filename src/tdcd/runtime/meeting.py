@@ -40,6 +40,7 @@ class Meeting:
         self._hellos: dict[str, Hello] = {}
         self._peer_hellos: dict[str, Message] = {}
         self._summaries: dict[str, Summary] = {}
+        self._sessions: dict[str, list[str]] = {}
 
     @property
     def has_bias(self) -> bool:
@@ -71,12 +72,21 @@ class Meeting:
         except TypeError as error:
             raise Refused(f"its content is of the wrong kind: {error}") from None
         compare_settings(client, hello.shared, self.name, self.job)
+        self._note_session(client, str(message.note.get("session")))
         before = self._hellos.get(client)
         if before is not None and self.roll is not None and not _same_rows(before, hello):
             raise Mismatch(f"{client} came back with other rows than it had when the run began")
         self._hellos[client] = hello
         self.ready.pop(client, None)
         return [self._welcome(client)] if self.run else []
+
+    def _note_session(self, client: str, session: str) -> None:
+        """Of two processes that say that they are the same client, the one that came later is."""
+        known = self._sessions.setdefault(client, [])
+        if session in known[:-1]:
+            raise Refused("another process has taken its place")
+        if session not in known:
+            known.append(session)
 
     def client_summary(self, message: Message) -> list[Message]:
         """A client's sums and counts, for the silo's preparation."""
@@ -182,14 +192,18 @@ class Meeting:
             "num_samples": roll.num_samples,
             "num_outputs": int(roll.labels.max()) + 1 if loss == "softmax" else 1,
             "loss": loss,
+            "session": self._sessions[client][-1],
         }
         arrays = {"train": train, "test": test, "labels": roll.labels[roll.rows[index]]}
         return Message("welcome", self.name, client, run=self.run, note=note, arrays=arrays)
 
     def _fit(self) -> list[Message]:
         data = self.job.config.data
-        merged = merge_summaries({client: self._summaries[client] for client in self.clients})
-        self.preparation = Preparation.fit(merged, standardize=data.standardize, rare=data.rare)
+        try:
+            merged = merge_summaries({client: self._summaries[client] for client in self.clients})
+            self.preparation = Preparation.fit(merged, standardize=data.standardize, rare=data.rare)
+        except ValueError as error:
+            raise Mismatch(str(error)) from None
         return [self._prepare(client) for client in self.clients]
 
     def _prepare(self, client: str) -> Message:

@@ -1,6 +1,7 @@
 """One party of a federation as a process: its own files, its link to the others, its run."""
 
 import ipaddress
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,7 @@ from tdcd.runtime.client_data import ClientData
 from tdcd.runtime.driver import ClientDriver, HubDriver, Outcome, Watch
 from tdcd.runtime.hub import Hub
 from tdcd.runtime.hub_folder import HubFolder
-from tdcd.runtime.job import Job
+from tdcd.runtime.job import Job, client_of
 from tdcd.runtime.log import event
 from tdcd.runtime.transport import Transport
 from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
@@ -90,7 +91,8 @@ def run_client(
     names = job.config.silos[index].client_names
     if client not in names:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
-    machine = Client(job, index, job.clients(index)[names.index(client)], read_data(job.config, index, own))
+    data = read_data(job.config, index, own)
+    machine = Client(job, index, client_of(silo, client), data, secrets.token_hex(8))
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
         return ClientDriver(machine, transport, watch).run(should_stop)

@@ -18,7 +18,6 @@ from tdcd.runtime.messages import Message, Refused, array, unpack
 from tdcd.tables.labels import encode, standardized
 from tdcd.tables.rows import id_order
 
-
 MOST_CLASSES = 100_000
 """More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
 
