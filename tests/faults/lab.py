@@ -92,7 +92,7 @@ class Lab:
         self.drivers, self.outcomes, self.down = {}, {}, {}
         self.queues, self.seen = {}, {}
         self.counts = Counter()
-        self.running = None
+        self.running, self.sessions = None, 0
         self.parties = {}
         for silo, hub in enumerate(self.job.hubs):
             self.parties[hub] = silo
@@ -118,7 +118,8 @@ class Lab:
                 hub = Hub(self.job, silo, secret=SECRET, nonce=folder.nonce, restored=folder.restored)
                 driver = HubDriver(hub, transport, folder, 2.0, lambda status: None, lambda: self.now)
             else:
-                client = Client(self.job, silo, party, self.data[party])
+                self.sessions += 1
+                client = Client(self.job, silo, party, self.data[party], str(self.sessions))
                 driver = ClientDriver(client, transport, lambda status: None)
         except Crash:
             self.counts["crash of a hub"] += 1

@@ -124,11 +124,11 @@ def test_two_processes_do_not_share_a_run_folder(tmp_path):
 class FullDisk(Lab):
     """The disk of one hub takes no file beyond some bytes, for a while."""
 
-    limit, hub, until = 1500, "hub.lab", 3
+    limit, hub = 1500, "hub.lab"
 
     def turn(self, party):
         driver = self.drivers[party]
-        if party != self.hub or driver.hub.round >= self.until or driver.hub.phase == "ending":
+        if party != self.hub or driver.hub.round >= self.full_until or driver.hub.phase == "ending":
             return super().turn(party)
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, before[1]))
@@ -144,7 +144,7 @@ class FullDisk(Lab):
 def test_a_full_disk_is_reported_and_training_goes_on(quiet, tmp_path, until):
     config, data, reference, _ = quiet
     lab = FullDisk(config, data, tmp_path, 0)
-    lab.until, lab.errors = until, set()
+    lab.full_until, lab.errors = until, set()
     lab.run(reference)
     assert set(lab.outcomes.values()) == {"finished"}
     assert any("hub.lab could not be written" in error for error in lab.errors)

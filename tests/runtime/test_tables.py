@@ -102,3 +102,13 @@ def test_arrays_that_do_not_belong_together_are_refused(tmp_path):
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="does not hold a client's rows"):
         ClientData.load(path)
+
+
+def test_a_shared_model_comes_with_what_it_takes_to_use_it(federation, tmp_path):
+    federation["federation"] = {"share_model": True}
+    config = check_config(federation)
+    planned = plan(config)
+    office = InProcess(config, data_of(config, write_rows(planned, tmp_path / "data"))).run()
+    bank, shop = office.hubs["hub.bank"].rounds, office.hubs["hub.shop"].rounds
+    assert bank.preparations() == {"hub.shop": planned.assembled.preparations["shop"]}
+    assert largest_difference(bank.models()["hub.shop"], shop.models()["hub.shop"]) == 0

@@ -164,7 +164,8 @@ class HubDriver:
         event("ended", level, status=end.status, reason=end.reason)
         if rounds is not None and farewell is not None and end.status != "refused":
             blocks = {hub.removeprefix("hub."): block for hub, block in rounds.models().items()}
-            self.folder.finish(blocks, farewell)
+            others = {hub.removeprefix("hub."): one for hub, one in rounds.preparations().items()}
+            self.folder.finish(blocks, others, farewell)
 
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""

@@ -170,7 +170,7 @@ class Hub:
             restored = self._restored
             if restored is not None and restored.run != meeting.run:
                 raise Mismatch(f"{self.name} was left in run {restored.run}, but the others are in run {meeting.run}")
-            self.rounds = Rounds(self.job, self._silo, meeting.compute, meeting.run, restored)
+            self.rounds = Rounds(self.job, self._silo, meeting.compute, meeting.run, restored, meeting.preparation)
         if self.rounds is None or meeting.phase != "done":
             return out
         if not was_done:

@@ -31,7 +31,8 @@ from tdcd.runtime.instructions import State
 from tdcd.runtime.job import Job
 from tdcd.runtime.meeting import Meeting
 from tdcd.tables.labels import Meaning
-from tdcd.tables.saving import save_preparations
+from tdcd.tables.preparation import Preparation
+from tdcd.tables.saving import load_meaning, save_preparations
 
 
 class HubFolder:
@@ -170,10 +171,12 @@ class HubFolder:
             {"name": job.config.data.source, "num_samples": roll.num_samples, "num_test": held_out, "silos": silos}
         )
 
-    def finish(self, blocks: Mapping[str, Tree], farewell: Farewell) -> None:
-        """Write the model, and last that the run is over."""
+    def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:
+        """Write the model, what came with other silos' blocks, and last that the run is over."""
         failpoint("finish.before")
         self._write_history()
+        if preparations:
+            save_preparations(self.path, preparations, load_meaning(self.path))
         self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round)
         save_farewell(self.path / "farewell.tdcd", farewell)
         self.about["status"] = farewell.status

@@ -23,10 +23,11 @@ from tdcd.runfolder import named_leaves
 from tdcd.runtime.exchange import Exchange
 from tdcd.runtime.instructions import Append, Arrays, End, Instruction, Save, State, Status
 from tdcd.runtime.job import Job
-from tdcd.runtime.messages import Message, Refused, array
+from tdcd.runtime.messages import Message, Refused, array, pack, unpack
 from tdcd.runtime.records import Records
 from tdcd.runtime.roll import Mismatch
 from tdcd.runtime.silo import HubCompute
+from tdcd.tables.preparation import Preparation
 
 _SHARED_IN = {"evaluating": "scores", "exchanging": "phi", "sharing": "model"}
 """What hubs exchange in each phase."""
@@ -36,8 +37,17 @@ _ANSWER_TO = {"evaluate": "scores", "begin": "phi", "steps": "block"}
 class Rounds:
     """All rounds of one hub."""
 
-    def __init__(self, job: Job, silo: int, compute: HubCompute, run: str, restored: State | None = None) -> None:
-        """Stand at the start of round 0, or of the round that was saved."""
+    def __init__(
+        self,
+        job: Job,
+        silo: int,
+        compute: HubCompute,
+        run: str,
+        restored: State | None = None,
+        preparation: Preparation | None = None,
+    ) -> None:
+        """Stand at the start of round 0, or of the round that was saved; ``preparation`` goes with a shared model."""
+        self.preparation = preparation
         self.job, self.silo, self.compute, self.run = job, silo, compute, run
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
         self.round, self.phase = 0, ""
@@ -88,8 +98,9 @@ class Rounds:
         elif message.kind != "model" or not self.job.config.federation.share_model:
             raise Refused(f"a hub was not to send '{message.kind}'")
         else:
-            for name in message.arrays:
+            for name in message.arrays.keys() - {"preparation"}:
                 array(message, name, dtype, message.arrays[name].shape)
+            preparation_in(message)
         self.exchange.hear(message)
 
     def peer_forgot(self, message: Message) -> None:
@@ -232,7 +243,8 @@ class Rounds:
         if not self.job.config.federation.share_model:
             return [*out, *self._over("finished")]
         self.phase = "sharing"
-        return [*out, *self._tell("model", named_leaves(self.block))]
+        own = {} if self.preparation is None else {"preparation": pack(self.preparation.to_json())}
+        return [*out, *self._tell("model", {**named_leaves(self.block), **own})]
 
     def _exchanged(self) -> list[Instruction] | None:
         out: list[Instruction] = [*self._tell_phi()]
@@ -267,9 +279,20 @@ class Rounds:
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        heard = {peer: self.exchange.part_of(peer, "model", self.round) for peer in self.peers}
-        others = {peer: message.arrays for peer, message in heard.items() if message is not None}
+        others = {
+            message.sender: {name: leaf for name, leaf in message.arrays.items() if name != "preparation"}
+            for message in self._models_heard()
+        }
         return {self.name: named_leaves(self.block), **others}
+
+    def preparations(self) -> dict[str, Preparation]:
+        """How the other silos' columns become features, if that was shared."""
+        found = {message.sender: preparation_in(message) for message in self._models_heard()}
+        return {hub: preparation for hub, preparation in found.items() if preparation is not None}
+
+    def _models_heard(self) -> list[Message]:
+        heard = [self.exchange.part_of(peer, "model", self.round) for peer in self.peers]
+        return [message for message in heard if message is not None]
 
     def _diverged(self, client: str) -> list[Instruction]:
         reason = f"the block of {client} stopped being finite in round {self.round}: the step size is too large"
@@ -286,3 +309,13 @@ class Rounds:
     def divergence(self, round_index: int) -> Record:
         """The line of the history that says that the run diverged in this round."""
         return Records(self.job, self.compute, self.parameters).diverged(round_index)
+
+
+def preparation_in(message: Message) -> Preparation | None:
+    """How the sender's columns become features, if a shared model says so."""
+    if "preparation" not in message.arrays:
+        return None
+    try:
+        return Preparation.from_json(unpack(message, "preparation"))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Refused(f"'preparation' is damaged: {error}") from None
