@@ -92,3 +92,10 @@ def test_help_teaches(tmp_path):
     shown = tdcd("run", "--help", cwd=tmp_path)
     for words in ("--resume", "--set", "Exit status"):
         assert words in shown.stdout
+
+
+def test_simulations_need_nothing_of_the_real_federation():
+    heavy = "zenoh", "cryptography", "rbcl", "torch"
+    code = f"import sys, tdcd.cli; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
