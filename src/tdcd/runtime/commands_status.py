@@ -52,7 +52,7 @@ def in_words(facts: dict[str, Any]) -> str:
         f"  test loss   {_number(facts['test_loss'])}",
         f"  connected   {', '.join(facts['connected']) or 'nobody'}",
     ]
-    for party, seconds in facts["missing_s"].items():
+    for party, seconds in facts.get("missing_s", {}).items():
         away = "" if party in facts["connected"] else ", not connected"
         lines.append(f"  waits for   {party}, {seconds:.0f} s{away}")
     lines += [f"  refused     {count} messages of {party}" for party, count in facts["refused"].items()]

@@ -48,7 +48,7 @@ def kill_at(place: str) -> Callable[[str], None]:
 def _on_audit(what: str, arguments: tuple[Any, ...]) -> None:
     if what == "os.rename":
         target = Path(os.fsdecode(arguments[1]))
-        failpoint(f"rename.{'checkpoint' if target.suffix == '.tdcd' else target.name}")
+        failpoint(f"rename.{'checkpoint' if target.parent.name == 'checkpoint' else target.name}")
 
 
 if place := os.environ.get(VARIABLE):
