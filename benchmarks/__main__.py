@@ -3,9 +3,24 @@
 import argparse
 import importlib
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
-NAMES = ("ridge", "clients", "cnn", "planning", "federation")
+import jax
+
+NAMES = (
+    "ridge",
+    "clients",
+    "cnn",
+    "wide",
+    "evaluation",
+    "loading",
+    "large",
+    "start",
+    "sweep",
+    "planning",
+    "federation",
+)
 
 
 def main() -> None:
@@ -13,11 +28,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--profile", type=Path, metavar="DIR", help="also write a trace for TensorBoard or Perfetto")
     options = parser.parse_args()
     unknown = set(options.names) - set(NAMES)
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    figures = {name: importlib.import_module(f"benchmarks.{name}").main() for name in options.names or NAMES}
+    with jax.profiler.trace(str(options.profile)) if options.profile else nullcontext():
+        figures = {name: importlib.import_module(f"benchmarks.{name}").main() for name in options.names or NAMES}
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 

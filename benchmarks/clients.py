@@ -1,38 +1,35 @@
-"""How the cost of a round and the memory grow with the clients of a silo, 5 to 500."""
+"""How the cost of a round and the memory grow with the clients of a silo, 10 to 1,000, at a fixed minibatch."""
 
-import math
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import peak_memory
 from benchmarks.ridge import advance, federation, simulation
 from benchmarks.timing import alternate
 from tdcd import Federation, Silo
 from tdcd.federation import aligned_empty
 from tdcd.partition import shuffled_rows
 
-CLIENTS = (5, 16, 50, 158, 500)
+CLIENTS = (10, 30, 100, 300, 1000)
+NUM_SAMPLES, BATCH_SIZE = 120_000, 10_000
 ROWS_PER_CLIENT = 4000
 
 
 def main() -> dict[str, Any]:
-    """Rows per client fixed, in all and in the minibatch (20 each): the work per client is fixed."""
-    seconds = []
-    for clients in CLIENTS:
-        engine = simulation(federation(clients, 400), batch_size=20 * clients)
-        rounds = max(4, 640 // clients)
-        (taken,) = alternate([partial(advance, engine, rounds)], repetitions=3)
-        seconds.append(taken / rounds)
-        print(f"K={clients:4d}: {seconds[-1] * 1e3:8.3f} ms a round, {seconds[-1] / clients * 1e6:6.1f} us a client")
-    slope = math.log(seconds[-1] / seconds[0]) / math.log(CLIENTS[-1] / CLIENTS[0])
-    print(f"growth exponent from K={CLIENTS[0]} to K={CLIENTS[-1]}: {slope:.2f} (1 is linear)")
+    """Rows fixed, in all and in the minibatch: only the number of clients grows."""
+    engines = [simulation(federation(clients, NUM_SAMPLES // clients), BATCH_SIZE) for clients in CLIENTS]
+    seconds = [taken / 4 for taken in alternate([partial(advance, engine, 4) for engine in engines], repetitions=3)]
+    for clients, taken in zip(CLIENTS, seconds, strict=True):
+        print(f"K={clients:4d}: {taken * 1e3:8.2f} ms a round of B={BATCH_SIZE}")
+    growth = seconds[-1] / seconds[0]
+    print(f"a round with {CLIENTS[-1]} clients a silo takes {growth:.2f} times as long as one with {CLIENTS[0]}")
     memory = float(subprocess.check_output([sys.executable, "-m", "benchmarks.clients"], text=True))
     print(f"peak memory at K=500, {500 * ROWS_PER_CLIENT:,} rows: {memory:.2f} times the data")
-    return {"clients": CLIENTS, "seconds": seconds, "exponent": slope, "memory_over_data": memory}
+    return {"clients": CLIENTS, "seconds": seconds, "growth": growth, "memory_over_data": memory}
 
 
 def peak_memory_over_data() -> float:
@@ -53,12 +50,6 @@ def peak_memory_over_data() -> float:
     advance(engine, 64)
     size = sum(silo.features.nbytes for silo in silos)
     return (peak_memory() - before) / size
-
-
-def peak_memory() -> int:
-    """The most bytes this process has had resident; unlike getrusage, without its parent's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

@@ -5,19 +5,25 @@ one (N = 4, K = 100, B = 12800), every silo with 28 x 14 images.
 """
 
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, get_args
 
 import jax
 import numpy as np
 
 from benchmarks.baseline import PerClientLoop
+from benchmarks.figures import report
+from benchmarks.limits import limit
 from benchmarks.timing import alternate
 from tdcd import Federation, Objective, Settings, Silo, Simulation
 from tdcd.blocks import Cnn
+from tdcd.execution import Execution, Precision
 from tdcd.federation import aligned_empty
 from tdcd.partition import equal_sizes, shuffled_rows
 
 SHAPE, CLASSES, STEP_SIZE = (28, 14), 10, 1e-3
+FLOPS = 2 * (24 * 12 * 15 * 64 + 8 * 4 * 15 * 64 * 64 + 512 * 256 + 256 * CLASSES)
+"""Of one image's phi."""
 
 
 def federation(num_silos: int, num_clients: int, num_samples: int) -> Federation:
@@ -46,12 +52,14 @@ def advance(engine: Simulation, rounds: int) -> None:
     jax.block_until_ready(engine.advance(engine.init(), 0, rounds))
 
 
-def measure(num_silos: int, num_clients: int, batch_size: int, local_steps: int, *, gpu: bool) -> dict[str, float]:
+def measure(
+    num_silos: int, num_clients: int, batch_size: int, local_steps: int, *, gpu: bool, precision: Precision = "tf32"
+) -> dict[str, float]:
     import torch  # noqa: PLC0415
 
     data = federation(num_silos, num_clients, 60_000)
     settings = Settings(local_steps=local_steps, batch_size=batch_size, step_size=STEP_SIZE)
-    engine = Simulation(data, [Cnn()] * num_silos, Objective("softmax"), settings)
+    engine = Simulation(data, [Cnn()] * num_silos, Objective("softmax"), settings, Execution(precision=precision))
     loop = PerClientLoop(
         data,
         torch_network,
@@ -70,22 +78,20 @@ def measure(num_silos: int, num_clients: int, batch_size: int, local_steps: int,
     rounds = 8 if gpu else 1
     ours, theirs = alternate([partial(advance, engine, rounds), loop_round], repetitions=3)
     ours /= rounds
-    label = f"cnn, N={num_silos}, K={num_clients}, B={batch_size}, Q={local_steps}, {jax.devices()[0].device_kind}"
-    figures = {"tdcd_ms": ours / local_steps * 1e3, "torch_ms": theirs / local_steps * 1e3, "ratio": theirs / ours}
-    print(
-        f"{label}: {figures['tdcd_ms']:.2f} ms an iteration ({ours * 1e3:.1f} ms a round); per-client PyTorch modules "
-        f"{figures['torch_ms']:.1f} ms ({theirs * 1e3:.0f} ms a round); {figures['ratio']:.1f} times faster"
-    )
-    return figures
+    # A step's backward pass costs two forward ones, and the exchange another.
+    least = limit(4 * FLOPS * num_silos * batch_size, 0)
+    label = f"cnn, N={num_silos}, K={num_clients}, B={batch_size}, Q={local_steps}, {precision}, an iteration"
+    return report(label, ours / local_steps, least, theirs / local_steps)
 
 
 def main() -> dict[str, Any]:
     """Ours against the per-client loop of PyTorch modules."""
+    if find_spec("torch") is None:
+        raise SystemExit("the baseline needs PyTorch: make bench installs it")
     if jax.default_backend() != "gpu":
         return {"small": measure(2, 10, 640, 4, gpu=False)}
-    figures = {"small": measure(2, 10, 640, 25, gpu=True), "large": measure(4, 100, 12_800, 5, gpu=True)}
-    with jax.default_matmul_precision("highest"):
-        print("the same in full float32 (JAX's default on this GPU is TF32 products):")
-        figures["small_float32"] = measure(2, 10, 640, 25, gpu=True)
-        figures["large_float32"] = measure(4, 100, 12_800, 5, gpu=True)
+    figures = {}
+    for precision in get_args(Precision):
+        figures[f"small_{precision}"] = measure(2, 10, 640, 25, gpu=True, precision=precision)
+        figures[f"large_{precision}"] = measure(4, 100, 12_800, 5, gpu=True, precision=precision)
     return figures

@@ -1,11 +1,14 @@
 """The ridge workload: M = 20000, D = 82, N = 4, K = 5, B = 100, Q = 10."""
 
 from functools import partial
+from importlib.util import find_spec
 
 import jax
 import numpy as np
 
 from benchmarks.baseline import PerClientLoop
+from benchmarks.figures import report
+from benchmarks.limits import limit
 from benchmarks.timing import alternate
 from tdcd import Federation, Linear, Objective, Settings, Simulation, Table
 
@@ -31,13 +34,21 @@ def advance(engine: Simulation, rounds: int) -> None:
 
 def main() -> dict[str, float]:
     """One local iteration with its share of the exchange: ours, and the per-client loop of PyTorch modules."""
-    try:
-        import torch  # noqa: PLC0415
-    except ImportError:
-        raise SystemExit("the baseline needs PyTorch: make bench installs it") from None
     data = federation()
-    engine = simulation(data)
-    loop = PerClientLoop(
+    actions, rounds = [partial(advance, simulation(data), 640)], 640
+    if find_spec("torch"):
+        actions.append(partial(per_client_loop(data).round, 0))
+    ours, *theirs = alternate(actions, repetitions=7)
+    # Rows are read for the exchange, for the step's scores and for its gradient.
+    least = limit(3 * 2 * BATCH_SIZE * 82, 3 * 4 * BATCH_SIZE * 82, data=4 * 82 * data.num_samples)
+    loop = theirs[0] / LOCAL_STEPS if theirs else None
+    return report(f"ridge, Q={LOCAL_STEPS}, an iteration", ours / rounds / LOCAL_STEPS, least, loop, unit="us")
+
+
+def per_client_loop(data: Federation) -> PerClientLoop:
+    import torch  # noqa: PLC0415
+
+    return PerClientLoop(
         data,
         lambda shape: torch.nn.Linear(shape[0], 1, bias=False),
         lambda scores, labels: (scores[:, 0] - labels) ** 2 / 2,
@@ -45,11 +56,3 @@ def main() -> dict[str, float]:
         local_steps=LOCAL_STEPS,
         step_size=STEP_SIZE,
     )
-    ours, theirs = alternate([partial(advance, engine, 640), partial(loop.round, 0)], repetitions=7)
-    figures = {"tdcd_us": ours / 640 / LOCAL_STEPS * 1e6, "torch_us": theirs / LOCAL_STEPS * 1e6}
-    figures["ratio"] = figures["torch_us"] / figures["tdcd_us"]
-    print(
-        f"ridge, Q={LOCAL_STEPS}: {figures['tdcd_us']:.1f} us an iteration; per-client PyTorch modules "
-        f"{figures['torch_us']:.0f} us; {figures['ratio']:.0f} times faster"
-    )
-    return figures

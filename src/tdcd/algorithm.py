@@ -118,14 +118,25 @@ def project(phi_others: Array, positions: Array) -> Array:
     return rows
 
 
+def row_weight(counts: Array, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array) -> Array:
+    r"""What a client multiplies the loss of each of its rows by: its rule for turning rows into a gradient.
+
+    ``"unbiased"`` is :math:`M / (n_k B)`, so that the hub's average is the centralised minibatch gradient for every
+    row split; ``"mean"`` is one over the rows the client has in the minibatch.
+
+    Args:
+        counts: the client's rows in a minibatch; any shape.
+        held: n_k, the rows the client holds in all; of that shape, or one for all minibatches.
+    """
+    if gradient == "mean":
+        return 1 / jnp.maximum(counts, 1).astype(held.dtype)
+    return jnp.broadcast_to(num_samples / (held * batch_size), counts.shape)
+
+
 def row_weights(
     counts: Array, num_rows: int, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array
 ) -> Array:
-    r"""What a client multiplies each row's loss by: its rule for turning rows into a gradient.
-
-    ``"unbiased"`` is :math:`M / (n_k B)`, so that the hub's average is the centralised minibatch gradient for every
-    row split; ``"mean"`` is one over the rows the client has in the minibatch. Padding, and so a minibatch of
-    which the client holds nothing, weighs zero.
+    """:func:`row_weight` for every row of a client; padding, and so a minibatch without rows of it, weighs zero.
 
     Args:
         counts: ``[E]``, the client's rows in each minibatch.
@@ -135,12 +146,8 @@ def row_weights(
     Returns:
         ``[E, P]``.
     """
-    real = jnp.arange(num_rows) < counts[:, None]
-    if gradient == "mean":
-        scale = 1 / jnp.maximum(counts, 1).astype(held.dtype)[:, None]
-    else:
-        scale = num_samples / (held * batch_size)
-    return jnp.where(real, scale, 0)
+    weight = row_weight(counts, gradient=gradient, num_samples=num_samples, batch_size=batch_size, held=held)
+    return jnp.where(jnp.arange(num_rows) < counts[:, None], weight[:, None], 0)
 
 
 def local_steps(

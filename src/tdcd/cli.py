@@ -12,6 +12,7 @@ from tdcd.baselines import BASELINES
 from tdcd.compare import compare as compare_plans
 from tdcd.compare import network_of, plan_all
 from tdcd.compare import write_page as write_comparison
+from tdcd.compiled import keep_compiled
 from tdcd.config import Config, ConfigError, check_config, override, read_config
 from tdcd.console import (
     Display,
@@ -24,6 +25,7 @@ from tdcd.console import (
     show_plan,
     show_result,
 )
+from tdcd.devices import Devices, join
 from tdcd.experiments.claims import check_claims
 from tdcd.experiments.experiment import NAMES, load_experiment
 from tdcd.experiments.page import write_page
@@ -39,6 +41,9 @@ from tdcd.run import run as run_config
 from tdcd.runtime.commands import client, hub, up
 from tdcd.runtime.commands_align import align
 from tdcd.runtime.commands_certs import certs_app
+from tdcd.runtime.commands_status import status
+from tdcd.sweep.commands import requested as sweep_requested
+from tdcd.sweep.commands import sweep as run_sweep
 from tdcd.tables.commands import check, split
 from tdcd.tables.commands_predict import export, predict
 from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, stoppable
@@ -70,28 +75,53 @@ def run(
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(help="Spread the clients over this many devices [default: one, or all with processes]."),
+    ] = None,
+    coordinator: Annotated[
+        str | None, typer.Option(help="Run in several processes: HOST:PORT where process 0 listens.")
+    ] = None,
+    process: Annotated[int | None, typer.Option(help="Which of the processes this is, from 0 on.")] = None,
+    processes: Annotated[int | None, typer.Option(help="How many processes there are.")] = None,
 ) -> None:
     """Simulate a federation: train, evaluate, write a run folder and its report.
 
     Without a CONFIG this is the demo: the digits data, each image cut into two halves that two silos hold, with five
     clients in each silo. `tdcd run --set train.local_steps=1` shows what fewer local steps cost.
 
+    A key that lists values, as in `--set train.local_steps=[1,5,10]`, makes a sweep: all combinations are run, each
+    into a folder of its own, and one table and one page compare them.
+
     Ctrl-C ends after the current round and leaves a folder that `tdcd run --resume DIR` continues, bit for bit.
 
     Exit status: 0 finished, 2 bad input, 3 the loss diverged, 130 interrupted.
     """
     assignments = settings or []
+    with reported():
+        wanted = sweep_requested(config, out, assignments, resume)
+        if wanted is not None:
+            if devices is not None or coordinator is not None:
+                raise ConfigError(["a sweep runs in one process, on one device: leave --devices and --coordinator out"])
+            run_sweep(wanted.grid, wanted.folder)
+            return
     display = RunDisplay(screen)
     with reported(), _interruptible(display):
+        line = _devices(devices, coordinator, process, processes)
         if resume is not None:
+            if coordinator is not None:
+                raise ConfigError(["--resume goes on in one process: leave --coordinator out"])
             if config is not None or out is not None:
                 raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
-            result = resume_run(resume, assignments, observe=display.observe, should_stop=display.should_stop)
+            result = resume_run(
+                resume, assignments, devices=line, observe=display.observe, should_stop=display.should_stop
+            )
         else:
             checked = _checked(config, assignments)
             folder = out or _next_folder(checked.data.source)
-            result = run_config(checked, folder, observe=display.observe, should_stop=display.should_stop)
-    _finish(result)
+            result = run_config(checked, folder, devices=line, observe=display.observe, should_stop=display.should_stop)
+    if result.folder is not None:
+        _finish(result)
 
 
 @app.command()
@@ -231,6 +261,7 @@ def bound(
 app.command()(hub)
 app.command()(client)
 app.command()(up)
+app.command()(status)
 app.command()(align)
 app.command()(check)
 app.command()(split)
@@ -242,6 +273,18 @@ app.add_typer(certs_app, name="certs")
 def _checked(config: Path | None, assignments: list[str]) -> Config:
     keys = override(read_config(config) if config else {}, assignments)
     return check_config(keys, str(config or "the configuration"))
+
+
+def _devices(count: int | None, coordinator: str | None, process: int | None, processes: int | None) -> Devices:
+    """The devices that a run is to use; joins the other processes if there are some."""
+    if coordinator is None:
+        if process is not None or processes is not None:
+            raise ConfigError(["--process and --processes go with --coordinator HOST:PORT"])
+        return Devices.first(count or 1)
+    if process is None or processes is None:
+        raise ConfigError(["--coordinator needs --process and --processes: which process this is, and of how many"])
+    join(coordinator, process, processes)
+    return Devices.first(count)
 
 
 def _finish(result: Result) -> None:
@@ -275,4 +318,5 @@ def _interruptible(display: Display) -> Iterator[None]:
 
 def main() -> None:
     """The ``tdcd`` command."""
+    keep_compiled()
     sys.exit(app())

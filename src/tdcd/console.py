@@ -14,11 +14,11 @@ from rich.table import Table
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.tables import Grid, joining, summary
 from tdcd.experiments.claims import Claim
-from tdcd.experiments.sweep import Step
 from tdcd.planning import Check, PlanTable
 from tdcd.planning.tables import constants_in_words, over_q, sent, terms
 from tdcd.report.units import bytes_in_words, duration, figure
 from tdcd.run import Interrupted
+from tdcd.sweep.runner import Step
 from tdcd.theory import Progress as Estimate
 from tdcd.train import Progress, Result
 
@@ -94,7 +94,7 @@ class SweepDisplay(Display):
             console, "{task.description}", "round {task.fields[round]}", BarColumn(), MofNCompleteColumn(), "runs"
         )
         self._task = self._bar.add_task("starting", total=total, round="")
-        self._before, self._curve = 0, ""
+        self._before, self._label = 0, ""
 
     def begin(self, runs_before: int) -> None:
         """An experiment starts after ``runs_before`` runs of others."""
@@ -102,12 +102,12 @@ class SweepDisplay(Display):
 
     def observe(self, news: Step) -> None:
         """Take news from the sweep."""
-        done = self._before + news.done + news.progress.round / max(news.progress.rounds, 1)
-        shown = f"{news.progress.round}/{news.progress.rounds}"
-        self._bar.update(self._task, description=f"{news.curve}, seed {news.seed}", round=shown, completed=done)
-        if not self._console.is_terminal and news.curve != self._curve:
-            self._curve = news.curve
-            self._console.print(news.curve, highlight=False)
+        now, rounds = news.progress.round, news.progress.rounds
+        done = self._before + news.done + news.running * now / max(rounds, 1)
+        self._bar.update(self._task, description=news.label, round=f"{now}/{rounds}", completed=done)
+        if not self._console.is_terminal and news.label != self._label:
+            self._label = news.label
+            self._console.print(news.label, highlight=False)
 
 
 class EstimateDisplay(Display):
@@ -208,10 +208,21 @@ def show_check(console: Console, check: Check, page: Path) -> None:
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
+def show_grid(console: Console, grid: Grid, highlighted: int | None = None) -> None:
+    """A table, with one of its rows highlighted."""
+    console.print(_table(grid, highlighted), "")
+
+
 def _table(grid: Grid, highlighted: int | None = None) -> Table:
     table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=0)
     for place, title in enumerate(grid.head):
-        table.add_column(title, justify="right" if place else "left", no_wrap=not place, overflow="fold")
+        table.add_column(
+            title,
+            justify="right" if place else "left",
+            no_wrap=not place,
+            overflow="fold",
+            min_width=max(map(len, title.split()), default=0),
+        )
     for place, row in enumerate(grid.rows):
         table.add_row(*row, style="bold green" if place == highlighted else None)
     return table

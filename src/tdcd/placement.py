@@ -1,6 +1,7 @@
 """Where each sample of a minibatch is: which client of a silo holds it, and at which place among that client's rows."""
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -26,7 +27,9 @@ class Placement(NamedTuple):
 
 def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) -> NDArray[np.int32]:
     """``[R, K, E]``: how many samples of each minibatch ``ids[r, e]`` each client holds."""
-    num_rounds, num_batches, _ = ids.shape
+    num_rounds, num_batches, batch_size = ids.shape
+    if num_clients == 1:
+        return np.full((num_rounds, 1, num_batches), batch_size, np.int32)
     cells = np.arange(num_rounds * num_batches, dtype=np.int64).reshape(num_rounds, num_batches, 1) * num_clients
     counts = np.bincount((cells + owner[ids]).ravel(), minlength=num_rounds * num_batches * num_clients)
     return counts.reshape(num_rounds, num_batches, num_clients).transpose(0, 2, 1).astype(np.int32)
@@ -41,6 +44,9 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
     """
     num_rounds, num_clients, num_batches = counts.shape
     batch_size = ids.shape[2]
+    if num_clients == 1 and width == batch_size:
+        order = np.broadcast_to(np.arange(batch_size, dtype=np.int32), ids.shape)
+        return Placement(order[:, None], counts, ids, order)
     # Client numbers below 65536 sort by radix, several times faster than wider ones.
     owners = owner[ids].astype(np.uint16 if num_clients < 1 << 16 else np.int32).reshape(-1, batch_size)
     order = np.argsort(owners, axis=1, kind="stable").astype(np.int32)
@@ -96,10 +102,10 @@ class Padding:
 class Placer:
     """Lays minibatches out over one silo's clients, padded for the largest of them."""
 
-    def __init__(self, owner: NDArray[np.int32], batch_size: int) -> None:
-        """Take ``[M]`` ``owner``, which client holds each sample, and B."""
+    def __init__(self, owner: NDArray[np.int32], batch_size: int, num_clients: int = 0) -> None:
+        """Take ``[M]`` ``owner``, which client holds each sample, B, and K if the last clients hold nothing."""
         self.owner = owner
-        held = np.bincount(owner)
+        held = np.bincount(owner, minlength=num_clients)
         self.num_clients = len(held)
         self.padding = Padding(int(held.max()), len(owner), batch_size)
 
@@ -119,3 +125,28 @@ class Placer:
     def place(self, ids: NDArray[np.int32], counts: NDArray[np.int32], width: int) -> Placement:
         """:func:`place` these minibatches."""
         return place(ids, self.owner, counts, width)
+
+
+def place_alike(placers: Sequence[Placer], ids: NDArray[np.int32]) -> list[Placement]:
+    """Each silo's placement of the first minibatches of ``ids``, as many rounds as need the same paddings.
+
+    Rounds that need other paddings run in a call of their own, so how rounds are grouped into calls never shows.
+    """
+    counts = [placer.count(ids) for placer in placers]
+    widths = np.stack([placer.widths(count) for placer, count in zip(placers, counts, strict=True)], axis=1)
+    same = (widths == widths[0]).all(axis=1)
+    rounds = len(ids) if same.all() else int(np.argmin(same))
+    placed: dict[int, Placement] = {}
+    for placer, count, width in zip(placers, counts, widths[0], strict=True):
+        if id(placer) not in placed:
+            placed[id(placer)] = placer.place(ids[:rounds], count[:rounds], int(width))
+    return [placed[id(placer)] for placer in placers]
+
+
+def shared(placers: Sequence[Placer]) -> list[Placer]:
+    """The same placers, but one and the same for all silos that split the rows alike."""
+    firsts: list[Placer] = []
+    for placer in placers:
+        twins = (first for first in firsts if np.array_equal(first.owner, placer.owner))
+        firsts.append(next(twins, placer))
+    return firsts

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,25 @@ from jax import Array
 
 from tdcd import algorithm
 from tdcd.blocks.base import Block
+from tdcd.devices import WHOLE, Devices, spec
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Placement
 
 
 class SiloData(NamedTuple):
-    """What the compiled program needs of one silo."""
+    """What the compiled program needs of one silo; arrays, or how they lie on several devices."""
 
-    features: Array
-    """``[M, ...]``."""
-    shares: Array
+    features: Any
+    """``[M, ...]``, or the rows that a call is about."""
+    shares: Any
     """``[K]``: n_k / M."""
-    held: Array
+    held: Any
     """``[K]``: n_k."""
+
+
+SILO_AXES = SiloData(WHOLE, spec(0), spec(0))
+PLACEMENT_AXES = Placement(positions=spec(1), counts=spec(1), rows=spec(2), slots=WHOLE)
+"""How the arguments of :func:`run_rounds` lie on several devices: each has some clients, and some rows for phi."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class Program:
     """Clients one after the other, each in the processor's cache, rather than all at once."""
     unroll: int
     """Local steps in one pass of the compiled loop."""
+    num_samples: int
+    devices: Devices
 
     def pace(self, client_steps: Callable[..., Tree], *parts: Array) -> Tree:
         """Run the local steps of all clients of a silo: ``parts`` have the clients first, the last their row counts."""
@@ -64,11 +72,25 @@ def run_rounds(
 ) -> list[Tree]:
     """Rounds 0 .. ``num_rounds`` - 1 of ``ids`` ``[R, E, B]`` and ``placements``, one after another."""
 
-    def body(index: Array, hub_blocks: list[Tree]) -> list[Tree]:
-        now = [Placement(*(part[index] for part in placement)) for placement in placements]
-        return one_round(hub_blocks, silos, labels, ids[index], now, step_size, program=program)
+    def run(
+        hub_blocks: list[Tree],
+        silos: list[SiloData],
+        labels: Array,
+        ids: Array,
+        placements: list[Placement],
+        num_rounds: Array,
+        step_size: Array,
+    ) -> list[Tree]:
+        def body(index: Array, hub_blocks: list[Tree]) -> list[Tree]:
+            now = [Placement(*(part[index] for part in placement)) for placement in placements]
+            return one_round(hub_blocks, silos, labels, ids[index], now, step_size, program=program)
 
-    advanced: list[Tree] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
+        advanced: list[Tree] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
+        return advanced
+
+    axes = (WHOLE, [SILO_AXES] * len(silos), WHOLE, WHOLE, [PLACEMENT_AXES] * len(silos), WHOLE, WHOLE)
+    on_devices = program.devices.spread(run, axes)
+    advanced: list[Tree] = on_devices(hub_blocks, silos, labels, ids, placements, num_rounds, step_size)
     return advanced
 
 
@@ -83,11 +105,12 @@ def one_round(
     program: Program,
 ) -> list[Tree]:
     """One communication round of Algorithm 1 for all silos, from hub blocks to hub blocks."""
-    phis = [
-        algorithm.stack(algorithm.phi(block, silo.features[placement.rows], apply=model.phi), placement.slots)
-        for model, block, silo, placement in zip(program.blocks, hub_blocks, silos, placements, strict=True)
-    ]
-    updated = []
+    devices, phis = program.devices, []
+    dtype = silos[0].shares.dtype
+    for model, block, silo, placement in zip(program.blocks, hub_blocks, silos, placements, strict=True):
+        sent = algorithm.phi(block, silo.features[placement.rows].astype(dtype), apply=model.phi)
+        phis.append(algorithm.stack(devices.gather(sent, axis=1), placement.slots))
+    averages = []
     for index, (silo, placement) in enumerate(zip(silos, placements, strict=True)):
         # The sample ids of every client's rows, [K, E, P].
         rows = jax.vmap(lambda positions: jnp.take_along_axis(ids, positions, axis=1))(placement.positions)
@@ -95,7 +118,7 @@ def one_round(
             algorithm.row_weights,
             num_rows=rows.shape[2],
             gradient=program.gradient,
-            num_samples=len(labels),
+            num_samples=program.num_samples,
             batch_size=ids.shape[1],
         )
         client_steps = partial(
@@ -110,14 +133,15 @@ def one_round(
         )
         client_blocks = program.pace(
             client_steps,
-            silo.features[rows],
+            silo.features[rows].astype(dtype),
             labels[rows],
             jax.vmap(partial(algorithm.project, algorithm.sum_others(phis, index)))(placement.positions),
             jax.vmap(weights)(placement.counts, held=silo.held),
             placement.counts,
         )
-        updated.append(algorithm.average(client_blocks, silo.shares))
-    return updated
+        averages.append(algorithm.average(client_blocks, silo.shares))
+    summed: list[Tree] = devices.sum(averages)
+    return summed
 
 
 @partial(jax.jit, static_argnames=("rows", "blocks"))
@@ -125,8 +149,9 @@ def scores(
     hub_blocks: list[Tree], features: list[Array], begin: Array, *, rows: int, blocks: tuple[Block, ...]
 ) -> Array:
     """The summed phi of all silos, for ``rows`` samples from ``begin`` on."""
+    dtype = jax.tree.leaves(hub_blocks)[0].dtype
     phis = [
-        model.phi(block, jax.lax.dynamic_slice_in_dim(part, begin, rows))
+        algorithm.phi(block, jax.lax.dynamic_slice_in_dim(part, begin, rows).astype(dtype)[None], apply=model.phi)[0]
         for model, block, part in zip(blocks, hub_blocks, features, strict=True)
     ]
     return sum(phis[1:], start=phis[0])

@@ -12,8 +12,10 @@ from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection, check_config, override
 from tdcd.data import Table, load, standardize
 from tdcd.data.table import Task
+from tdcd.devices import Devices
+from tdcd.execution import Execution
 from tdcd.federation import Federation
-from tdcd.history import Record
+from tdcd.history import Record, read_history
 from tdcd.ledger import Apart
 from tdcd.objective import Loss, Objective
 from tdcd.runfolder import RunFolder
@@ -116,7 +118,7 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
 
 def settings_of(config: Config) -> Settings:
     """The numbers of Algorithm 1 in a configuration."""
-    keys = config.train.model_dump(exclude={"rounds", "algorithm", "silo"})
+    keys = config.train.model_dump(exclude={"rounds", "algorithm", "silo", "precision"})
     return Settings(seed=config.seed, dtype=config.dtype, **keys)
 
 
@@ -151,9 +153,10 @@ def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
     return execute(plan(config), out, resume=True, **watch)
 
 
-def execute(planned: Plan, out: Path, **options: Any) -> Result:
+def execute(planned: Plan, out: Path, devices: Devices | None = None, **options: Any) -> Result:
     """Train what was planned; ``options`` are passed on to :func:`tdcd.train`."""
     config = planned.config
+    execution = Execution(config.data.keep, config.train.precision, devices or Devices())
     result = train(
         planned.federation,
         planned.blocks,
@@ -164,9 +167,10 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         apart=planned.apart,
         out=out,
         config=config.model_dump(),
+        execution=execution,
         **options,
     )
-    if planned.assembled is not None:
+    if planned.assembled is not None and result.folder is not None:
         save_preparations(out, planned.assembled.preparations, planned.assembled.meaning)
     if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
         train_alone(planned, out, options.get("should_stop", lambda: False))
@@ -175,22 +179,39 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
 
 def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
     """The history of one run: read if it is complete, resumed if it is not, begun if there is none."""
-    begun = (folder / "history.jsonl").exists()
-    if begun:
-        existing = RunFolder.open(folder)
-        if not _holds(existing, planned.config):
-            raise FileExistsError(f"{folder} holds a run of other settings: remove it, or choose another --out")
-        history = existing.history()
-        if history and (history[-1].diverged or history[-1].round == planned.config.train.rounds):
-            return history
-        if not existing.has_blocks():
-            # It ended before its first checkpoint, so there is nothing to resume.
-            shutil.rmtree(folder)
-            begun = False
-    result = execute(planned, folder, resume=begun, **watch)
+    history = complete_history(planned.config, folder)
+    if history is not None:
+        return history
+    result = execute(planned, folder, resume=is_begun(folder), **watch)
     if result.status == "interrupted":
         raise Interrupted
     return result.history
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether there is a run in the folder."""
+    return (folder / "history.jsonl").exists()
+
+
+def complete_history(config: Config, folder: Path) -> list[Record] | None:
+    """The history of the run in the folder; None if it is not complete, or not begun.
+
+    A run that ended before its first checkpoint is removed, since there is nothing to resume.
+
+    Args:
+        config: the run's, with every default filled in. A folder with another run is refused.
+    """
+    if not is_begun(folder):
+        return None
+    existing = RunFolder.open(folder)
+    if not _holds(existing, config):
+        raise FileExistsError(f"{folder} holds a run of other settings: remove it, or choose another --out")
+    history = read_history(folder / "history.jsonl")
+    if history and (history[-1].diverged or history[-1].round == config.train.rounds):
+        return history
+    if not history or not existing.has_blocks():
+        shutil.rmtree(folder)
+    return None
 
 
 def _holds(existing: RunFolder, config: Config) -> bool:

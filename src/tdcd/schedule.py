@@ -51,13 +51,12 @@ def batch_ids(
         raise ValueError(f"batch_size must be between 1 and the {num_samples} samples, not {batch_size}")
     count = num_exchanged(minibatches, local_steps)
     if 4 * batch_size > num_samples:
-        keys = np.stack([_raw(seed, r, count * num_samples) for r in rounds]).reshape(-1, count, num_samples)
+        keys = _raw(seed, rounds, count * num_samples).reshape(-1, count, num_samples)
         return np.argsort(keys, axis=2, kind="stable")[:, :, :batch_size].astype(np.int32)
     # With a quarter of the samples at most, few draws collide: this many leave a shortfall next to never.
     width = batch_size + batch_size // 4 + 32
-    ids = np.empty((len(rounds), count, batch_size), np.int32)
-    raw = np.stack([_raw(seed, r, count * width) for r in rounds]).reshape(-1, width)
-    _first_distinct(_below(raw, num_samples), ids.reshape(-1, batch_size))
+    raw = _raw(seed, rounds, count * width).reshape(-1, width)
+    ids = _first_distinct(_below(raw, num_samples), batch_size, num_samples).reshape(-1, count, batch_size)
     for index in map(int, np.flatnonzero((ids < 0).any(axis=(1, 2)))):
         ids[index] = _redraw(seed, rounds[index], ids[index].shape, num_samples, 2 * width)
     return ids
@@ -91,8 +90,17 @@ class Draws:
         return drawn
 
 
-def _raw(seed: int, round_index: int, size: int) -> NDArray[np.uint64]:
-    return np.asarray(np.random.Philox(key=np.array([seed, round_index], np.uint64)).random_raw(size))
+def _raw(seed: int, rounds: Sequence[int], size: int) -> NDArray[np.uint64]:
+    """``[len(rounds), size]``: the first draws of each round's own stream, which has (seed, round) for its key."""
+    generator = np.random.Philox(key=np.array([seed, 0], np.uint64))
+    # A new key in the start's state costs a tenth of a new generator.
+    start: Any = generator.state
+    draws = np.empty((len(rounds), size), np.uint64)
+    for row, round_index in zip(draws, rounds, strict=True):
+        start["state"]["key"][1] = round_index
+        generator.state = start
+        row[:] = generator.random_raw(size)
+    return draws
 
 
 def _below(raw: NDArray[np.uint64], num_samples: int) -> NDArray[Any]:
@@ -100,12 +108,18 @@ def _below(raw: NDArray[np.uint64], num_samples: int) -> NDArray[Any]:
     return (raw % np.uint64(num_samples)).astype(np.uint16 if num_samples <= 1 << 16 else np.int32)
 
 
-def _first_distinct(draws: NDArray[Any], out: NDArray[np.int32]) -> None:
-    """Fill each row of ``out`` with the first distinct values of that row of ``draws``; -1 where there are too few.
+def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray[np.int32]:
+    """The first ``size`` distinct values of each row of ``draws``; -1 where there are too few.
 
     The first B distinct values of an independent uniform sequence are a uniform draw without replacement.
     """
-    size = out.shape[1]
+    found = draws[:, :size].astype(np.int32)
+    rows: Any = slice(None)
+    if size * size < 2 * num_samples:
+        # Then many rows begin with that many distinct values, and need not go through what follows.
+        begun = np.sort(draws[:, :size], axis=1, kind="stable")
+        rows = np.flatnonzero((begun[:, 1:] == begun[:, :-1]).any(axis=1))
+        draws = draws[rows]
     order = np.argsort(draws, axis=1, kind="stable")
     ordered = np.take_along_axis(draws, order, axis=1)
     repeated = np.zeros(draws.shape, bool)
@@ -113,14 +127,15 @@ def _first_distinct(draws: NDArray[Any], out: NDArray[np.int32]) -> None:
     rank = np.cumsum(~repeated, axis=1)
     enough = rank[:, -1] >= size
     kept = ~repeated & (rank <= size) & enough[:, None]
-    out[enough] = draws[kept].reshape(-1, size)
-    out[~enough] = -1
+    distinct = np.full((len(draws), size), -1, np.int32)
+    distinct[enough] = draws[kept].reshape(-1, size)
+    found[rows] = distinct
+    return found
 
 
 def _redraw(seed: int, round_index: int, shape: tuple[int, ...], num_samples: int, width: int) -> NDArray[np.int32]:
     """A round whose draws fell short, drawn again from a longer stretch of the same stream."""
     count, size = shape
-    ids = np.empty((count, size), np.int32)
-    raw = _raw(seed, round_index, count * width).reshape(count, width)
-    _first_distinct(_below(raw, num_samples), ids)
+    raw = _raw(seed, [round_index], count * width).reshape(count, width)
+    ids = _first_distinct(_below(raw, num_samples), size, num_samples)
     return ids if (ids >= 0).all() else _redraw(seed, round_index, shape, num_samples, 2 * width)

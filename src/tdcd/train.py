@@ -1,32 +1,27 @@
 """Training: the round loop, evaluation, history and checkpoints."""
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
+from tdcd.devices import agreed
+from tdcd.execution import Execution
 from tdcd.federation import Federation
 from tdcd.history import Record
-from tdcd.ledger import Apart, Sent, by_link, round_messages
+from tdcd.ledger import Apart, Sent, round_messages
 from tdcd.metrics import metrics
 from tdcd.objective import Objective, Tree
-from tdcd.runfolder import RunFolder, describe
+from tdcd.recording import SECONDS_PER_CHECKPOINT, Figures, Pace, Status, TrainingRun, count_parameters
 from tdcd.schedule import num_exchanged
 from tdcd.settings import Settings
 from tdcd.simulate import Simulation
-
-SECONDS_PER_CALL = 0.3
-"""How long the engine may run before progress shows and a request to stop is heard."""
-SECONDS_PER_CHECKPOINT = 5.0
-
-Status = Literal["finished", "interrupted", "diverged"]
 
 
 class Progress(NamedTuple):
@@ -74,6 +69,7 @@ def train(
     resume: bool = False,
     observe: Observer = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
+    execution: Execution | None = None,
 ) -> Result:
     """Train a federation in one process.
 
@@ -87,128 +83,83 @@ def train(
         resume: go on from what is in ``out``.
         observe: called after every engine call.
         should_stop: asked after every engine call; true ends the run early, with a checkpoint.
+        execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
     """
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
     chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
-    simulation = Simulation(federation, chosen, objective, settings)
-    run = _Run(federation, simulation, simulation.init(), apart)
-    if out is not None:
+    simulation = Simulation(federation, chosen, objective, settings, execution)
+    start = simulation.init()
+    run = TrainingRun(
+        federation, settings, start, messages_of(federation, settings, start, simulation.num_outputs, apart)
+    )
+    if out is not None and jax.process_index() == 0:
         described = config or _describe(chosen, objective, settings, rounds, evaluate_every)
         run.attach(Path(out), described, evaluate_every if resume else None)
-    due = run.round % evaluate_every == 0 or run.round == rounds
-    if due and (not run.history or run.history[-1].round < run.round):
-        run.evaluate()
-    observe(Progress(run.round, rounds, run.history[-1]))
-    while run.round < rounds and not run.diverged:
-        if should_stop():
-            return run.result("interrupted")
-        target = min(rounds, (run.round // evaluate_every + 1) * evaluate_every)
-        run.advance(target)
-        record = run.evaluate() if run.round == target else None
-        observe(Progress(run.round, rounds, record))
-    return run.result("diverged" if run.diverged else "finished")
 
-
-class _Run:
-    """The moving parts of one training run."""
-
-    def __init__(self, federation: Federation, simulation: Simulation, hub_blocks: list[Tree], apart: Apart) -> None:
-        self.federation, self.simulation, self.hub_blocks = federation, simulation, hub_blocks
-        self.apart = apart
-        self.round, self.seconds = 0, 0.0
-        self.history: list[Record] = []
-        self.folder: RunFolder | None = None
-        self.names = [silo.name for silo in federation.silos]
-        self.parameters = [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in hub_blocks]
-        self._pace, self._saved_at = 1.0, -math.inf
-        self._finite = (hub_blocks, 0)
-
-    @property
-    def diverged(self) -> bool:
-        return self.history[-1].diverged
-
-    def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
-        """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
-        if resume_every is None:
-            self.folder = RunFolder.create(path, config, describe(self.federation, self.parameters))
-            return
-        self.folder = RunFolder.open(path)
-        self.hub_blocks, self.round = self.folder.load_blocks(self.names, self.hub_blocks)
-        self.history = self.folder.rewind(self.round, resume_every)
-        self.seconds = self.history[-1].seconds if self.history else 0.0
-        self._finite = (self.hub_blocks, self.round)
-        self.folder.write_config(config)
-
-    def advance(self, target: int) -> None:
-        """Run towards round ``target``, for as many rounds as fit in one call's time."""
-        count = min(target - self.round, max(1, int(self._pace)))
-        began = time.perf_counter()
-        self.hub_blocks = self.simulation.advance(self.hub_blocks, self.round, count)
-        jax.block_until_ready(self.hub_blocks)  # type: ignore[no-untyped-call]
-        elapsed = time.perf_counter() - began
-        self._pace = min(2 * max(self._pace, count), count * SECONDS_PER_CALL / max(elapsed, 1e-9))
-        self.round += count
-        self.seconds += elapsed
-
-    def evaluate(self) -> Record:
-        """Add a record of the global model as it is, and a checkpoint when one is due."""
-        simulation, federation, settings = self.simulation, self.federation, self.simulation.settings
-        loss = simulation.objective.loss
-        scores = simulation.scores(self.hub_blocks)
-        train_loss = simulation.loss(self.hub_blocks, scores, federation.labels)
-        figures = {"train": metrics(loss, scores, federation.labels, federation.label_scale)}
-        test_loss = None
-        if federation.test_labels is not None:
-            held_out = [silo.test_features for silo in federation.silos if silo.test_features is not None]
-            scores = simulation.scores(self.hub_blocks, held_out)
-            test_loss = simulation.loss(self.hub_blocks, scores, federation.test_labels)
-            figures["test"] = metrics(loss, scores, federation.test_labels, federation.label_scale)
-        record = Record(
-            round=self.round,
-            iteration=self.round * settings.local_steps,
-            train_loss=train_loss,
-            test_loss=test_loss,
-            metrics=figures,
-            bytes=by_link(self._sent(), "bytes") * self.round,
-            messages=by_link(self._sent(), "messages") * self.round,
-            seconds=round(self.seconds, 6),
-        )
-        self.history.append(record)
-        if self.folder is not None:
-            self.folder.append(record)
+    def evaluate() -> Record:
+        record = run.add(measure(simulation, federation, run.hub_blocks))
         if not record.diverged:
-            self._finite = (self.hub_blocks, self.round)
-            if time.monotonic() - self._saved_at > SECONDS_PER_CHECKPOINT:
-                self._checkpoint()
+            run.checkpoint(at_least=SECONDS_PER_CHECKPOINT)
         return record
 
-    def _sent(self) -> tuple[Sent, ...]:
-        """The messages of one round."""
-        simulation, settings = self.simulation, self.simulation.settings
-        return round_messages(
-            self.parameters,
-            [silo.num_clients for silo in self.federation.silos],
-            samples=num_exchanged(settings.minibatches, settings.local_steps) * simulation.batch_size,
-            outputs=simulation.num_outputs,
-            itemsize=np.dtype(settings.dtype).itemsize,
-            apart=self.apart,
-        )
+    def result(status: Status) -> Result:
+        run.close(status)
+        folder = None if run.folder is None else run.folder.path
+        named = dict(zip(run.names, run.hub_blocks, strict=True))
+        return Result(run.history, named, run.round, status, simulation, folder)
 
-    def _checkpoint(self) -> None:
-        if self.folder is not None:
-            self.folder.save_blocks(self.names, self.hub_blocks, self.round)
-            self._saved_at = time.monotonic()
+    if run.is_due(evaluate_every, rounds):
+        evaluate()
+    observe(Progress(run.round, rounds, run.history[-1]))
+    pace = Pace()
+    while run.round < rounds and not run.diverged:
+        if agreed(should_stop()):
+            return result("interrupted")
+        target = min(rounds, (run.round // evaluate_every + 1) * evaluate_every)
+        _advance(run, simulation, agreed(pace.rounds(target - run.round)), pace)
+        record = evaluate() if run.round == target else None
+        observe(Progress(run.round, rounds, record))
+    return result("diverged" if run.diverged else "finished")
 
-    def result(self, status: Status) -> Result:
-        """Close the run: the last finite model is the one that stays."""
-        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.hub_blocks))
-        if status == "diverged" or not finite:
-            self.hub_blocks, self.round = self._finite
-        self._checkpoint()
-        folder = None if self.folder is None else self.folder.path
-        blocks = dict(zip(self.names, self.hub_blocks, strict=True))
-        return Result(self.history, blocks, self.round, status, self.simulation, folder)
+
+def _advance(run: TrainingRun, simulation: Simulation, rounds: int, pace: Pace) -> None:
+    began = time.perf_counter()
+    hub_blocks = simulation.advance(run.hub_blocks, run.round, rounds)
+    jax.block_until_ready(hub_blocks)  # type: ignore[no-untyped-call]
+    seconds = time.perf_counter() - began
+    pace.took(rounds, seconds)
+    run.advanced(hub_blocks, rounds, seconds)
+
+
+def measure(simulation: Simulation, federation: Federation, hub_blocks: list[Tree]) -> Figures:
+    """The global model's losses and metrics, over the training samples and the held-out ones."""
+    loss = simulation.objective.loss
+    scores = simulation.scores(hub_blocks)
+    train_loss = simulation.loss(hub_blocks, scores, federation.labels)
+    figures = {"train": metrics(loss, scores, federation.labels, federation.label_scale)}
+    test_loss = None
+    if federation.test_labels is not None:
+        held_out = [silo.test_features for silo in federation.silos if silo.test_features is not None]
+        scores = simulation.scores(hub_blocks, held_out)
+        test_loss = simulation.loss(hub_blocks, scores, federation.test_labels)
+        figures["test"] = metrics(loss, scores, federation.test_labels, federation.label_scale)
+    return Figures(train_loss, test_loss, figures)
+
+
+def messages_of(
+    federation: Federation, settings: Settings, hub_blocks: list[Tree], num_outputs: int, apart: Apart
+) -> tuple[Sent, ...]:
+    """The messages of one round."""
+    batch_size = federation.num_samples if settings.minibatches == "full" else settings.batch_size
+    return round_messages(
+        count_parameters(hub_blocks),
+        [silo.num_clients for silo in federation.silos],
+        samples=num_exchanged(settings.minibatches, settings.local_steps) * batch_size,
+        outputs=num_outputs,
+        itemsize=np.dtype(settings.dtype).itemsize,
+        apart=apart,
+    )
 
 
 def _describe(

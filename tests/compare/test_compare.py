@@ -80,7 +80,7 @@ def test_nothing_runs_again_for_another_network(done):
     comparison, out = done
     plans = plan_all(check_config(KEYS | {"network": {"preset": "lan"}}), NAMES)
     again = compare(
-        plans, preset("lan"), out, step_seconds=STEP, observe=lambda step: pytest.fail(f"{step.curve} ran again")
+        plans, preset("lan"), out, step_seconds=STEP, observe=lambda step: pytest.fail(f"{step.label} ran again")
     )
     assert again.tdcd.run == comparison.tdcd.run
     assert again.tdcd.round_seconds < comparison.tdcd.round_seconds
@@ -97,7 +97,7 @@ def test_an_interrupted_comparison_goes_on_and_gives_the_same(done, tmp_path):
             observe=seen.append,
             should_stop=lambda: len(seen) == 6,
         )
-    assert {step.curve for step in seen} == {"tdcd", "sgd"}
+    assert {step.label for step in seen} == {"tdcd", "sgd"}
     resumed = compare(plan_all(CONFIG, NAMES), NETWORK, tmp_path, step_seconds=STEP)
     for contender, whole in zip(resumed.contenders, done[0].contenders, strict=True):
         assert contender.run.history == whole.run.history

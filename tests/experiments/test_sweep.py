@@ -60,11 +60,13 @@ def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
 
     def should_stop():
         calls.append(None)
-        return len(calls) == 6
+        return len(calls) == 2
 
     with pytest.raises(Interrupted):
         run_experiment(tiny(), tmp_path, should_stop=should_stop)
-    assert 0 < len(list(tmp_path.rglob("history.jsonl"))) < 4
+    begun = list(tmp_path.rglob("history.jsonl"))
+    assert len(begun) == 2
+    assert all(len(path.read_text().splitlines()) < 4 for path in begun)
     resumed = run_experiment(tiny(), tmp_path)
     for curve, whole in zip(resumed.curves, done[0].curves, strict=True):
         np.testing.assert_array_equal(curve.losses, whole.losses)
@@ -98,7 +100,8 @@ def test_a_run_torn_by_a_crash_goes_on(done, tmp_path):
     (bare / "history.jsonl").write_text(lines[0])
     again = run_experiment(tiny(), tmp_path)
     for curve, whole in zip(again.curves, done[0].curves, strict=True):
-        np.testing.assert_array_equal(curve.losses, whole.losses)
+        # A run that goes on alone is not in the batch that it was in, and may round otherwise.
+        np.testing.assert_allclose(curve.losses, whole.losses, rtol=1e-6)
 
 
 @pytest.mark.parametrize("full", [False, True])

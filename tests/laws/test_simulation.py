@@ -223,11 +223,11 @@ def test_steps_on_fewer_rows_and_clients_in_turn_change_nothing_beyond_rounding(
     settings = Settings(local_steps=5, batch_size=120, step_size=0.05, minibatches=minibatches, dtype="float64")
     plain = Simulation(federation, [Mlp((3,))] * 2, Objective("squared", 0.01), settings)
     heavy = Simulation(federation, [Mlp((3,))] * 2, Objective("squared", 0.01), settings)
-    monkeypatch.setattr("tdcd.simulate.HEAVY", 0)
-    monkeypatch.setattr("tdcd.simulate.TINY", 0)
-    heavy._program = heavy._compile_for(in_turn)
-    assert all(heavy._program.prefixes)
-    assert heavy._program.in_turn == in_turn
+    monkeypatch.setattr("tdcd.engines.HEAVY", 0)
+    monkeypatch.setattr("tdcd.engines.TINY", 0)
+    heavy._engine.program = heavy._engine.compile_for(in_turn)
+    assert all(heavy._engine.program.prefixes)
+    assert heavy._engine.program.in_turn == in_turn
     for ours, theirs in zip(
         jax.tree.leaves(heavy.advance(heavy.init(), 0, 6)),
         jax.tree.leaves(plain.advance(plain.init(), 0, 6)),

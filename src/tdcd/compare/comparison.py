@@ -13,7 +13,6 @@ import numpy as np
 from tdcd.baselines import BASELINES, baseline_plans
 from tdcd.compare.compute import Compute, given, measured
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
-from tdcd.experiments.sweep import Step
 from tdcd.history import Record
 from tdcd.ledger import Apart
 from tdcd.network import INSIDE, Link, Network, preset, round_seconds
@@ -21,6 +20,7 @@ from tdcd.report.folder import Run
 from tdcd.run import Plan, finish, plan
 from tdcd.schedule import num_exchanged
 from tdcd.simulate import Simulation
+from tdcd.sweep.runner import Step
 from tdcd.train import Progress
 
 
@@ -113,7 +113,7 @@ def compare(
     """
     contenders = []
     for place, (label, planned) in enumerate(plans.items()):
-        step = Step(label, planned.settings.seed, place, Progress(0, 0, None))
+        step = Step(label, 1, place, Progress(0, 0, None))
 
         def news(progress: Progress, step: Step = step) -> None:
             observe(step._replace(progress=progress))

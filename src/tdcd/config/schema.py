@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tdcd.algorithm import Gradient
 from tdcd.baselines import Algorithm
+from tdcd.execution import Keep, Precision
 from tdcd.network import Preset
 from tdcd.objective import Loss
 from tdcd.partition import RowRule
@@ -44,6 +45,9 @@ class DataSection(_Section):
     """With ``source = "files"``: blank amounts become the silo's mean, told by a feature; or they stop the run."""
     rare: Positive = 10
     """With ``source = "files"``: the levels of a category with fewer training rows in the silo become "other"."""
+    keep: Keep = "auto"
+    """Where a simulation keeps the training samples: in memory of the host or of the device, by default where it fits.
+    """
     align: bool = False
     """With ``source = "files"``: train on the ids that all silos have; otherwise ids that one lacks stop the run."""
 
@@ -140,6 +144,8 @@ class TrainSection(_Section):
     step_size: PositiveFloat = 0.05
     minibatches: Minibatches = "fresh"
     gradient: Gradient = "unbiased"
+    precision: Precision = "tf32"
+    """Of float32 matrix products in a simulation on a GPU; a CPU always computes them in float32."""
 
 
 class EvaluateSection(_Section):

@@ -1,37 +1,21 @@
 """Running an experiment: every curve with every seed, each into a run folder of its own.
 
-A run that is finished is not run again, and one that was interrupted goes on: a sweep resumes curve by curve.
+A run that is finished is not run again, and one that was interrupted goes on.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import check_config
-from tdcd.data import DataUnavailable, Table, load
+from tdcd.data import DataUnavailable
 from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
 from tdcd.federation import Federation
 from tdcd.history import Record
-from tdcd.run import Plan, finish, plan
-from tdcd.train import Progress
-
-
-class Step(NamedTuple):
-    """News from a sweep: which run, and how far it is."""
-
-    curve: str
-    seed: int
-    done: int
-    """Runs of the experiment before this one."""
-    progress: Progress
-
-
-_START = Progress(0, 0, None)
+from tdcd.sweep.runner import Step, Task, planned, run_all, table_of
 
 
 @dataclass(frozen=True)
@@ -63,11 +47,6 @@ class ExperimentResult:
     """The exact minimum of the objective, for ridge regression."""
 
 
-@lru_cache(maxsize=1)
-def _table(source: str, folder: str | None, seed: int, rows: int | None) -> Table:
-    return load(source, folder=folder, seed=seed, rows=rows)
-
-
 def run_experiment(
     experiment: Experiment,
     out: Path,
@@ -77,30 +56,31 @@ def run_experiment(
 ) -> ExperimentResult:
     """Run what is missing under ``out`` and gather all curves."""
     experiment, reason = _with_available_data(experiment)
-    results, planned = [], None
-    for place, curve in enumerate(experiment.curves):
-        histories = []
-        for seed in range(experiment.num_seeds):
-            step = Step(f"{experiment.name}, {curve.label}", seed, place * experiment.num_seeds + seed, _START)
-
-            def news(progress: Progress, step: Step = step) -> None:
-                observe(step._replace(progress=progress))
-
-            planned = _plan(curve, seed)
-            folder = out / experiment.name / curve.slug / f"seed-{seed}"
-            histories.append(finish(planned, folder, observe=news, should_stop=should_stop))
-        results.append(_gather(curve.label, histories, experiment.metric))
-    assert planned is not None
-    squared = planned.objective.loss == "squared"
-    optimum = ridge_optimum(planned.federation, planned.objective.l2) if squared else None
-    return ExperimentResult(experiment, planned.federation.name, reason, tuple(results), optimum)
+    tasks = [
+        Task(
+            f"{experiment.name}, {curve.label}, seed {seed}",
+            check_config(merge(curve.keys, {"seed": seed})),
+            out / experiment.name / curve.slug / f"seed-{seed}",
+        )
+        for curve in experiment.curves
+        for seed in range(experiment.num_seeds)
+    ]
+    histories = iter(run_all(tasks, observe=observe, should_stop=should_stop))
+    results = []
+    for curve in experiment.curves:
+        by_seed = [next(histories) for _ in range(experiment.num_seeds)]
+        results.append(_gather(curve.label, by_seed, experiment.metric))
+    last = planned(tasks[-1].config)
+    squared = last.objective.loss == "squared"
+    optimum = ridge_optimum(last.federation, last.objective.l2) if squared else None
+    return ExperimentResult(experiment, last.federation.name, reason, tuple(results), optimum)
 
 
 def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
     """The experiment itself, or one on the stand-in for its data and the reason."""
     data = check_config(experiment.curves[0].keys).data
     try:
-        _table(data.source, data.folder, data.seed, data.rows)
+        table_of(data.source, data.folder, data.seed, data.rows)
     except DataUnavailable as error:
         return stand_in(experiment), str(error).splitlines()[0]
     return experiment, ""
@@ -110,7 +90,7 @@ def stand_in(experiment: Experiment) -> Experiment:
     """The experiment on the table that stands in for its own, or as much of it as there is; its runs stay apart."""
     data = check_config(experiment.curves[0].keys).data
     source = FALLBACKS[data.source]
-    available = len(_table(source, data.folder, data.seed, None).labels)
+    available = len(table_of(source, data.folder, data.seed, None).labels)
     curves = []
     for curve in experiment.curves:
         changed = {**curve.keys["data"], "source": source}
@@ -118,12 +98,6 @@ def stand_in(experiment: Experiment) -> Experiment:
             del changed["rows"]
         curves.append(Curve(curve.label, {**curve.keys, "data": changed}))
     return replace(experiment, name=f"{experiment.name}-{source}", curves=tuple(curves))
-
-
-def _plan(curve: Curve, seed: int) -> Plan:
-    config = check_config(merge(curve.keys, {"seed": seed}))
-    data = config.data
-    return plan(config, _table(data.source, data.folder, data.seed, data.rows))
 
 
 def _gather(label: str, histories: list[list[Record]], metric: str | None) -> CurveResult:

@@ -1,0 +1,134 @@
+"""A run between its rounds: where it is, what was measured, and what of it is on disk."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from tdcd.federation import Federation
+from tdcd.history import Record
+from tdcd.ledger import Sent, by_link
+from tdcd.objective import Tree
+from tdcd.runfolder import RunFolder, describe
+from tdcd.settings import Settings
+
+SECONDS_PER_CALL = 0.3
+"""How long the engine may run before progress shows and a request to stop is heard."""
+SECONDS_PER_CHECKPOINT = 5.0
+
+Status = Literal["finished", "interrupted", "diverged"]
+
+
+class Figures(NamedTuple):
+    """What an evaluation of the global model gives."""
+
+    train_loss: float
+    test_loss: float | None
+    metrics: dict[str, dict[str, float | None]]
+    """``train`` and ``test`` figures by name."""
+
+
+class Pace:
+    """How many rounds fit in one call of the engine, learnt from the calls so far."""
+
+    def __init__(self) -> None:
+        self._rounds = 1.0
+
+    def rounds(self, left: int) -> int:
+        """How many of the rounds that are left to do next."""
+        return min(left, max(1, int(self._rounds)))
+
+    def took(self, rounds: int, seconds: float) -> None:
+        """Learn what a call took."""
+        self._rounds = min(2 * max(self._rounds, rounds), rounds * SECONDS_PER_CALL / max(seconds, 1e-9))
+
+
+class TrainingRun:
+    """One run: the hub blocks after its last round, its history, and its run folder if it has one."""
+
+    def __init__(
+        self, federation: Federation, settings: Settings, hub_blocks: list[Tree], sent: Sequence[Sent]
+    ) -> None:
+        """Before round 0.
+
+        Args:
+            sent: the messages of one round.
+        """
+        self.federation, self.settings, self.hub_blocks = federation, settings, hub_blocks
+        self.round, self.seconds = 0, 0.0
+        self.history: list[Record] = []
+        self.folder: RunFolder | None = None
+        self.names = [silo.name for silo in federation.silos]
+        self._sent = sent
+        self._saved_at = -math.inf
+        self._finite = (hub_blocks, 0)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss stopped being a finite number."""
+        return bool(self.history) and self.history[-1].diverged
+
+    def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
+        """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
+        if resume_every is None:
+            facts = describe(self.federation, count_parameters(self.hub_blocks))
+            self.folder = RunFolder.create(path, config, facts)
+            return
+        self.folder = RunFolder.open(path)
+        self.hub_blocks, self.round = self.folder.load_blocks(self.names, self.hub_blocks)
+        self.history = self.folder.rewind(self.round, resume_every)
+        self.seconds = self.history[-1].seconds if self.history else 0.0
+        self._finite = (self.hub_blocks, self.round)
+        self.folder.write_config(config)
+
+    def is_due(self, every: int, rounds: int) -> bool:
+        """Whether this round is to be evaluated, and is not yet."""
+        due = self.round % every == 0 or self.round == rounds
+        return due and (not self.history or self.history[-1].round < self.round)
+
+    def advanced(self, hub_blocks: list[Tree], rounds: int, seconds: float) -> None:
+        """Take over the blocks that so many more rounds gave."""
+        self.hub_blocks = hub_blocks
+        self.round += rounds
+        self.seconds += seconds
+
+    def add(self, figures: Figures) -> Record:
+        """Add a record of the global model as it is."""
+        record = Record(
+            round=self.round,
+            iteration=self.round * self.settings.local_steps,
+            train_loss=figures.train_loss,
+            test_loss=figures.test_loss,
+            metrics=figures.metrics,
+            bytes=by_link(self._sent, "bytes") * self.round,
+            messages=by_link(self._sent, "messages") * self.round,
+            seconds=round(self.seconds, 6),
+        )
+        self.history.append(record)
+        if self.folder is not None:
+            self.folder.append(record)
+        if not record.diverged:
+            self._finite = (self.hub_blocks, self.round)
+        return record
+
+    def checkpoint(self, *, at_least: float = 0.0) -> None:
+        """Save the blocks, unless they were saved less than ``at_least`` seconds ago."""
+        if self.folder is not None and time.monotonic() - self._saved_at > at_least:
+            self.folder.save_blocks(self.names, self.hub_blocks, self.round)
+            self._saved_at = time.monotonic()
+
+    def close(self, status: Status) -> None:
+        """End the run: the last finite model is the one that stays."""
+        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.hub_blocks))
+        if status == "diverged" or not finite:
+            self.hub_blocks, self.round = self._finite
+        self.checkpoint()
+
+
+def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:
+    """The numbers in each silo's block."""
+    return [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in hub_blocks]

@@ -1,0 +1,50 @@
+"""Rows on their way to the device: gathered on the host while the device works on the ones before."""
+
+from collections import deque
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.federation import aligned_empty
+
+IN_FLIGHT = 2
+"""Calls whose rows may be in memory: the one that the device works on, and the next."""
+
+
+class Shipping:
+    """Memory for the arrays of a few calls, used again and again: fresh memory costs more than filling it.
+
+    JAX may read an array where it lies for as long as a call runs, so a call's memory is filled again only when the
+    call has finished.
+    """
+
+    def __init__(self) -> None:
+        self._running: deque[Any] = deque()
+        self._memory: list[dict[tuple[Any, ...], NDArray[Any]]] = [{} for _ in range(IN_FLIGHT)]
+        self._current = 0
+
+    def begin(self) -> None:
+        """Wait until there is room for another call."""
+        if len(self._running) == IN_FLIGHT:
+            jax.block_until_ready(self._running.popleft())  # type: ignore[no-untyped-call]
+        self._current = (self._current + 1) % IN_FLIGHT
+
+    def sent(self, result: Any) -> None:
+        """Remember the result of the call that the arrays since :meth:`begin` were for."""
+        self._running.append(result)
+
+    def room(self, name: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """An array to fill; ``name`` tells apart those of one call."""
+        memory = self._memory[self._current]
+        key = (name, shape, np.dtype(dtype))
+        if key not in memory:
+            memory[key] = aligned_empty(shape, dtype)
+        return memory[key]
+
+    def take(self, name: Any, table: NDArray[Any], rows: NDArray[np.integer[Any]], rounds: int) -> NDArray[Any]:
+        """``table[rows]``, in an array with room for ``rounds`` rounds; what is in the spare ones is undefined."""
+        room = self.room(name, (rounds, *rows.shape[1:], *table.shape[1:]), table.dtype)
+        np.take(table, rows, axis=0, out=room[: len(rows)], mode="clip")
+        return room
