@@ -83,7 +83,7 @@ class TestIssuing:
         assert (hub.name, hub.usages, hub.hosts) == (HUB, ("server", "client"), tuple(HOSTS))
         assert (client.name, client.usages, client.hosts) == (CLIENT, ("client",), ())
         assert hub.issuer == facts_of(read_certificate(issued / "ca.pem")).name
-        assert hub.not_before < NOW - timedelta(minutes=4)
+        assert hub.not_before < datetime.now(UTC) - timedelta(minutes=4)
         assert not problems(issued / "hub.bank.pem", party=HUB, host="BANK.example")
         assert not problems(issued / "hub.shop.pem", party="hub.shop", host="0:0::1")
         assert not problems(issued / "client.bank.north.pem", party=CLIENT)

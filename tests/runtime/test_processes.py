@@ -295,4 +295,4 @@ def test_no_tls_is_refused_for_other_machines(tables, tmp_path):
     ):
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 2
-        assert "lab.example:7447 is not a loopback address: without TLS, use 127.0.0.1" in result.stderr
+        assert "--insecure: hub.silo1 is at lab.example:7447, which is not this machine's own address" in result.stderr
