@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.figures import peak_memory
 from tdcd.run import finish
 from tdcd.sweep import expand, run_sweep
-from tdcd.sweep.runner import planned
+from tdcd.sweep.plans import planned
 
 KEYS = {
     "seed": [0, 1, 2, 3, 4, 5, 6, 7],

@@ -94,7 +94,8 @@ class SweepDisplay(Display):
             console, "{task.description}", "round {task.fields[round]}", BarColumn(), MofNCompleteColumn(), "runs"
         )
         self._task = self._bar.add_task("starting", total=total, round="")
-        self._before, self._label = 0, ""
+        self._before = 0
+        self._said_labels: set[str] = set()
 
     def begin(self, runs_before: int) -> None:
         """An experiment starts after ``runs_before`` runs of others."""
@@ -103,10 +104,10 @@ class SweepDisplay(Display):
     def observe(self, news: Step) -> None:
         """Take news from the sweep."""
         now, rounds = news.progress.round, news.progress.rounds
-        done = self._before + news.done + news.running * now / max(rounds, 1)
+        done = self._before + news.done
         self._bar.update(self._task, description=news.label, round=f"{now}/{rounds}", completed=done)
-        if not self._console.is_terminal and news.label != self._label:
-            self._label = news.label
+        if not self._console.is_terminal and news.label not in self._said_labels:
+            self._said_labels.add(news.label)
             self._console.print(news.label, highlight=False)
 
 

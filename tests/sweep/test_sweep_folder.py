@@ -11,7 +11,7 @@ from tdcd.history import read_history
 from tdcd.run import Interrupted, finish
 from tdcd.sweep import expand, read_grid, read_outcomes, run_sweep
 from tdcd.sweep.page import MOST_CURVES, result_table, write_page
-from tdcd.sweep.runner import planned
+from tdcd.sweep.plans import plan_alike, planned
 
 KEYS = {
     "dtype": "float64",
@@ -57,8 +57,9 @@ def test_settings_of_the_same_shapes_run_together(done):
     _, steps = done
     assert {step.running for step in steps} == {4}
     assert len({step.label for step in steps}) == 2
-    assert steps[-1].done == 4
+    assert steps[-1].done == 8
     assert steps[-1].progress.round == 12
+    assert [step.done for step in steps] == sorted(step.done for step in steps)
 
 
 def test_a_finished_sweep_runs_nothing_again(done):
@@ -73,10 +74,15 @@ def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
     sweep, _ = done
     steps = []
     with pytest.raises(Interrupted):
-        run_sweep(expand(KEYS), tmp_path, observe=steps.append, should_stop=lambda: steps[-1].progress.round >= 8)
+        run_sweep(
+            expand(KEYS),
+            tmp_path,
+            observe=steps.append,
+            should_stop=lambda: any(step.progress.round >= 8 for step in steps),
+        )
     halfway = read_outcomes(read_grid(tmp_path), tmp_path)
-    assert {outcome.status for outcome in halfway.outcomes} == {"unfinished"}
-    assert sorted({len(outcome.history) for outcome in halfway.outcomes}) == [0, 3]
+    assert "unfinished" in {outcome.status for outcome in halfway.outcomes}
+    assert 3 in {len(outcome.history) for outcome in halfway.outcomes}
     assert losses(run_sweep(read_grid(tmp_path), tmp_path)) == losses(sweep)
 
 
@@ -84,10 +90,17 @@ def test_runs_that_a_crash_left_at_different_rounds_go_on(done, tmp_path):
     sweep, _ = done
     steps = []
     with pytest.raises(Interrupted):
-        run_sweep(expand(KEYS), tmp_path, observe=steps.append, should_stop=lambda: steps[-1].progress.round >= 8)
-    name = "seed=0,l2=0.0,local_steps=2"
-    shutil.rmtree(tmp_path / name / "model")
-    (tmp_path / "seed=1,l2=0.0,local_steps=2" / "history.jsonl").write_text("")
+        run_sweep(
+            expand(KEYS),
+            tmp_path,
+            observe=steps.append,
+            should_stop=lambda: any(step.progress.round >= 8 for step in steps),
+        )
+    begun = [o.setting.name for o in read_outcomes(expand(KEYS), tmp_path).outcomes if len(o.history) == 3]
+    shutil.rmtree(tmp_path / begun[0] / "model")
+    (tmp_path / begun[1] / "history.jsonl").write_text("")
+    torn = tmp_path / begun[2] / "history.jsonl"
+    torn.write_text(torn.read_text()[:-40])
     found = losses(run_sweep(expand(KEYS), tmp_path))
     for setting, expected in losses(sweep).items():
         np.testing.assert_allclose(found[setting], expected, rtol=1e-10)
@@ -188,11 +201,10 @@ def test_a_baseline_is_finished_after_its_own_rounds(tmp_path):
     assert [outcome.history[-1].round for outcome in sweep.outcomes] == [12, 24]
 
 
-def test_a_source_is_loaded_once():
-    configs = [check_config({"seed": seed, "data": {"source": "diabetes"}}) for seed in (0, 1)]
-    assert planned(configs[0]).federation.labels is not None
-    from tdcd.sweep.runner import table_of
-
-    hits = table_of.cache_info().hits
-    planned(configs[1])
-    assert table_of.cache_info().hits == hits + 1
+def test_runs_share_their_data_in_memory():
+    configs = [check_config({"seed": seed, "data": {"source": "diabetes"}}) for seed in (0, 1, 0)]
+    first, second, third = plan_alike(configs)
+    for one, other in zip(first.federation.silos, second.federation.silos, strict=True):
+        assert one.features is other.features
+        assert [rows.tolist() for rows in one.rows] != [rows.tolist() for rows in other.rows]
+    assert third.federation is first.federation

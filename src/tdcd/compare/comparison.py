@@ -113,10 +113,9 @@ def compare(
     """
     contenders = []
     for place, (label, planned) in enumerate(plans.items()):
-        step = Step(label, 1, place, Progress(0, 0, None))
 
-        def news(progress: Progress, step: Step = step) -> None:
-            observe(step._replace(progress=progress))
+        def news(progress: Progress, label: str = label, before: int = place) -> None:
+            observe(Step(label, 1, progress, before + progress.round / max(progress.rounds, 1)))
 
         finish(planned, out / label, observe=news, should_stop=should_stop)
         contenders.append(_gather(label, planned, out / label, network, step_seconds))

@@ -15,7 +15,8 @@ from tdcd.data import DataUnavailable
 from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
 from tdcd.federation import Federation
 from tdcd.history import Record
-from tdcd.sweep.runner import Step, Task, planned, run_all, table_of
+from tdcd.sweep.plans import planned, source_table
+from tdcd.sweep.runner import Step, Task, run_all
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,8 @@ def run_experiment(
 
 def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
     """The experiment itself, or one on the stand-in for its data and the reason."""
-    data = check_config(experiment.curves[0].keys).data
     try:
-        table_of(data.source, data.folder, data.seed, data.rows)
+        source_table(check_config(experiment.curves[0].keys))
     except DataUnavailable as error:
         return stand_in(experiment), str(error).splitlines()[0]
     return experiment, ""
@@ -88,9 +88,10 @@ def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
 
 def stand_in(experiment: Experiment) -> Experiment:
     """The experiment on the table that stands in for its own, or as much of it as there is; its runs stay apart."""
-    data = check_config(experiment.curves[0].keys).data
+    keys = experiment.curves[0].keys
+    data = check_config(keys).data
     source = FALLBACKS[data.source]
-    available = len(table_of(source, data.folder, data.seed, None).labels)
+    available = len(source_table(check_config(merge(keys, {"data": {"source": source, "rows": None}}))).labels)
     curves = []
     for curve in experiment.curves:
         changed = {**curve.keys["data"], "source": source}

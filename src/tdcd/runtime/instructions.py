@@ -35,7 +35,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Save:
-    """Make this state durable before anything that follows is sent."""
+    """Make this state durable before another hub is told anything that follows from it."""
 
     state: State
 

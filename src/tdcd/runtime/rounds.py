@@ -272,7 +272,9 @@ class Rounds:
         self.round += 1
         self.exchange.forget(self.round)
         state = State(self.run, self.round, named_leaves(self.block), self.exchange.words, dict(self.exchange.digests))
-        return [Save(state), *self._enter()]
+        # The hub's own clients may hear of the next round before it is durable, since they forget it with the hub; no
+        # peer hears of it before they have answered.
+        return [*self._enter(), Save(state)]
 
     def _shared(self) -> list[Instruction] | None:
         return None if self._silent_peers() else self._over("finished")

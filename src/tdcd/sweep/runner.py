@@ -3,23 +3,25 @@
 A run that is finished is not run again, and one that was interrupted goes on.
 """
 
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+import jax
 
 from tdcd.config import Config
-from tdcd.data import Table, load
-from tdcd.federation import Federation
 from tdcd.history import Record
-from tdcd.objective import Objective
-from tdcd.run import Plan, complete_history, finish, plan
+from tdcd.run import Plan, complete_history, finish
 from tdcd.sweep.batch import runs_at_once
 from tdcd.sweep.lockstep import train_together
+from tdcd.sweep.plans import plan_alike, source_table
 from tdcd.train import Progress
+
+MOST_WORKERS, BYTES_SIDE_BY_SIDE = 8, 1 << 30
+"""Groups that run side by side on a CPU, and bytes of their tables, at most."""
 
 
 class Task(NamedTuple):
@@ -31,14 +33,44 @@ class Task(NamedTuple):
 
 
 class Step(NamedTuple):
-    """News from a sweep: what is running, and how far it is."""
+    """News from a sweep: which runs it is about, how far they are, and how far the whole is."""
 
     label: str
     running: int
-    """How many runs this is about."""
-    done: int
-    """Runs finished before these."""
+    """How many runs, all at the same round."""
     progress: Progress
+    done: float
+    """Runs done of all, what others have done so far counted in."""
+
+
+class Watch:
+    """What the runs of a sweep tell and ask while several are under way."""
+
+    def __init__(self, observe: Callable[[Step], None], should_stop: Callable[[], bool]) -> None:
+        """Pass news on to ``observe``, one at a time, and ask ``should_stop``."""
+        self._observe, self._asked = observe, should_stop
+        self._lock, self._given_up = threading.Lock(), threading.Event()
+        self._done: dict[Path, float] = {}
+
+    def should_stop(self) -> bool:
+        """Whether the user asked for the end, or one of the others failed."""
+        return self._given_up.is_set() or self._asked()
+
+    def give_up(self) -> None:
+        """Ask all runs to stop."""
+        self._given_up.set()
+
+    def finished(self, task: Task) -> None:
+        """Count a task as done."""
+        with self._lock:
+            self._done[task.folder] = 1.0
+
+    def progress(self, tasks: Sequence[Task], news: Progress) -> None:
+        """Tell how far these tasks are."""
+        label = tasks[0].label + (f" and {len(tasks) - 1} more" if len(tasks) > 1 else "")
+        with self._lock:
+            self._done |= dict.fromkeys((task.folder for task in tasks), news.round / max(news.rounds, 1))
+            self._observe(Step(label, len(tasks), news, sum(self._done.values())))
 
 
 def run_all(
@@ -49,35 +81,60 @@ def run_all(
 ) -> list[list[Record]]:
     """The history of every task, in order. What is missing in its folder is run.
 
+    Groups of tasks with the same shapes run side by side on a CPU, whose cores a single one does not fill, and one
+    after another on an accelerator.
+
     Raises:
         Interrupted: ``should_stop`` said so; what was done is in the folders.
     """
-    histories: dict[Path, list[Record]] = {}
-    for group in _groups(tasks):
-        pending = []
-        for task, planned in _plans(group):
-            history = complete_history(planned.config, task.folder)
-            if history is None:
-                pending.append((task, planned))
-            else:
-                histories[task.folder] = history
-        for some in _batches(pending):
-            folders, done = [task.folder for task, _ in some], len(histories)
-            label = some[0][0].label + (f" and {len(some) - 1} more" if len(some) > 1 else "")
-
-            def news(progress: Progress, label: str = label, running: int = len(some), done: int = done) -> None:
-                observe(Step(label, running, done, progress))
-
-            plans = [planned for _, planned in some]
-            if len(some) > 1:
-                found = train_together(plans, folders, observe=news, should_stop=should_stop)
-            else:
-                found = [finish(plans[0], folders[0], observe=news, should_stop=should_stop)]
-            histories |= dict(zip(folders, found, strict=True))
+    watch = Watch(observe, should_stop)
+    with ThreadPoolExecutor(_workers(tasks)) as pool:
+        running = [pool.submit(_run_group, group, watch) for group in _groups(tasks)]
+        ended, _ = wait(running, return_when=FIRST_EXCEPTION)
+        failed = [future for future in running if future in ended and future.exception() is not None]
+        if failed:
+            watch.give_up()
+            pool.shutdown(cancel_futures=True)
+            failed[0].result()
+    histories = {folder: history for future in running for folder, history in future.result().items()}
     return [histories[task.folder] for task in tasks]
 
 
-def _batches(pending: Sequence[tuple[Task, Plan]]) -> Iterator[list[tuple[Task, Plan]]]:
+def _workers(tasks: Sequence[Task]) -> int:
+    """How many groups to run side by side: each holds a few copies of the data for a while."""
+    sources = {config.data.source: config for _, config, _ in tasks}
+    if jax.default_backend() != "cpu" or "files" in sources:
+        return 1
+    largest = max(source_table(config).features.nbytes for config in sources.values())
+    return max(1, min(os.cpu_count() or 1, MOST_WORKERS, BYTES_SIDE_BY_SIDE // largest))
+
+
+def _run_group(group: Sequence[Task], watch: Watch) -> dict[Path, list[Record]]:
+    """The histories of tasks that differ in nothing but seed, step size and l2."""
+    histories: dict[Path, list[Record]] = {}
+    pending = []
+    for task, planned in zip(group, plan_alike([task.config for task in group]), strict=True):
+        history = complete_history(planned.config, task.folder)
+        if history is None:
+            pending.append((task, planned))
+        else:
+            histories[task.folder] = history
+            watch.finished(task)
+    for tasks, plans in _batches(pending):
+
+        def news(progress: Progress, tasks: Sequence[Task] = tasks) -> None:
+            watch.progress(tasks, progress)
+
+        folders = [task.folder for task in tasks]
+        if len(tasks) > 1:
+            found = train_together(plans, folders, observe=news, should_stop=watch.should_stop)
+        else:
+            found = [finish(plans[0], folders[0], observe=news, should_stop=watch.should_stop)]
+        histories |= dict(zip(folders, found, strict=True))
+    return histories
+
+
+def _batches(pending: Sequence[tuple[Task, Plan]]) -> Iterator[tuple[list[Task], list[Plan]]]:
     """The runs that go together: those with the same arrays, as many as pay."""
     by_data: dict[int, list[tuple[Task, Plan]]] = {}
     for task, planned in pending:
@@ -85,7 +142,9 @@ def _batches(pending: Sequence[tuple[Task, Plan]]) -> Iterator[list[tuple[Task, 
     for alike in by_data.values():
         plan = alike[0][1]
         size = max(1, runs_at_once(plan)) if len(alike) > 1 and _batchable(plan.config) else 1
-        yield from (alike[begin : begin + size] for begin in range(0, len(alike), size))
+        for begin in range(0, len(alike), size):
+            tasks, plans = zip(*alike[begin : begin + size], strict=True)
+            yield list(tasks), list(plans)
 
 
 def _groups(tasks: Sequence[Task]) -> list[list[Task]]:
@@ -110,48 +169,3 @@ def _batchable(config: Config) -> bool:
     """Whether runs of this kind may be batched at all, whatever their size."""
     blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
     return "torch" not in blocks and not config.evaluate.alone
-
-
-def _plans(group: Sequence[Task]) -> Iterator[tuple[Task, Plan]]:
-    """A group's plans; those of one seed share their federation."""
-    by_seed: dict[int, Plan] = {}
-    for task in group:
-        seed = task.config.seed
-        if seed not in by_seed:
-            new = planned(task.config)
-            first = next(iter(by_seed.values()), new)
-            by_seed[seed] = new._replace(federation=_sharing(new.federation, first.federation))
-        yield task, _tuned(by_seed[seed], task.config)
-
-
-def _tuned(like: Plan, config: Config) -> Plan:
-    """The plan with the step size and l2 of ``config``, which differs in nothing else."""
-    train = like.config.train.model_copy(update={"step_size": config.train.step_size})
-    model = like.config.model.model_copy(update={"l2": config.model.l2})
-    return like._replace(
-        config=like.config.model_copy(update={"train": train, "model": model}),
-        settings=replace(like.settings, step_size=config.train.step_size),
-        objective=Objective(like.objective.loss, config.model.l2),
-    )
-
-
-def planned(config: Config) -> Plan:
-    """The plan of a configuration; a source's table is loaded once for all runs that use it."""
-    data = config.data
-    table = None if data.source == "files" else table_of(data.source, data.folder, data.seed, data.rows)
-    return plan(config, table)
-
-
-@lru_cache(maxsize=1)
-def table_of(source: str, folder: str | None, seed: int, rows: int | None) -> Table:
-    """:func:`tdcd.load`, with the last table kept."""
-    return load(source, folder=folder, seed=seed, rows=rows)
-
-
-def _sharing(federation: Federation, first: Federation) -> Federation:
-    """The federation with the arrays of ``first`` in place of its own, if they are the same."""
-    pairs = list(zip(federation.silos, first.silos, strict=True))
-    if not all(np.array_equal(silo.features, same.features) for silo, same in pairs):
-        return federation
-    silos = tuple(replace(s, features=same.features, test_features=same.test_features) for s, same in pairs)
-    return replace(federation, silos=silos, labels=first.labels, test_labels=first.test_labels)
