@@ -1,5 +1,7 @@
 """Aligning over links: hubs with their own tables, or with clients that tell their ids."""
 
+import subprocess
+import sys
 from threading import Event, Thread
 
 import pytest
@@ -78,3 +80,15 @@ def test_different_shared_files_are_told_apart():
     talks[1] = AlignHub(other, 1, "digests", SECRET, {"hub.shop": IDS["hub.shop"]})
     reasons = " ".join(outcome.reason for outcome in talk_all(talks).values())
     assert "train.rounds is" in reasons
+
+
+def test_without_the_extra_the_command_says_what_to_install(tmp_path):
+    """In a process of its own, in which rbcl cannot be imported."""
+    shared = tmp_path / "federation.toml"
+    shared.write_text('[[silos]]\nname = "bank"\nhub = "127.0.0.1:7447"\n')
+    given = ["align", str(shared), "--silo", "bank", "--insecure", "--out", str(tmp_path / "ids")]
+    code = f"import sys; sys.modules['rbcl'] = None; from tdcd.cli import app; app({given})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'tdcd[psi]'; or use --digests" in done.stderr
+    assert "Traceback" not in done.stderr

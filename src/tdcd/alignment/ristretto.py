@@ -75,6 +75,11 @@ def _points(
     return np.frombuffer(bytes(points), np.uint8).reshape(-1, POINT_BYTES)
 
 
+def require() -> None:
+    """Raise ImportError, which says what to install, unless private set intersection is possible here."""
+    _rbcl()
+
+
 def _rbcl() -> Any:
     try:
         return import_module("rbcl")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.alignment import Alignment, Method
+from tdcd.alignment import Alignment, Method, ristretto
 from tdcd.alignment.messages import Outgoing
 from tdcd.config import ConfigError
 from tdcd.runtime.driver import Outcome
@@ -150,6 +150,11 @@ def align_as_hub(
     job: Job, silo: str, tables: Sequence[Path], method: Method, own: PartySection, waiting: Waiting
 ) -> tuple[Outcome, list[str]]:
     """Take a hub's part; how it ended, and the common ids."""
+    if method == "psi":
+        try:
+            ristretto.require()
+        except ImportError as error:
+            raise ConfigError([f"--psi: {error}; or use --digests among silos that trust each other"]) from None
     index = job.silo_index(silo)
     held = {str(path): ids_in(path, job.config.silos[index].id) for path in tables} if tables else None
     hub = AlignHub(job, index, method, secret_of(job, own), held, waiting.progress)
