@@ -70,16 +70,21 @@ def test_a_finished_sweep_runs_nothing_again(done):
     assert losses(again) == losses(sweep)
 
 
-def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
-    sweep, _ = done
+def interrupt(folder):
+    """Run the sweep until some of it is two thirds done."""
     steps = []
     with pytest.raises(Interrupted):
         run_sweep(
             expand(KEYS),
-            tmp_path,
+            folder,
             observe=steps.append,
             should_stop=lambda: any(step.progress.round >= 8 for step in steps),
         )
+
+
+def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
+    sweep, _ = done
+    interrupt(tmp_path)
     halfway = read_outcomes(read_grid(tmp_path), tmp_path)
     assert "unfinished" in {outcome.status for outcome in halfway.outcomes}
     assert 3 in {len(outcome.history) for outcome in halfway.outcomes}
@@ -88,14 +93,7 @@ def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
 
 def test_runs_that_a_crash_left_at_different_rounds_go_on(done, tmp_path):
     sweep, _ = done
-    steps = []
-    with pytest.raises(Interrupted):
-        run_sweep(
-            expand(KEYS),
-            tmp_path,
-            observe=steps.append,
-            should_stop=lambda: any(step.progress.round >= 8 for step in steps),
-        )
+    interrupt(tmp_path)
     begun = [o.setting.name for o in read_outcomes(expand(KEYS), tmp_path).outcomes if len(o.history) == 3]
     shutil.rmtree(tmp_path / begun[0] / "model")
     (tmp_path / begun[1] / "history.jsonl").write_text("")

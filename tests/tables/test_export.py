@@ -2,24 +2,12 @@ import csv
 
 import numpy as np
 import pytest
-import typer
-from two_tables import ROWS, write_csv
-from typer.testing import CliRunner
+from two_tables import ROWS, called, write_csv
 
 from tdcd.config import check_config
 from tdcd.run import execute, plan
-from tdcd.tables.commands_predict import export, predict
 from tdcd.tables.export import coefficients, write_coefficients
 from tdcd.tables.predict import combine, silo_scores
-
-app = typer.Typer()
-app.command()(export)
-app.command()(predict)
-
-
-def called(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-    return result.exit_code, " ".join(result.output.split())
 
 
 def trained(keys, out, **sections):

@@ -5,28 +5,15 @@ import numpy as np
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
-import typer
-from two_tables import ROWS, write_csv
-from typer.testing import CliRunner
+from two_tables import ROWS, called, write_csv
 
 from tdcd.config import check_config
 from tdcd.run import execute, plan
 from tdcd.tables import predict
-from tdcd.tables.commands_predict import export
-from tdcd.tables.commands_predict import predict as predict_command
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import Meaning
 from tdcd.tables.predict import Predictions, SiloScores, combine, silo_scores, write_predictions
 from tdcd.tables.saving import load_meaning
-
-app = typer.Typer()
-app.command()(predict_command)
-app.command()(export)
-
-
-def called(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-    return result.exit_code, " ".join(result.output.split())
 
 
 def trained(keys, out, **sections):

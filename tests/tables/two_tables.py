@@ -1,6 +1,20 @@
 import csv
 
+import typer
+from typer.testing import CliRunner
+
+from tdcd.tables.commands_predict import export, predict
+
 ROWS = 80
+app = typer.Typer()
+app.command()(export)
+app.command()(predict)
+
+
+def called(*arguments):
+    """The exit status of ``tdcd predict`` or ``tdcd export``, and what it printed."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    return result.exit_code, " ".join(result.output.split())
 
 
 def write_csv(path, columns):
