@@ -17,17 +17,21 @@ class Record:
     iteration: int
     """Local steps so far, rounds times Q."""
     train_loss: float
-    """The objective over all training samples; not finite when the run diverged."""
+    """The objective over all training samples that were scored; not finite when the run diverged."""
     test_loss: float | None
     """The same over the held-out samples."""
     metrics: dict[str, dict[str, float | None]]
     """``train`` and ``test`` figures by name."""
     bytes: Traffic
-    """Sent since the start."""
+    """Sent since the start; rounds in which clients were absent count as whole ones."""
     messages: Traffic
     """Sent since the start."""
     seconds: float = field(compare=False)
-    """Training time since the start; the only field that the clock decides."""
+    """Training time since the start."""
+    absent: dict[str, list[int]] = field(default_factory=dict)
+    """In a real federation: the rounds since the line before in which hubs went on without a client, by client."""
+    unscored: list[str] = field(default_factory=list)
+    """The clients whose rows are not in this line's figures."""
 
     @property
     def diverged(self) -> bool:
@@ -35,8 +39,11 @@ class Record:
         return not math.isfinite(self.train_loss)
 
     def to_json(self) -> str:
-        """One line; numbers that are not finite become null."""
+        """One line; numbers that are not finite become null, and absences are told only if there are any."""
         fields: dict[str, Any] = asdict(self)
+        for name in ("absent", "unscored"):
+            if not fields[name]:
+                del fields[name]
         for name in ("train_loss", "test_loss"):
             if fields[name] is not None and not math.isfinite(fields[name]):
                 fields[name] = None

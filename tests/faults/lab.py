@@ -115,7 +115,14 @@ class Lab:
                     self.outcomes[party] = folder.about["status"]
                     folder.close()
                     return
-                hub = Hub(self.job, silo, secret=SECRET, nonce=folder.nonce, restored=folder.restored)
+                hub = Hub(
+                    self.job,
+                    silo,
+                    secret=SECRET,
+                    nonce=folder.nonce,
+                    restored=folder.restored,
+                    absences=folder.absences,
+                )
                 driver = HubDriver(hub, transport, folder, 2.0, lambda status: None, lambda: self.now)
             else:
                 self.sessions += 1

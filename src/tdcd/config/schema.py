@@ -109,6 +109,9 @@ class FederationSection(_Section):
     """Give the first silo a column of ones; by default for linear blocks."""
     share_model: bool = False
     """In the real federation, give every hub all silos' blocks at the end. All agree to it by sharing this file."""
+    client_grace_s: PositiveFloat | None = None
+    """In the real federation, how long a hub waits for a client after another one of its silo has answered, before it
+    goes on without it; by default for ever."""
 
 
 class ModelSection(_Section):

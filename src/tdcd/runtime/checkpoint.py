@@ -21,7 +21,8 @@ def save_state(folder: Path, hub: str, state: State) -> None:
     """Make a state durable, then forget the oldest."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {**{f"block/{name}": leaf for name, leaf in state.block.items()}, **_packed(state.said)}
-    content = Message("checkpoint", hub, hub, state.round, state.run, {"heard": state.heard}, arrays)
+    note = {"heard": state.heard, "recorded": state.recorded}
+    content = Message("checkpoint", hub, hub, state.round, state.run, note, arrays)
     failpoint("save.before")
     # What was begun and not finished takes room that this one may need.
     for torn in folder.glob("*.tmp"):
@@ -48,7 +49,8 @@ def _read(path: Path, hub: str) -> State:
     if message.kind != "checkpoint" or path.stem != f"{message.round:08d}":
         raise Refused(f"it is a '{message.kind}' of round {message.round}")
     block = {name.removeprefix("block/"): part for name, part in message.arrays.items() if name.startswith("block/")}
-    return State(message.run, message.round, block, _unpacked(message, hub), message.note.get("heard"))
+    heard, recorded = message.note.get("heard"), message.note.get("recorded", 0)
+    return State(message.run, message.round, block, _unpacked(message, hub), heard, recorded)
 
 
 def save_farewell(path: Path, farewell: Farewell) -> None:

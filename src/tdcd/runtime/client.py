@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.objective import Loss, Objective, Tree
 from tdcd.runfolder import named_leaves
+from tdcd.runtime.absence import check_nobody_left_out, read_mask
 from tdcd.runtime.client_data import ClientData
-from tdcd.runtime.compute import ClientCompute, Share
+from tdcd.runtime.compute import ClientCompute, Presence, Share
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages import PROTOCOL, Message, Refused, array, pack, unpack
 from tdcd.tables.preparation import Preparation
@@ -190,12 +191,30 @@ class Client:
         if self._share is None or self.round != message.round:
             return self.introduce()
         shape = (len(self._share.batch), self._num_outputs)
-        return self._step(message, array(message, "phi_others", self.job.settings.dtype, shape))
+        phi_others = array(message, "phi_others", self.job.settings.dtype, shape)
+        return self._step(message, phi_others, self._presence(message, self._share))
 
-    def _step(self, message: Message, phi_others: NDArray[Any]) -> list[Message]:
+    def _presence(self, message: Message, share: Share) -> Presence | None:
+        """What is left of the minibatches, if somebody is absent."""
+        if self.job.config.federation.client_grace_s is None:
+            check_nobody_left_out(message)
+        if "absent" not in message.arrays:
+            return None
+        assert self._compute is not None
+        present = ~read_mask(message, "absent", len(share.batch))
+        sizes = array(message, "present", np.int32, share.counts.shape)
+        own, most = np.bincount(share.batch[present], minlength=len(sizes)), self._compute.batch_size
+        if (sizes < own).any() or (sizes > most).any():
+            raise Refused(f"'present' must be at least the client's own samples that are, and {most} at most")
+        rows = int(array(message, "rows", np.int64, [1])[0])
+        if not self._compute.num_rows <= rows <= self._compute.num_samples:
+            raise Refused("'rows' must be at least the client's own rows, and the number of samples at most")
+        return Presence(present, sizes, rows)
+
+    def _step(self, message: Message, phi_others: NDArray[Any], presence: Presence | None = None) -> list[Message]:
         assert self._compute is not None
         assert self._share is not None
-        leaves = named_leaves(self._compute.steps(self._block, self._share, phi_others))
+        leaves = named_leaves(self._compute.steps(self._block, self._share, phi_others, presence))
         if not all(np.isfinite(leaf).all() for leaf in leaves.values()):
             return self._answer(message, "diverged")
         return self._answer(message, "block", arrays=leaves)

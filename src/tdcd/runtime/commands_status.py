@@ -55,6 +55,7 @@ def in_words(facts: dict[str, Any]) -> str:
     for party, seconds in facts.get("missing_s", {}).items():
         away = "" if party in facts["connected"] else ", not connected"
         lines.append(f"  waits for   {party}, {seconds:.0f} s{away}")
+    lines += [f"  left out    {party}" for party in facts.get("left_out", [])]
     lines += [f"  refused     {count} messages of {party}" for party, count in facts["refused"].items()]
     if facts["last_error"]:
         lines.append(f"  last error  {facts['last_error']}")

@@ -29,6 +29,27 @@ class Share(NamedTuple):
     counts: NDArray[np.int32]
     """``[E]``: how many rows are not padding."""
 
+    def only(self, kept: NDArray[np.bool_]) -> "Share":
+        """The same without some of the rows: ``kept`` is ``[n]``."""
+        batch = self.batch[kept]
+        counts = np.bincount(batch, minlength=len(self.counts)).astype(np.int32)
+        place = np.arange(len(batch)) - np.repeat(np.cumsum(counts) - counts, counts)
+        features, labels = np.zeros_like(self.features), np.zeros_like(self.labels)
+        features[batch, place] = self.features[batch, self.place[kept]]
+        labels[batch, place] = self.labels[batch, self.place[kept]]
+        return Share(batch, place, features, labels, counts)
+
+
+class Presence(NamedTuple):
+    """What is left of one round's minibatches when clients are absent."""
+
+    rows: NDArray[np.bool_]
+    """``[n]``: which of the client's rows take part."""
+    sizes: NDArray[np.int32]
+    """``[E]``: how many samples each minibatch still has, of all clients."""
+    num_samples: int
+    """How many samples the silo's clients that take part hold."""
+
 
 class ClientCompute:
     """One client's rows, and Algorithm 1's client lines over them.
@@ -53,7 +74,7 @@ class ClientCompute:
             samples: ``[n_k]``, which of the M samples each row is.
             num_samples: M.
         """
-        self.settings, self.num_samples = settings, num_samples
+        self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = num_samples if settings.minibatches == "full" else settings.batch_size
         self._block, self._objective = block, objective
         self._draws = draws_of(settings, num_samples)
@@ -88,8 +109,12 @@ class ClientCompute:
             padded = _phi(block, share.features, model=self._block)
         return np.asarray(padded)[share.batch, share.place]
 
-    def steps(self, block: Tree, share: Share, phi_others: NDArray[Any]) -> Tree:
-        """The client's block after Q local steps."""
+    def steps(self, block: Tree, share: Share, phi_others: NDArray[Any], presence: Presence | None = None) -> Tree:
+        """The client's block after Q local steps, on those of its rows that take part."""
+        num_samples, batch_size = self.num_samples, np.full_like(share.counts, self.batch_size)
+        if presence is not None:
+            share, phi_others = share.only(presence.rows), phi_others[presence.rows]
+            num_samples, batch_size = presence.num_samples, np.maximum(presence.sizes, 1)
         padded = np.zeros((*share.labels.shape, phi_others.shape[1]), phi_others.dtype)
         padded[share.batch, share.place] = phi_others
         with self.precision():
@@ -105,8 +130,8 @@ class ClientCompute:
                 objective=self._objective,
                 gradient=self.settings.gradient,
                 steps=self.settings.local_steps,
-                num_samples=self.num_samples,
-                batch_size=self.batch_size,
+                num_samples=num_samples,
+                batch_size=batch_size,
             )
         return jax.tree.map(np.asarray, stepped)
 
@@ -122,7 +147,7 @@ def _phi(block: Tree, features: Array, *, model: Block) -> Array:
     return algorithm.phi(block, features, apply=model.phi)
 
 
-@partial(jax.jit, static_argnames=("model", "objective", "gradient", "steps", "num_samples", "batch_size"))
+@partial(jax.jit, static_argnames=("model", "objective", "gradient", "steps"))
 def _steps(
     block: Tree,
     features: Array,
@@ -136,8 +161,8 @@ def _steps(
     objective: Objective,
     gradient: algorithm.Gradient,
     steps: int,
-    num_samples: int,
-    batch_size: int,
+    num_samples: Array,
+    batch_size: Array,
 ) -> Tree:
     weights = algorithm.row_weights(
         counts,

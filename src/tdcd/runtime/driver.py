@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from tdcd.runtime.client import Client
 from tdcd.runtime.desk import Desk, Patience, is_worth_logging
+from tdcd.runtime.grace import Grace
 from tdcd.runtime.hub import Hub
 from tdcd.runtime.hub_folder import HubFolder
-from tdcd.runtime.instructions import Append, End, Instruction, Save, TurnedAway
+from tdcd.runtime.instructions import Absence, Append, End, Instruction, Save, TurnedAway
 from tdcd.runtime.log import event
 from tdcd.runtime.messages import Message, Refused
 from tdcd.runtime.transport import Joined, Received, Transport
@@ -47,6 +48,7 @@ class HubDriver:
         runtime = hub.job.config.runtime
         self.hub, self.folder, self.desk = hub, folder, Desk(transport)
         self._patience, self._watch = Patience(resend_s, runtime.longest_resend_s, clock), watch
+        self._grace = Grace(hub.job.config.federation.client_grace_s, TICK_S, clock)
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
         self._last: Append | None = None
         self._described = False
@@ -73,6 +75,8 @@ class HubDriver:
             self.desk.note_presence(news)
             if isinstance(news, Joined):
                 self._perform(self.hub.joined(news.party))
+        else:
+            self._go_on_without_the_late()
         if self._stage() != before:
             self._patience.reset()
         elif self._patience.is_over():
@@ -93,6 +97,11 @@ class HubDriver:
             self.desk.refuse(news.sender, refusal)
         else:
             self._perform(instructions)
+
+    def _go_on_without_the_late(self) -> None:
+        """Only when everything that has arrived is read: what waits to be read is not late."""
+        for question in self._grace.over(self.hub.open_questions()):
+            self._perform(self.hub.overdue(question))
 
     def _remind(self) -> None:
         waiting = self._waiting()
@@ -129,6 +138,8 @@ class HubDriver:
                 self._append(instruction)
             elif isinstance(instruction, Save):
                 self._keep(partial(self.folder.save, instruction.state))
+            elif isinstance(instruction, Absence):
+                self._note_absence(instruction)
             elif isinstance(instruction, TurnedAway):
                 self._last_error = f"{instruction.party} was turned away: {instruction.reason}"
                 event("turned away", logging.WARNING, who=instruction.party, why=instruction.reason)
@@ -146,6 +157,13 @@ class HubDriver:
             self._last_error = f"{self.folder.path} could not be written: {error}"
             if is_worth_logging(self._disk_errors):
                 event("disk", logging.ERROR, why=str(error), round=self.hub.round, count=self._disk_errors)
+
+    def _note_absence(self, absence: Absence) -> None:
+        self._keep(partial(self.folder.note_absence, absence))
+        if absence.question is None:
+            event("back", who=absence.client, round=absence.round)
+        else:
+            event("left out", logging.WARNING, who=absence.client, round=absence.round, asked=absence.question)
 
     def _append(self, line: Append) -> None:
         if not self._described:
@@ -193,6 +211,7 @@ class HubDriver:
             "connected": sorted(self.desk.present),
             "missing": self.hub.missing(),
             "missing_s": self._waiting(),
+            "left_out": self.hub.left_out(),
             "bytes_sent": self.desk.wire_bytes,
             "payload_bytes_sent": sum(self.desk.payload.values()),
             "refused": dict(self.desk.refused),

@@ -5,10 +5,8 @@ or told one hub two different things, is found out in the next exchange.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from numpy.typing import NDArray
 
 from tdcd.runtime.instructions import Arrays
 from tdcd.runtime.messages import Message, Refused, encode
@@ -16,6 +14,8 @@ from tdcd.runtime.roll import Mismatch
 
 KEPT_ROUNDS = 2
 """A hub whose newest checkpoint is damaged goes back to the one before: what was said since then is kept."""
+KINDS = ("scores", "phi", "model")
+"""What hubs tell each other once the rounds have begun."""
 
 
 class Exchange:
@@ -45,11 +45,22 @@ class Exchange:
         """What the peers were told."""
         return self._said.get((kind, round_index))
 
-    def tell(self, kind: str, round_index: int, arrays: Arrays) -> list[Message]:
-        """This hub's part, for every peer."""
-        note = {"heard": self.digests}
+    def tell(self, kind: str, round_index: int, arrays: Arrays, claims: Mapping[str, Any]) -> list[Message]:
+        """This hub's part, for every peer; ``claims`` are about its clients."""
+        note = {"heard": self.digests, **claims}
         message = self._said[kind, round_index] = Message(kind, self.name, "", round_index, self.run, note, arrays)
         return [message.to(peer) for peer in self.peers]
+
+    def told_again(self, message: Message, round_index: int) -> Message | None:
+        """What a peer wants to hear again, if it was said; that it is gone, if the hub is past it by too much."""
+        kind, wanted = str(message.note.get("kind")), message.round
+        if kind not in KINDS or wanted > round_index:
+            return None
+        known = self.said(kind, wanted)
+        if known is None and wanted < round_index:
+            note = {"kind": kind, "round": round_index}
+            return Message("gone", self.name, message.sender, wanted, self.run, note)
+        return known
 
     def hear(self, message: Message) -> None:
         """A peer's part. What was said before is said again in the same words, or not at all."""
@@ -71,8 +82,8 @@ class Exchange:
         """What a peer said."""
         return self._heard.get((kind, round_index), {}).get(peer)
 
-    def parts(self, kind: str, round_index: int, names: Sequence[str]) -> list[list[NDArray[Any]]] | None:
-        """The named arrays of every hub's part, in silo order; None until all parts are there."""
+    def parts(self, kind: str, round_index: int) -> list[Message] | None:
+        """Every hub's part, in silo order; None until all are there."""
         key = kind, round_index
         if key not in self._said or self.silent(*key):
             return None
@@ -81,7 +92,7 @@ class Exchange:
             self._compare(parts)
             self.digests = {hub: digest(parts[hub]) for hub in self.hubs}
             self._complete.add(key)
-        return [[parts[hub].arrays[name] for hub in self.hubs] for name in names]
+        return [parts[hub] for hub in self.hubs]
 
     def _compare(self, parts: dict[str, Message]) -> None:
         for peer in self.peers:

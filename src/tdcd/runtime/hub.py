@@ -4,8 +4,10 @@ First the :class:`~tdcd.runtime.meeting.Meeting`, then the :class:`~tdcd.runtime
 party may go and come back at any time: it introduces itself again, and is told again what it needs.
 """
 
+from collections.abc import Sequence
+
 from tdcd.runtime.farewell import Farewell
-from tdcd.runtime.instructions import Append, End, Instruction, State, Status, TurnedAway
+from tdcd.runtime.instructions import Absence, Append, End, Instruction, State, Status, TurnedAway
 from tdcd.runtime.job import Job
 from tdcd.runtime.meeting import Meeting
 from tdcd.runtime.messages import Message, Refused
@@ -17,13 +19,21 @@ class Hub:
     """One silo's hub, as a state machine."""
 
     def __init__(
-        self, job: Job, silo: int, *, secret: bytes, nonce: str, restored: State | Farewell | None = None
+        self,
+        job: Job,
+        silo: int,
+        *,
+        secret: bytes,
+        nonce: str,
+        restored: State | Farewell | None = None,
+        absences: Sequence[Absence] = (),
     ) -> None:
         """Take the silo's index and what was saved of it, if this is not its first start.
 
         Args:
             secret: known to all parties of the federation and to nobody else.
             nonce: drawn once for this run of the silo, and kept.
+            absences: all that were made durable.
         """
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
@@ -32,6 +42,7 @@ class Hub:
         self.farewell = restored if isinstance(restored, Farewell) else None
         """The end of the run, when it has come."""
         self._silo, self._restored = silo, restored if isinstance(restored, State) else None
+        self._absences = absences
         self._verdict: Message | None = None
         """The end of a peer whose client diverged."""
 
@@ -74,10 +85,21 @@ class Hub:
         """The parties that are being waited for."""
         if self.farewell is not None:
             return sorted(self.farewell.unaware)
-        away = [client for client in self.clients if client not in self.meeting.ready]
         if self.rounds is None or not self.rounds.phase:
             return self.meeting.missing()
+        present = {*self.meeting.ready, *self.left_out()}
+        away = [client for client in self.clients if client not in present]
         return list(dict.fromkeys([*away, *self.rounds.missing()]))
+
+    def left_out(self) -> list[str]:
+        """The clients that this round goes on without."""
+        if self.rounds is None:
+            return []
+        return [self.clients[index] for index in self.rounds.absences.out(self.round)]
+
+    def open_questions(self) -> list[Message]:
+        """What clients have not answered that the hub may go on without, or has."""
+        return [] if self.rounds is None or self.farewell is not None else self.rounds.open_questions()
 
     # Events.
 
@@ -99,6 +121,15 @@ class Hub:
         away = [client for client in self.clients if client not in self.meeting.ready]
         again = [message for message in self.rounds.remind() if message.receiver not in away]
         return [*(self.meeting.call(client) for client in away), *again]
+
+    def overdue(self, question: Message) -> list[Instruction]:
+        """A question of :meth:`open_questions` was open for the whole grace period."""
+        if self.rounds is None or self.farewell is not None:
+            return []
+        try:
+            return self.rounds.overdue(question) + self._advance()
+        except Mismatch as mismatch:
+            return self._end("refused", str(mismatch))
 
     def receive(self, message: Message) -> list[Instruction]:
         """Act on a message; everything that follows from it, in order."""
@@ -136,7 +167,7 @@ class Hub:
             return self.meeting.client_summary(message)
         if message.kind == "ready":
             ready = self.meeting.client_ready(message)
-            return ready + (self.rounds.asked(message.sender) if self.rounds is not None else [])
+            return ready + (self.rounds.client_back(message.sender) if self.rounds is not None else [])
         if self.rounds is None:
             raise Refused(f"nobody asked for '{message.kind}'")
         self.rounds.client_answer(message)
@@ -157,7 +188,7 @@ class Hub:
         kind = str(message.note.get("kind"))
         known = self.meeting.published.get(kind)
         if known is None and self.rounds is not None and message.run == self.meeting.run:
-            known = self.rounds.told_again(message)
+            known = self.rounds.exchange.told_again(message, self.round)
         return [] if known is None else [known.to(message.sender)]
 
     def _advance(self) -> list[Instruction]:
@@ -170,7 +201,8 @@ class Hub:
             restored = self._restored
             if restored is not None and restored.run != meeting.run:
                 raise Mismatch(f"{self.name} was left in run {restored.run}, but the others are in run {meeting.run}")
-            self.rounds = Rounds(self.job, self._silo, meeting.compute, meeting.run, restored, meeting.preparation)
+            compute, preparation = meeting.compute, meeting.preparation
+            self.rounds = Rounds(self.job, self._silo, compute, meeting.run, restored, preparation, self._absences)
         if self.rounds is None or meeting.phase != "done":
             return out
         if not was_done:

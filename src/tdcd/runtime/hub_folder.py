@@ -5,6 +5,7 @@
     config.toml, federation.json, history.jsonl, model/<silo>.safetensors, report.html      as in every run folder
     hub.json                 the silo, a number that only this run has, and how it ended
     hub.lock                 locked by the hub's process for as long as it lives
+    absences.jsonl           which clients were left out when, and since when they are back; if there were any
     checkpoint/<round>.tdcd  the last few states
     farewell.tdcd            after the end: what slower hubs may still ask for
     status.json              what the hub is doing, for those who watch
@@ -16,7 +17,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from tdcd.runfolder import RunFolder, write_durably
 from tdcd.runtime.checkpoint import newest_state, read_farewell, save_farewell, save_state
 from tdcd.runtime.failpoints import failpoint
 from tdcd.runtime.farewell import Farewell
-from tdcd.runtime.instructions import State
+from tdcd.runtime.instructions import Absence, State
 from tdcd.runtime.job import Job
+from tdcd.runtime.journal import Journal
 from tdcd.runtime.meeting import Meeting
 from tdcd.tables.labels import Meaning
 from tdcd.tables.preparation import Preparation
@@ -56,7 +58,9 @@ class HubFolder:
             self._lock = _lock(path)
             self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
             self._write_about()
-        self._unwritten = b""
+        self._history, self._absences = Journal(path / "history.jsonl"), Journal(path / "absences.jsonl")
+        self.absences = [Absence(**json.loads(line)) for line in self._absences.lines()]
+        """The clients that were left out, and are back."""
         if not isinstance(self.restored, Farewell):
             self._rewind()
 
@@ -106,40 +110,29 @@ class HubFolder:
         return self.about["status"] is not None and bool(self.about.get("everybody_knows"))
 
     def _rewind(self) -> None:
-        """Drop the lines of the history that will be written again."""
-        path, first = self.path / "history.jsonl", 0 if self.restored is None else self.restored.round
-        lines = path.read_text().split("\n")[:-1]
-        kept = [line for line in lines if Record.from_json(line).round < first]
-        write_durably(path, "".join(line + "\n" for line in kept).encode())
+        """Drop the lines of the history that will be written again, and what is torn."""
+        first = 0 if self.restored is None else self.restored.round
+        kept = [line for line in self._history.lines() if Record.from_json(line).round < first]
+        self._history.keep(kept)
+        if (self.path / "absences.jsonl").exists():
+            self._absences.keep(self._absences.lines())
         self.seconds_before = Record.from_json(kept[-1]).seconds if kept else 0.0
 
     def append(self, record: Record, seconds: float) -> None:
         """Add a line to the history; if the disk takes no more, the line waits for the next call."""
-        line = replace(record, seconds=round(self.seconds_before + seconds, 6)).to_json()
-        self._unwritten += f"{line}\n".encode()
         failpoint("append.before")
-        self._write_history()
+        self._history.append(replace(record, seconds=round(self.seconds_before + seconds, 6)).to_json())
         failpoint("append.after")
 
-    def _write_history(self) -> None:
-        if not self._unwritten:
-            return
-        with (self.path / "history.jsonl").open("ab", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            try:
-                written = file.write(self._unwritten)
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(size)
-                raise
-            if written < len(self._unwritten):
-                file.truncate(size)
-                raise OSError(f"{self.path / 'history.jsonl'}: the disk took only a part of a line")
-        self._unwritten = b""
+    def note_absence(self, absence: Absence) -> None:
+        """Make durable that a client is left out, or is back."""
+        failpoint("absence.before")
+        self._absences.append(json.dumps(asdict(absence)))
+        failpoint("absence.after")
 
     def save(self, state: State) -> None:
         """Make a state durable, and before it all of the history that led to it."""
-        self._write_history()
+        self._history.write()
         save_state(self.path / "checkpoint", self.hub, state)
 
     def describe(self, meeting: Meeting) -> None:
@@ -174,7 +167,7 @@ class HubFolder:
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""
         failpoint("finish.before")
-        self._write_history()
+        self._history.write()
         if preparations:
             save_preparations(self.path, preparations, load_meaning(self.path))
         self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round)

@@ -24,6 +24,8 @@ class State:
     """What it told its peers in the rounds before."""
     heard: Mapping[str, str] | None = None
     """The digest of what each hub said in the last exchange."""
+    recorded: int = 0
+    """The round of the last line of the history; 0 before the first."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,16 @@ class Save:
     """Make this state durable before another hub is told anything that follows from it."""
 
     state: State
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A client is left out from this question of this round on, or takes part again; durable before what follows."""
+
+    client: str
+    round: int
+    question: str | None
+    """``evaluate``, ``begin`` or ``steps``; None if it takes part again from this round on."""
 
 
 @dataclass(frozen=True)
@@ -58,4 +70,4 @@ class End:
     """Whether a client's block stopped being finite, which the other hubs do not know yet."""
 
 
-Instruction = Message | Append | Save | TurnedAway | End
+Instruction = Message | Append | Save | Absence | TurnedAway | End

@@ -77,7 +77,8 @@ def run_hub(job: Job, silo: str, own: PartySection, watch: Watch, should_stop: C
         return Outcome(folder.about["status"], f"{folder.path} holds the whole run already")
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
-    hub = Hub(job, index, secret=secret_of(job, own), nonce=folder.nonce, restored=folder.restored)
+    secret, restored = secret_of(job, own), folder.restored
+    hub = Hub(job, index, secret=secret, nonce=folder.nonce, restored=restored, absences=folder.absences)
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
         return HubDriver(hub, transport, folder, job.config.runtime.resend_s, watch).run(should_stop)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from tdcd.history import Record
 from tdcd.ledger import by_link, round_messages
 from tdcd.metrics import metrics
+from tdcd.runtime.absence import union
 from tdcd.runtime.job import Job
+from tdcd.runtime.messages import Message
 from tdcd.runtime.silo import HubCompute
 
 
@@ -24,20 +26,30 @@ class Records:
     parameters: Sequence[int]
     """Of each silo's block."""
 
-    def evaluated(
-        self,
-        round_index: int,
-        train: Sequence[NDArray[Any]],
-        test: Sequence[NDArray[Any]],
-        penalties: Sequence[NDArray[Any]],
-    ) -> Record:
-        """The line of a round, from every silo's scores and penalty in silo order."""
-        penalty = float(sum(float(one[0]) for one in penalties))
-        train_loss, figures = self.compute.figures(_sum(train), False, penalty)
-        if not self.compute.roll.held_out.any():
-            return self._record(round_index, train_loss, {"train": figures})
-        test_loss, test_figures = self.compute.figures(_sum(test), True, penalty)
-        return self._record(round_index, train_loss, {"train": figures, "test": test_figures}, test_loss)
+    def evaluated(self, round_index: int, parts: Sequence[Message]) -> Record | None:
+        """The line of a round, from every hub's scores in silo order; None if no training sample is in all of them."""
+        penalty = float(sum(float(part.arrays["penalty"][0]) for part in parts))
+        figures = {name: self._figures(parts, name, penalty) for name in ("train", "test")}
+        train, test = figures["train"], figures["test"]
+        if train is None:
+            return None
+        record = self._record(
+            round_index,
+            train[0],
+            {name: found[1] for name, found in figures.items() if found is not None},
+            None if test is None else test[0],
+        )
+        absent = {client: rounds for part in parts for client, rounds in part.note.get("absent", {}).items()}
+        return replace(record, absent=absent, unscored=[one for part in parts for one in part.note.get("unscored", [])])
+
+    def _figures(
+        self, parts: Sequence[Message], name: str, penalty: float
+    ) -> tuple[float, dict[str, float | None]] | None:
+        """Loss and metrics over the samples that are in every part; None if there are none."""
+        scores, absent = _sum([part.arrays[name] for part in parts]), union(parts, f"{name}_absent")
+        if not len(scores) or (absent is not None and absent.all()):
+            return None
+        return self.compute.figures(scores, name == "test", penalty, absent)
 
     def diverged(self, round_index: int) -> Record:
         """The line that says that the run diverged in this round."""

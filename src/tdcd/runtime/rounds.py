@@ -8,24 +8,26 @@ sharing     the other silos' blocks, if all agreed to share the model
 ==========  ==========================================================================================
 
 A phase ends when everybody's part is there, in whatever order the parts came; sums run in silo and client order. What
-a hub has told its peers it can tell again, byte for byte, for this round and those just before it.
+a hub has told its peers it can tell again, byte for byte, for this round and those just before it. With
+``federation.client_grace_s`` it may go on without a client, see :mod:`tdcd.runtime.absence`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tdcd.history import Record
 from tdcd.objective import Tree
 from tdcd.runfolder import named_leaves
-from tdcd.runtime.exchange import Exchange
-from tdcd.runtime.instructions import Append, Arrays, End, Instruction, Save, State, Status
+from tdcd.runtime.absence import Absences, union
+from tdcd.runtime.exchange import KEPT_ROUNDS, Exchange
+from tdcd.runtime.instructions import Absence, Append, Arrays, End, Instruction, Save, State, Status
 from tdcd.runtime.job import Job
-from tdcd.runtime.messages import Message, Refused, array, pack, unpack
+from tdcd.runtime.messages import Message, Refused
+from tdcd.runtime.parts import check_answer, check_part
 from tdcd.runtime.records import Records
 from tdcd.runtime.roll import Mismatch
+from tdcd.runtime.sharing import blocks_in, model_part, preparations_in
 from tdcd.runtime.silo import HubCompute
 from tdcd.tables.preparation import Preparation
 
@@ -45,6 +47,7 @@ class Rounds:
         run: str,
         restored: State | None = None,
         preparation: Preparation | None = None,
+        absences: Sequence[Absence] = (),
     ) -> None:
         """Stand at the start of round 0, or of the round that was saved; ``preparation`` goes with a shared model."""
         self.preparation = preparation
@@ -57,15 +60,16 @@ class Rounds:
         self._asked: dict[str, Message] = {}
         self._answers: dict[str, Message] = {}
         self.exchange = Exchange(self.name, job.hubs, run)
+        self.absences = Absences(self.clients, absences)
+        self._recorded = 0
         # A hub that comes back asks at once for what it may have missed.
         self._behind = -1
         if restored is not None:
-            self.round, self.block, self._behind = (
-                restored.round,
-                compute.tree(dict(restored.block)),
-                restored.round + 1,
-            )
+            self.round, self.block = restored.round, compute.tree(restored.block)
+            self._behind, self._recorded = restored.round + 1, restored.recorded
             self.exchange.restore(restored.said, dict(restored.heard or {}))
+        # What it may have told its peers before it came back, it must tell them again with the same clients.
+        self._free_from = self.round + KEPT_ROUNDS
 
     # Events.
 
@@ -75,32 +79,27 @@ class Rounds:
         return self._enter()
 
     def client_answer(self, message: Message) -> None:
-        """A client's answer to what it was asked."""
-        asked = self._asked.get(message.sender)
-        expected = "" if asked is None else self._expected(asked)
-        if asked is None or asked.round != message.round or message.kind not in (expected, "diverged"):
+        """A client's answer to what it was asked; one that comes too late shows that it is there again."""
+        client, asked = message.sender, self._asked.get(message.sender)
+        if asked is not None and self._is_answer(message, asked):
+            check_answer(message, self.clients.index(client), self.compute)
+            del self._asked[client]
+            self._answers[client] = message
+            return
+        missed = self.absences.question_to(client)
+        if missed is None or not self._is_answer(message, missed):
             raise Refused(f"nobody asked for '{message.kind}' of round {message.round}")
-        self._check_answer(message)
-        del self._asked[message.sender]
-        self._answers[message.sender] = message
+        self.absences.show_life(client)
+
+    def _is_answer(self, message: Message, asked: Message) -> bool:
+        expected = "block" if asked.kind == "begin" and not self.peers else _ANSWER_TO[asked.kind]
+        return message.round == asked.round and message.kind in (expected, "diverged")
 
     def peer_part(self, message: Message) -> None:
         """A peer's part of this round's exchange, or of the next one's if the peer is ahead."""
-        compute, dtype = self.compute, self.job.settings.dtype
         if not self.round <= message.round <= self.round + 1:
             raise Refused(f"it is of round {message.round}, and this is round {self.round}")
-        if message.kind == "phi":
-            array(message, "phi", dtype, [compute.num_exchanged * compute.batch_size, compute.num_outputs])
-        elif message.kind == "scores":
-            array(message, "train", dtype, [compute.roll.num_samples, compute.num_outputs])
-            array(message, "test", dtype, [int(compute.roll.held_out.sum()), compute.num_outputs])
-            array(message, "penalty", np.float64, [1])
-        elif message.kind != "model" or not self.job.config.federation.share_model:
-            raise Refused(f"a hub was not to send '{message.kind}'")
-        else:
-            for name in message.arrays.keys() - {"preparation"}:
-                array(message, name, dtype, message.arrays[name].shape)
-            preparation_in(message)
+        check_part(message, self.job, self.compute)
         self.exchange.hear(message)
 
     def peer_forgot(self, message: Message) -> None:
@@ -132,6 +131,24 @@ class Rounds:
             out += step
         return out
 
+    def open_questions(self) -> list[Message]:
+        """What clients that the hub may go on without have not answered, though another client has answered.
+
+        And, of those that it went on without already, what they have not answered.
+        """
+        has_rows = any(self.compute.rows_of(self.clients.index(client), held_out=False) for client in self._answers)
+        is_free = self.job.config.federation.client_grace_s is not None and self.round >= self._free_from
+        return [*(self._asked.values() if has_rows and is_free else ()), *self.absences.open_questions()]
+
+    def overdue(self, question: Message) -> list[Instruction]:
+        """A question was open for the whole grace period: go on without the answer; or ask again, if it was missed."""
+        if question not in self.open_questions():
+            return []
+        if self._asked.get(question.receiver) is not question:
+            return [question]
+        del self._asked[question.receiver]
+        return [self.absences.leave_out(question)]
+
     def rest(self) -> None:
         """Nothing to do for the moment: work out where the next round's samples are."""
         if self.phase == "stepping":
@@ -147,8 +164,9 @@ class Rounds:
         """Ask the clients that are ready, and the peers, for what this phase waits for."""
         return [*self._asked.values(), *(want for peer in self._silent_peers() for want in self.wants(peer))]
 
-    def asked(self, client: str) -> list[Message]:
+    def client_back(self, client: str) -> list[Message]:
         """What a client that was away must be asked again."""
+        self.absences.show_life(client)
         message = self._asked.get(client)
         if message is None:
             return []
@@ -160,17 +178,6 @@ class Rounds:
         if self._asked or peer not in self._silent_peers():
             return []
         return [Message("want", self.name, peer, self.round, self.run, {"kind": _SHARED_IN[self.phase]})]
-
-    def told_again(self, message: Message) -> Message | None:
-        """What a peer wants to hear again, if it was said; that it is gone, if it was said too long ago."""
-        kind, wanted = str(message.note.get("kind")), message.round
-        if kind not in _SHARED_IN.values() or wanted > self.round:
-            return None
-        known = self.exchange.said(kind, wanted)
-        if known is None and wanted < self.round:
-            note = {"kind": kind, "round": self.round}
-            return Message("gone", self.name, message.sender, wanted, self.run, note)
-        return known
 
     def _silent_peers(self) -> list[str]:
         return self.exchange.silent(_SHARED_IN[self.phase], self.round) if self.phase in _SHARED_IN else []
@@ -188,109 +195,84 @@ class Rounds:
         return self._ask("exchanging" if self.peers else "stepping", "begin")
 
     def _ask(self, phase: str, kind: str, contents: Sequence[Arrays] | None = None) -> list[Instruction]:
-        """Ask every client, the next phase's first part."""
+        """Ask every client that takes part, the next phase's first part."""
         self.phase = phase
         self._answers.clear()
-        block = named_leaves(self.block)
+        block, out = named_leaves(self.block), self.absences.out(self.round, kind)
         for index, client in enumerate(self.clients):
-            arrays = block if contents is None else contents[index]
-            self._asked[client] = Message(kind, self.name, client, self.round, self.run, arrays=arrays)
+            if index not in out:
+                arrays = block if contents is None else contents[index]
+                self._asked[client] = Message(kind, self.name, client, self.round, self.run, arrays=arrays)
         return [*self._asked.values()]
 
     def _request(self, kind: str, client: str) -> Message:
         return Message(kind, self.name, client, self.round, self.run, arrays=named_leaves(self.block))
 
-    def _expected(self, asked: Message) -> str:
-        return "block" if asked.kind == "begin" and not self.peers else _ANSWER_TO[asked.kind]
+    def _answered(self) -> list[Arrays | None]:
+        """What every client said, in client order; None for those that the hub goes on without."""
+        answers = [self._answers.get(client) for client in self.clients]
+        return [None if answer is None else answer.arrays for answer in answers]
 
-    def _check_answer(self, message: Message) -> None:
-        compute, index, dtype = self.compute, self.clients.index(message.sender), self.job.settings.dtype
-        if message.kind == "phi":
-            count = len(compute.layout(message.round).places[index])
-            array(message, "phi", dtype, [count, compute.num_outputs])
-        elif message.kind == "block":
-            for name, shape in compute.shapes().items():
-                array(message, name, dtype, shape)
-        elif message.kind == "scores":
-            for name, held_out in (("train", False), ("test", True)):
-                rows = compute.rows_of(index, held_out)
-                if rows or name in message.arrays:
-                    array(message, name, dtype, [rows, compute.num_outputs])
-
-    def _parts(self, name: str) -> list[NDArray[Any]]:
-        """One array of every client's answer, in client order; clients that have none left out nothing."""
-        empty = np.empty((0, self.compute.num_outputs), self.job.settings.dtype)
-        return [self._answers[client].arrays.get(name, empty) for client in self.clients]
-
-    def _tell(self, kind: str, arrays: Arrays) -> list[Message]:
+    def _tell(self, kind: str, part: Callable[[], Arrays], claims: Mapping[str, Any] | None = None) -> list[Message]:
         """Tell all peers, once a round; afterwards only those who ask again."""
         if self.exchange.said(kind, self.round) is not None:
             return []
-        told = self.exchange.tell(kind, self.round, arrays)
+        told = self.exchange.tell(kind, self.round, part(), claims or {})
         return told + [w for peer in self.peers for w in self.wants(peer)] if self.round <= self._behind else told
 
     def _evaluated(self) -> list[Instruction] | None:
-        out: list[Instruction] = [*self._tell_scores()]
-        parts = self.exchange.parts("scores", self.round, ("train", "test", "penalty"))
+        claims = self.absences.claims(self._recorded, self.round)
+        part = partial(self.compute.scores_part, self.block, self._answered())
+        out: list[Instruction] = [*self._tell("scores", part, claims)]
+        parts = self.exchange.parts("scores", self.round)
         if parts is None:
             return out or None
-        record = Records(self.job, self.compute, self.parameters).evaluated(self.round, *parts)
-        out.append(Append(record))
-        if record.diverged:
-            return [*out, *self._over("diverged", f"the loss stopped being a finite number in round {self.round}")]
+        record = Records(self.job, self.compute, self.parameters).evaluated(self.round, parts)
+        if record is not None:
+            out.append(Append(record))
+            self._recorded = self.round
+            if record.diverged:
+                return [*out, *self._over("diverged", f"the loss stopped being a finite number in round {self.round}")]
         if self.round < self.job.config.train.rounds:
             return out + self._exchange()
         if not self.job.config.federation.share_model:
             return [*out, *self._over("finished")]
         self.phase = "sharing"
-        own = {} if self.preparation is None else {"preparation": pack(self.preparation.to_json())}
-        return [*out, *self._tell("model", {**named_leaves(self.block), **own})]
+        return [*out, *self._tell("model", partial(model_part, self.block, self.preparation))]
 
     def _exchanged(self) -> list[Instruction] | None:
-        out: list[Instruction] = [*self._tell_phi()]
-        parts = self.exchange.parts("phi", self.round, ["phi"])
+        part = partial(self.compute.phi_part, self.round, self._answered())
+        out: list[Instruction] = [*self._tell("phi", part)]
+        parts = self.exchange.parts("phi", self.round)
         if parts is None:
             return out or None
-        contents = [{"phi_others": rows} for rows in self.compute.project(self.round, parts[0])]
+        others = self.compute.project(self.round, [part.arrays["phi"] for part in parts])
+        absent, without = union(parts, "absent"), self.absences.out(self.round, "begin")
+        known = self.compute.presence(self.round, absent, without)
+        contents = [{"phi_others": rows, **more} for rows, more in zip(others, known, strict=True)]
         return out + self._ask("stepping", "steps", contents)
 
-    def _tell_scores(self) -> list[Message]:
-        if self.exchange.said("scores", self.round) is not None:
-            return []
-        compute = self.compute
-        train, test = (compute.gather(self._parts(n), held_out=h) for n, h in (("train", False), ("test", True)))
-        return self._tell("scores", {"train": train, "test": test, "penalty": np.array([compute.penalty(self.block)])})
-
-    def _tell_phi(self) -> list[Message]:
-        if self.exchange.said("phi", self.round) is not None:
-            return []
-        return self._tell("phi", {"phi": self.compute.stack(self.round, self._parts("phi"))})
-
     def _stepped(self) -> list[Instruction]:
-        blocks = [self.compute.tree(dict(self._answers[client].arrays)) for client in self.clients]
-        self.block = self.compute.average(blocks)
+        self.block = self.compute.average(self._answered())
         self.round += 1
         self.exchange.forget(self.round)
-        state = State(self.run, self.round, named_leaves(self.block), self.exchange.words, dict(self.exchange.digests))
+        back: list[Absence] = self.absences.take_back(self.round) if self.round >= self._free_from else []
+        exchange, block = self.exchange, named_leaves(self.block)
+        state = State(self.run, self.round, block, exchange.words, dict(exchange.digests), self._recorded)
         # The hub's own clients may hear of the next round before it is durable, since they forget it with the hub; no
         # peer hears of it before they have answered.
-        return [*self._enter(), Save(state)]
+        return [*back, *self._enter(), Save(state)]
 
     def _shared(self) -> list[Instruction] | None:
         return None if self._silent_peers() else self._over("finished")
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        others = {
-            message.sender: {name: leaf for name, leaf in message.arrays.items() if name != "preparation"}
-            for message in self._models_heard()
-        }
-        return {self.name: named_leaves(self.block), **others}
+        return {self.name: named_leaves(self.block), **blocks_in(self._models_heard())}
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
-        found = {message.sender: preparation_in(message) for message in self._models_heard()}
-        return {hub: preparation for hub, preparation in found.items() if preparation is not None}
+        return preparations_in(self._models_heard())
 
     def _models_heard(self) -> list[Message]:
         heard = [self.exchange.part_of(peer, "model", self.round) for peer in self.peers]
@@ -311,13 +293,3 @@ class Rounds:
     def divergence(self, round_index: int) -> Record:
         """The line of the history that says that the run diverged in this round."""
         return Records(self.job, self.compute, self.parameters).diverged(round_index)
-
-
-def preparation_in(message: Message) -> Preparation | None:
-    """How the sender's columns become features, if a shared model says so."""
-    if "preparation" not in message.arrays:
-        return None
-    try:
-        return Preparation.from_json(unpack(message, "preparation"))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Refused(f"'preparation' is damaged: {error}") from None

@@ -1,6 +1,6 @@
 """What a hub computes: the functions of :mod:`tdcd.algorithm` that are a hub's, on what its clients and peers sent."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from tdcd.blocks.start import start_block
 from tdcd.metrics import metrics
 from tdcd.objective import Objective, Tree
 from tdcd.runfolder import named_leaves
+from tdcd.runtime.instructions import Arrays
 from tdcd.runtime.job import Job
 from tdcd.runtime.roll import Roll
 from tdcd.schedule import num_exchanged
@@ -44,8 +45,7 @@ class HubCompute:
         self._owner = roll.train_owner
         self._num_clients = len(roll.rows)
         self._places = [roll.places(client) for client in range(self._num_clients)]
-        counts = np.array([int((train >= 0).sum()) for train, _ in self._places])
-        self._shares = (counts / roll.num_samples).astype(self.settings.dtype)
+        self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
         started = start_block(job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs)
         self.start: Tree = jax.tree.map(np.asarray, started)
         self._structure = jax.tree.structure(self.start)
@@ -60,7 +60,7 @@ class HubCompute:
         """The shape of every array of the block, by name."""
         return {name: leaf.shape for name, leaf in named_leaves(self.start).items()}
 
-    def tree(self, leaves: dict[str, NDArray[Any]]) -> Tree:
+    def tree(self, leaves: Arrays) -> Tree:
         """A block from its named arrays."""
         return jax.tree.unflatten(self._structure, [leaves[name] for name in self.shapes()])
 
@@ -73,10 +73,27 @@ class HubCompute:
         slots[order] = np.arange(len(order))
         return Layout(np.split(order, bounds), slots[None])
 
-    def stack(self, round_index: int, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """``[E * B, C]``: the clients' phi in minibatch order (line 11)."""
-        stacked: Any = algorithm.stack(np.concatenate(parts)[None], self.layout(round_index).slots)  # type: ignore[arg-type]
-        return np.asarray(stacked[0])
+    def count(self, round_index: int, client: int) -> int:
+        """How many samples of a round's minibatches a client holds."""
+        return len(self.layout(round_index).places[client])
+
+    def phi_part(self, round_index: int, answers: Sequence[Arrays | None]) -> Arrays:
+        """The silo's part of a round's exchange (line 11), from what each client said.
+
+        Returns:
+            ``phi`` ``[E * B, C]`` in minibatch order; if the samples of clients without an answer are among them,
+            ``absent`` ``[E * B]``, 1 where phi is zero for that reason.
+        """
+        layout = self.layout(round_index)
+        rows = [self._rows(answer, "phi", len(place)) for answer, place in zip(answers, layout.places, strict=True)]
+        stacked: Any = algorithm.stack(np.concatenate(rows)[None], layout.slots)  # type: ignore[arg-type]
+        return {"phi": np.asarray(stacked[0]), **_masks(absent=_mask(len(stacked[0]), answers, layout.places))}
+
+    def _rows(self, answer: Arrays | None, name: str, count: int) -> NDArray[Any]:
+        """An array of a client's answer; zeros if it has none."""
+        if answer is not None and name in answer:
+            return answer[name]
+        return np.zeros((count, self.num_outputs), self.settings.dtype)
 
     def project(self, round_index: int, phis: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """What each client gets of the other silos' sum (lines 13 and 14): ``[n, C]`` a client."""
@@ -84,19 +101,51 @@ class HubCompute:
         places = self.layout(round_index).places
         return [np.asarray(algorithm.project(others, place[None])[0]) for place in places]  # type: ignore[arg-type]
 
-    def average(self, blocks: Sequence[Tree]) -> Tree:
-        """The mean of the clients' blocks (line 8)."""
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *blocks)
-        return algorithm.average(stacked, self._shares)  # type: ignore[arg-type]
+    def presence(self, round_index: int, absent: NDArray[np.bool_] | None, clients: Collection[int]) -> list[Arrays]:
+        """What each client must know to step on the samples that are left; nothing if all are.
 
-    def gather(self, parts: Sequence[NDArray[Any]], held_out: bool) -> NDArray[Any]:
-        """``[rows, C]``: the clients' phi of all training samples, or of all held-out ones, in sample order."""
-        total = int(self.roll.held_out.sum()) if held_out else self.roll.num_samples
-        scores = np.empty((total, self.num_outputs), self.settings.dtype)
-        for part, (train, test) in zip(parts, self._places, strict=True):
-            places = test if held_out else train
-            scores[places[places >= 0]] = part
-        return scores
+        Args:
+            absent: ``[E * B]``, the samples that some silo lacks.
+            clients: those of this silo that do not take part.
+
+        Returns:
+            ``absent`` ``[n]``, which of the client's rows take no part; ``present`` ``[E]``, how many samples each
+            minibatch still has; ``rows`` ``[1]``, how many samples the silo's clients that take part hold.
+        """
+        places, shape = self.layout(round_index).places, (self.num_exchanged, self.batch_size)
+        if absent is None and not clients:
+            return [{} for _ in places]
+        missing = np.zeros(shape, np.uint8) if absent is None else absent.astype(np.uint8).reshape(shape)
+        present = self.batch_size - missing.sum(axis=1, dtype=np.int32)
+        rows = np.array([self.roll.num_samples - self._held[[*clients]].sum()], np.int64)
+        return [{"absent": missing.ravel()[place], "present": present, "rows": rows} for place in places]
+
+    def average(self, answers: Sequence[Arrays | None]) -> Tree:
+        """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
+        blocks = [self.tree(answer) for answer in answers if answer is not None]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *blocks)
+        held = self._held[[answer is not None for answer in answers]]
+        shares = (held / held.sum()).astype(self.settings.dtype)
+        return algorithm.average(stacked, shares)
+
+    def scores_part(self, block: Tree, answers: Sequence[Arrays | None]) -> Arrays:
+        """The silo's part of an evaluation, from what each client said.
+
+        Returns:
+            ``train`` ``[M, C]`` and ``test`` ``[m, C]``, phi of all training and all held-out samples in sample order;
+            ``penalty``, the block's regulariser; if clients have no answer, ``train_absent`` and ``test_absent``, 1
+            for their samples.
+        """
+        part: dict[str, NDArray[Any]] = {}
+        masks: dict[str, NDArray[np.uint8]] = {}
+        for name, held_out in (("train", False), ("test", True)):
+            places = [both[held_out][both[held_out] >= 0] for both in self._places]
+            total = int(self.roll.held_out.sum()) if held_out else self.roll.num_samples
+            part[name] = np.empty((total, self.num_outputs), self.settings.dtype)
+            for answer, place in zip(answers, places, strict=True):
+                part[name][place] = self._rows(answer, name, len(place))
+            masks[f"{name}_absent"] = _mask(total, answers, places)
+        return {**part, "penalty": np.array([self.penalty(block)]), **_masks(**masks)}
 
     def rows_of(self, client: int, held_out: bool) -> int:
         """How many training rows, or held-out ones, a client has."""
@@ -107,12 +156,28 @@ class HubCompute:
         with jax.enable_x64(self.settings.dtype == "float64"):
             return float(self.objective.penalty(block))
 
-    def figures(self, scores: NDArray[Any], held_out: bool, penalty: float) -> tuple[float, dict[str, float | None]]:
-        """The global model's loss and metrics from its scores."""
-        roll = self.roll
+    def figures(
+        self, scores: NDArray[Any], held_out: bool, penalty: float, absent: NDArray[np.bool_] | None = None
+    ) -> tuple[float, dict[str, float | None]]:
+        """The global model's loss and metrics from its scores, over the samples that are not absent."""
+        roll, chosen = self.roll, slice(None) if absent is None else ~absent
         labels = roll.test_labels if held_out else roll.train_labels
         kind = jnp.int32 if self.objective.loss == "softmax" else self.settings.dtype
         with jax.enable_x64(self.settings.dtype == "float64"):
             losses = program.losses(scores, jnp.asarray(labels, kind), objective=self.objective)
-        loss = float(np.mean(np.asarray(losses), dtype=np.float64)) + penalty
-        return loss, metrics(self.objective.loss, scores, labels, roll.label_scale)
+        loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
+        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], roll.label_scale)
+
+
+def _mask(size: int, answers: Sequence[Arrays | None], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
+    """1 for the samples of clients without an answer."""
+    absent = np.zeros(size, np.uint8)
+    for answer, place in zip(answers, places, strict=True):
+        if answer is None:
+            absent[place] = 1
+    return absent
+
+
+def _masks(**masks: NDArray[np.uint8]) -> dict[str, NDArray[np.uint8]]:
+    """Those that say anything."""
+    return {name: mask for name, mask in masks.items() if mask.any()}
