@@ -7,6 +7,7 @@ import numpy as np
 
 from tdcd.runtime.client import Client
 from tdcd.runtime.hub import Hub
+from tdcd.runtime.instructions import Absence
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages import Message, Refused, decode, encode
 from tdcd.runtime.rounds import Append, End, Save
@@ -31,6 +32,7 @@ class InProcess:
         self.queues = defaultdict(deque)
         self.history = defaultdict(list)
         self.states = {}
+        self.absences = defaultdict(list)
         self.ends = {}
         self.sent = []
         self.refused = Counter()
@@ -50,6 +52,8 @@ class InProcess:
                 self.history[party].append(instruction.record)
             elif isinstance(instruction, Save):
                 self.states[party] = instruction.state
+            elif isinstance(instruction, Absence):
+                self.absences[party].append(instruction)
             elif isinstance(instruction, End):
                 self.ends[party] = instruction
 

@@ -24,6 +24,5 @@ class Grace:
         self._looked_at = now
         self._since = {question: known.get(question, now) for question in questions}
         late = [question for question, since in self._since.items() if now - since > self._seconds]
-        for question in late:
-            del self._since[question]
+        self._since |= dict.fromkeys(late, now)
         return late
