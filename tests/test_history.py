@@ -18,6 +18,13 @@ def test_a_line_is_json_and_comes_back_exactly():
     assert Record.from_json(line) == record(train_loss=1 / 3)
 
 
+def test_absences_are_told_only_if_there_are_any():
+    assert not {"absent", "unscored"} & set(json.loads(record().to_json()))
+    gone = record(absent={"client.a.c2": [3, 4]}, unscored=["client.a.c2"])
+    assert json.loads(gone.to_json())["absent"] == {"client.a.c2": [3, 4]}
+    assert Record.from_json(gone.to_json()) == gone != record()
+
+
 def test_a_diverged_record_is_null_in_json():
     line = record(train_loss=math.inf, test_loss=math.nan).to_json()
     assert json.loads(line, parse_constant=pytest.fail)["train_loss"] is None

@@ -36,6 +36,17 @@ def test_the_page_shows_the_run(make_run):
     assert "synthetic data" not in text
 
 
+def test_the_page_names_the_clients_that_hubs_went_on_without(make_run):
+    assert "Absent clients" not in write_report(make_run()).read_text(encoding="utf-8")
+    gone = {"absent": {"client.bank.north": [1, 2, 4]}, "unscored": ["client.bank.north"]}
+    more = {"absent": {"client.bank.north": [5], "client.shop.<c>": [9]}, "unscored": []}
+    lines = [record(0, 2.0), record(5, 1.0, **gone), record(10, 0.5, **more)]
+    path = write_report(make_run(history=lines, folder="without"))
+    text = " | ".join(Page(path.read_text(encoding="utf-8")).texts)
+    assert "client | rounds without it | which | evaluations without it" in text
+    assert "client.bank.north | 4 | 1–2, 4–5 | 1 | client.shop.<c> | 1 | 9 | 0" in text
+
+
 def test_the_page_stands_alone(make_run):
     text = write_report(make_run()).read_text(encoding="utf-8")
     page = Page(text)

@@ -13,7 +13,7 @@ from tdcd.report.drawing import federation_svg
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.folder import FederationFacts, Run
 from tdcd.report.html import Html
-from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure
+from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure, spans
 
 METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
 SPLITS = {"train": "train", "test": "held-out"}
@@ -70,6 +70,7 @@ def _page(run: Run) -> Html:
         *_training(run),
         html.section("Final figures", *_final_figures(run)),
         *_joining(run),
+        *_absences(run.history),
         html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
         html.section("Federation", html.wide(federation_svg(federation)), *_federation_words(federation)),
         html.section("Settings", html.table(["setting", "value"], _settings(run.config))),
@@ -171,6 +172,32 @@ def _joining(run: Run) -> Iterator[Html]:
         html.table(
             ["", *(f"{SPLITS[split]} {_title(name)}" for name in run.metric_names)], [*rows, together], numbers=True
         ),
+    )
+
+
+def _absences(history: Sequence[Record]) -> Iterator[Html]:
+    """The clients that hubs went on without."""
+    rounds: dict[str, list[int]] = {}
+    unscored: dict[str, int] = {}
+    for record in history:
+        for client, absent in record.absent.items():
+            rounds.setdefault(client, []).extend(absent)
+        for client in record.unscored:
+            unscored[client] = unscored.get(client, 0) + 1
+    if not rounds and not unscored:
+        return
+    rows = [
+        [client, f"{len(rounds.get(client, [])):,}", spans(rounds.get(client, [])), f"{unscored.get(client, 0):,}"]
+        for client in dict.fromkeys([*rounds, *unscored])
+    ]
+    yield html.section(
+        "Absent clients",
+        html.paragraph(
+            "These clients did not answer within the grace period. The rounds below went on without them: without "
+            "their samples, or, if they left in the middle, without their steps. Evaluations without them are over the "
+            "samples that were there in all silos. Bytes are counted as if nobody had been absent."
+        ),
+        html.table(["client", "rounds without it", "which", "evaluations without it"], rows),
     )
 
 

@@ -1,6 +1,7 @@
 """Numbers in words: bytes, durations and figures as people read them."""
 
 import math
+from collections.abc import Sequence
 
 _BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
@@ -33,6 +34,22 @@ def counted(number: int, noun: str) -> str:
     ('1 silo', '2,000 clients')
     """
     return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def spans(numbers: Sequence[int], most: int = 8) -> str:
+    """Ascending numbers, runs of them shortened, and no more than ``most`` runs; a dash where there is none.
+
+    >>> spans([3, 4, 5, 8]), spans([]), spans(range(0, 100, 2), most=2)
+    ('3–5, 8', '–', '0, 2, …')
+    """
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+    words = [f"{first:,}" if first == last else f"{first:,}–{last:,}" for first, last in runs[:most]]
+    return ", ".join(words + ["…"] * (len(runs) > most)) or "–"
 
 
 def duration(seconds: float) -> str:

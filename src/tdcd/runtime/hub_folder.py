@@ -132,6 +132,7 @@ class HubFolder:
 
     def save(self, state: State) -> None:
         """Make a state durable, and before it all of the history that led to it."""
+        self._absences.write()
         self._history.write()
         save_state(self.path / "checkpoint", self.hub, state)
 
