@@ -118,9 +118,7 @@ def project(phi_others: Array, positions: Array) -> Array:
     return rows
 
 
-def row_weight(
-    counts: Array, *, gradient: Gradient, num_samples: int | Array, batch_size: int | Array, held: Array
-) -> Array:
+def row_weight(counts: Array, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array) -> Array:
     r"""What a client multiplies the loss of each of its rows by: its rule for turning rows into a gradient.
 
     ``"unbiased"`` is :math:`M / (n_k B)`, so that the hub's average is the centralised minibatch gradient for every
@@ -128,7 +126,6 @@ def row_weight(
 
     Args:
         counts: the client's rows in a minibatch; any shape.
-        batch_size: B; of that shape, if the minibatches differ.
         held: n_k, the rows the client holds in all; of that shape, or one for all minibatches.
     """
     if gradient == "mean":
@@ -137,13 +134,7 @@ def row_weight(
 
 
 def row_weights(
-    counts: Array,
-    num_rows: int,
-    *,
-    gradient: Gradient,
-    num_samples: int | Array,
-    batch_size: int | Array,
-    held: Array,
+    counts: Array, num_rows: int, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array
 ) -> Array:
     """:func:`row_weight` for every row of a client; padding, and so a minibatch without rows of it, weighs zero.
 

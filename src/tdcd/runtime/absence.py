@@ -4,7 +4,7 @@ Who takes part is the one thing in a run that a clock decides, so a hub writes e
 on it. A hub that comes back reads them and plays its last rounds again with the same clients.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,8 @@ from tdcd.runtime.messages import Message, Refused, array
 
 QUESTIONS = ("evaluate", "begin", "steps")
 """What a hub asks its clients in a round, in this order."""
+Claims = Mapping[str, Any]
+"""What a hub says of its clients with its scores."""
 _MASKS = ("absent", "train_absent", "test_absent")
 _CLAIMS = ("absent", "unscored")
 
@@ -37,11 +39,9 @@ class Absences:
         return [index for index, client in enumerate(self._clients) if self._is_out(client, round_index, question)]
 
     def _is_out(self, client: str, round_index: int, question: str) -> bool:
+        asked = round_index, QUESTIONS.index(question)
         for absence in reversed(self._known[client]):
-            if (absence.round, QUESTIONS.index(absence.question or QUESTIONS[0])) <= (
-                round_index,
-                QUESTIONS.index(question),
-            ):
+            if (absence.round, QUESTIONS.index(absence.question or QUESTIONS[0])) <= asked:
                 return absence.question is not None
         return False
 
@@ -73,7 +73,7 @@ class Absences:
         """What was asked of clients that have shown no life since."""
         return [self._unanswered[client] for client in self._clients if client in self._silent]
 
-    def claims(self, since: int, round_index: int) -> dict[str, Any]:
+    def claims(self, since: int, round_index: int) -> Claims:
         """What other hubs are told with the scores of a round.
 
         Returns:

@@ -192,24 +192,24 @@ class Client:
             return self.introduce()
         shape = (len(self._share.batch), self._num_outputs)
         phi_others = array(message, "phi_others", self.job.settings.dtype, shape)
-        return self._step(message, phi_others, self._presence(message, self._share))
+        return self._step(message, phi_others, self._presence(message, self._share, len(phi_others)))
 
-    def _presence(self, message: Message, share: Share) -> Presence | None:
+    def _presence(self, message: Message, share: Share, num_rows: int) -> Presence | None:
         """What is left of the minibatches, if somebody is absent."""
         if self.job.config.federation.client_grace_s is None:
             check_nobody_left_out(message)
         if "absent" not in message.arrays:
             return None
         assert self._compute is not None
-        present = ~read_mask(message, "absent", len(share.batch))
-        sizes = array(message, "present", np.int32, share.counts.shape)
-        own, most = np.bincount(share.batch[present], minlength=len(sizes)), self._compute.batch_size
-        if (sizes < own).any() or (sizes > most).any():
+        present = ~read_mask(message, "absent", num_rows)
+        left, most = share.only(present), self._compute.batch_size
+        sizes = array(message, "present", np.int32, left.counts.shape)
+        if (sizes < left.counts).any() or (sizes > most).any():
             raise Refused(f"'present' must be at least the client's own samples that are, and {most} at most")
         rows = int(array(message, "rows", np.int64, [1])[0])
-        if not self._compute.num_rows <= rows <= self._compute.num_samples:
+        if not max(1, self._compute.num_rows) <= rows <= self._compute.num_samples:
             raise Refused("'rows' must be at least the client's own rows, and the number of samples at most")
-        return Presence(present, sizes, rows)
+        return Presence(present, left, sizes, rows)
 
     def _step(self, message: Message, phi_others: NDArray[Any], presence: Presence | None = None) -> list[Message]:
         assert self._compute is not None

@@ -45,6 +45,8 @@ class Presence(NamedTuple):
 
     rows: NDArray[np.bool_]
     """``[n]``: which of the client's rows take part."""
+    share: Share
+    """Those rows."""
     sizes: NDArray[np.int32]
     """``[E]``: how many samples each minibatch still has, of all clients."""
     num_samples: int
@@ -111,10 +113,12 @@ class ClientCompute:
 
     def steps(self, block: Tree, share: Share, phi_others: NDArray[Any], presence: Presence | None = None) -> Tree:
         """The client's block after Q local steps, on those of its rows that take part."""
-        num_samples, batch_size = self.num_samples, np.full_like(share.counts, self.batch_size)
+        held = self._held
         if presence is not None:
-            share, phi_others = share.only(presence.rows), phi_others[presence.rows]
-            num_samples, batch_size = presence.num_samples, np.maximum(presence.sizes, 1)
+            share, phi_others = presence.share, phi_others[presence.rows]
+            # A row weighs M' / (n_k B') now, with the M' rows and B' samples that are left: M / (held B) for this held.
+            left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
+            held = (self.num_rows * left).astype(self.settings.dtype)
         padded = np.zeros((*share.labels.shape, phi_others.shape[1]), phi_others.dtype)
         padded[share.batch, share.place] = phi_others
         with self.precision():
@@ -124,14 +128,14 @@ class ClientCompute:
                 share.labels,
                 share.counts,
                 padded,
-                self._held,
+                held,
                 self._step_size,
                 model=self._block,
                 objective=self._objective,
                 gradient=self.settings.gradient,
                 steps=self.settings.local_steps,
-                num_samples=num_samples,
-                batch_size=batch_size,
+                num_samples=self.num_samples,
+                batch_size=self.batch_size,
             )
         return jax.tree.map(np.asarray, stepped)
 
@@ -147,7 +151,7 @@ def _phi(block: Tree, features: Array, *, model: Block) -> Array:
     return algorithm.phi(block, features, apply=model.phi)
 
 
-@partial(jax.jit, static_argnames=("model", "objective", "gradient", "steps"))
+@partial(jax.jit, static_argnames=("model", "objective", "gradient", "steps", "num_samples", "batch_size"))
 def _steps(
     block: Tree,
     features: Array,
@@ -161,8 +165,8 @@ def _steps(
     objective: Objective,
     gradient: algorithm.Gradient,
     steps: int,
-    num_samples: Array,
-    batch_size: Array,
+    num_samples: int,
+    batch_size: int,
 ) -> Tree:
     weights = algorithm.row_weights(
         counts,

@@ -12,14 +12,13 @@ a hub has told its peers it can tell again, byte for byte, for this round and th
 ``federation.client_grace_s`` it may go on without a client, see :mod:`tdcd.runtime.absence`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from tdcd.history import Record
 from tdcd.objective import Tree
 from tdcd.runfolder import named_leaves
-from tdcd.runtime.absence import Absences, union
+from tdcd.runtime.absence import Absences, Claims, union
 from tdcd.runtime.exchange import KEPT_ROUNDS, Exchange
 from tdcd.runtime.instructions import Absence, Append, Arrays, End, Instruction, Save, State, Status
 from tdcd.runtime.job import Job
@@ -213,15 +212,15 @@ class Rounds:
         answers = [self._answers.get(client) for client in self.clients]
         return [None if answer is None else answer.arrays for answer in answers]
 
-    def _tell(self, kind: str, part: Callable[[], Arrays], claims: Mapping[str, Any] | None = None) -> list[Message]:
+    def _tell(self, kind: str, part: Callable[[], Arrays], claims: Callable[[], Claims] = dict) -> list[Message]:
         """Tell all peers, once a round; afterwards only those who ask again."""
         if self.exchange.said(kind, self.round) is not None:
             return []
-        told = self.exchange.tell(kind, self.round, part(), claims or {})
+        told = self.exchange.tell(kind, self.round, part(), claims())
         return told + [w for peer in self.peers for w in self.wants(peer)] if self.round <= self._behind else told
 
     def _evaluated(self) -> list[Instruction] | None:
-        claims = self.absences.claims(self._recorded, self.round)
+        claims = partial(self.absences.claims, self._recorded, self.round)
         part = partial(self.compute.scores_part, self.block, self._answered())
         out: list[Instruction] = [*self._tell("scores", part, claims)]
         parts = self.exchange.parts("scores", self.round)
