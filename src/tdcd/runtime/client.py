@@ -182,14 +182,14 @@ class Client:
         self._share = share = self._next[1]
         self._answers.pop("steps", None)
         if len(self.job.hubs) == 1:
-            return self._step(message, np.zeros((len(share.batch), self._num_outputs), self.job.settings.dtype))
+            return self._step(message, np.zeros((len(share.places), self._num_outputs), self.job.settings.dtype))
         return self._answer(message, "phi", arrays={"phi": self._compute.phi(self._block, share)})
 
     def _on_steps(self, message: Message) -> list[Message]:
         """Lines 14 to 19: the others' phi of its rows, then Q local steps."""
         if self._share is None or self.round != message.round:
             return self.introduce()
-        shape = (len(self._share.batch), self._num_outputs)
+        shape = (len(self._share.places), self._num_outputs)
         return self._step(message, array(message, "phi_others", self.job.settings.dtype, shape))
 
     def _step(self, message: Message, phi_others: NDArray[Any]) -> list[Message]:

@@ -13,6 +13,7 @@ from tdcd.runtime.desk import Desk, Patience, is_worth_logging
 from tdcd.runtime.hub import Hub
 from tdcd.runtime.hub_folder import HubFolder
 from tdcd.runtime.instructions import Append, End, Instruction, Save, TurnedAway
+from tdcd.runtime.keeping import Keeper
 from tdcd.runtime.log import event
 from tdcd.runtime.messages import Message, Refused
 from tdcd.runtime.transport import Joined, Received, Transport
@@ -43,13 +44,16 @@ class HubDriver:
         resend_s: float,
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
+        keeper: Keeper | None = None,
     ) -> None:
         runtime = hub.job.config.runtime
         self.hub, self.folder, self.desk = hub, folder, Desk(transport)
         self._patience, self._watch = Patience(resend_s, runtime.longest_resend_s, clock), watch
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
+        self._keeper = keeper or Keeper()
         self._last: Append | None = None
         self._described = False
+        self._stage: tuple[Any, ...] = ()
         self._ended_at = None if hub.farewell is None else clock()
         self._shown_at = -math.inf
         self._missing_since: dict[str, float] = {}
@@ -65,7 +69,6 @@ class HubDriver:
 
     def step(self) -> Outcome | None:
         """Act on the next event, or on the lack of one; how the run ended, if that was all."""
-        before = self._stage()
         news = self.desk.transport.receive(TICK_S)
         if isinstance(news, Received):
             self._receive(news)
@@ -73,7 +76,8 @@ class HubDriver:
             self.desk.note_presence(news)
             if isinstance(news, Joined):
                 self._perform(self.hub.joined(news.party))
-        if self._stage() != before:
+        before, self._stage = self._stage, (self.hub.phase, self.hub.round, self.hub.missing())
+        if self._stage != before:
             self._patience.reset()
         elif self._patience.is_over():
             self._remind()
@@ -82,9 +86,6 @@ class HubDriver:
         if self._clock() - self._shown_at > TICK_S:
             self._show()
         return None
-
-    def _stage(self) -> tuple[Any, ...]:
-        return self.hub.phase, self.hub.round, self.hub.missing()
 
     def _receive(self, news: Received) -> None:
         try:
@@ -128,7 +129,7 @@ class HubDriver:
             elif isinstance(instruction, Append):
                 self._append(instruction)
             elif isinstance(instruction, Save):
-                self._keep(partial(self.folder.save, instruction.state))
+                self._save(instruction)
             elif isinstance(instruction, TurnedAway):
                 self._last_error = f"{instruction.party} was turned away: {instruction.reason}"
                 event("turned away", logging.WARNING, who=instruction.party, why=instruction.reason)
@@ -147,6 +148,12 @@ class HubDriver:
             if is_worth_logging(self._disk_errors):
                 event("disk", logging.ERROR, why=str(error), round=self.hub.round, count=self._disk_errors)
 
+    def _save(self, save: Save) -> None:
+        self._keep(self._keeper.settle)
+        # What the disk did not take of the history comes before the state that it led to.
+        self._keep(self.folder.write_history)
+        self._keeper.begin(partial(self.folder.save, save.state))
+
     def _append(self, line: Append) -> None:
         if not self._described:
             self._keep(partial(self.folder.describe, self.hub.meeting))
@@ -159,6 +166,7 @@ class HubDriver:
     def _finish(self, end: End) -> None:
         """Leave a complete folder. One that was refused stays as it is: put right, the same command goes on."""
         self._ended_at = self._clock()
+        self._keep(self._keeper.settle)
         rounds, farewell = self.hub.rounds, self.hub.farewell
         level = logging.INFO if end.status == "finished" else logging.ERROR
         event("ended", level, status=end.status, reason=end.reason)
@@ -169,6 +177,7 @@ class HubDriver:
 
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
+        self._keep(self._keeper.settle)
         event("interrupted", round=self.hub.round)
         self._show()
         return Outcome("interrupted", f"in round {self.hub.round}; the same command goes on from here")

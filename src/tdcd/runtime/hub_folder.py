@@ -118,10 +118,11 @@ class HubFolder:
         line = replace(record, seconds=round(self.seconds_before + seconds, 6)).to_json()
         self._unwritten += f"{line}\n".encode()
         failpoint("append.before")
-        self._write_history()
+        self.write_history()
         failpoint("append.after")
 
-    def _write_history(self) -> None:
+    def write_history(self) -> None:
+        """Add the lines that wait, if there are any."""
         if not self._unwritten:
             return
         with (self.path / "history.jsonl").open("ab", buffering=0) as file:
@@ -138,8 +139,7 @@ class HubFolder:
         self._unwritten = b""
 
     def save(self, state: State) -> None:
-        """Make a state durable, and before it all of the history that led to it."""
-        self._write_history()
+        """Make a state durable."""
         save_state(self.path / "checkpoint", self.hub, state)
 
     def describe(self, meeting: Meeting) -> None:
@@ -174,7 +174,7 @@ class HubFolder:
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""
         failpoint("finish.before")
-        self._write_history()
+        self.write_history()
         if preparations:
             save_preparations(self.path, preparations, load_meaning(self.path))
         self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round)

@@ -63,7 +63,7 @@ class Rounds:
             self.round, self.block, self._behind = (
                 restored.round,
                 compute.tree(dict(restored.block)),
-                restored.round + 1,
+                restored.round + 2,
             )
             self.exchange.restore(restored.said, dict(restored.heard or {}))
 
@@ -272,8 +272,6 @@ class Rounds:
         self.round += 1
         self.exchange.forget(self.round)
         state = State(self.run, self.round, named_leaves(self.block), self.exchange.words, dict(self.exchange.digests))
-        # The hub's own clients may hear of the next round before it is durable, since they forget it with the hub; no
-        # peer hears of it before they have answered.
         return [*self._enter(), Save(state)]
 
     def _shared(self) -> list[Instruction] | None:
