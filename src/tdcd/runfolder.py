@@ -201,12 +201,13 @@ def _shaped(tensors: Mapping[str, NDArray[Any]], template: Tree, path: Path) -> 
 
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a file's content: after a crash at any moment it is the old one or the new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
+    temporary = f"{path}.tmp"
+    with open(temporary, "wb", buffering=0) as file:  # noqa: PTH123
+        rest = memoryview(content)
+        while rest:
+            rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
-    temporary.replace(path)
+    os.replace(temporary, path)  # noqa: PTH105
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared
@@ -94,8 +95,9 @@ def test_a_crash_at_every_failpoint_around_the_decision(graceful, tmp_path):
 @pytest.mark.parametrize("seed", range(6))
 def test_crashes_bad_links_and_short_patience(tmp_path, seed):
     """Everything at once, with a grace period so short that clients are left out again and again."""
-    config, data = prepared(**{**GRACE, "federation": {"client_grace_s": 1.5}})
-    lab = Leaving(config, data, tmp_path, seed, ROUGH)
+    train = {**CONFIG["train"], "rounds": 24}
+    config, data = prepared(federation={"client_grace_s": 1.5}, train=train)
+    lab = Leaving(config, data, tmp_path, seed, replace(ROUGH, crashed=0.005))
     history = lab.run()
     assert lab.counts["crash of a hub"] + lab.counts["crash of a client"] > 5
     assert any(record.absent for record in history)

@@ -3,6 +3,7 @@
 A checkpoint is a message of the hub to itself, so the same digest and the same checks guard it.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tdcd.runtime.farewell import Farewell
 from tdcd.runtime.instructions import Arrays, State
 from tdcd.runtime.messages import Message, Refused, decode, encode
 
-KEPT = 3
+KEPT, SUFFIX = 3, ".tdcd"
 
 
 def save_state(folder: Path, hub: str, state: State) -> None:
@@ -24,19 +25,21 @@ def save_state(folder: Path, hub: str, state: State) -> None:
     note = {"heard": state.heard, "recorded": state.recorded}
     content = Message("checkpoint", hub, hub, state.round, state.run, note, arrays)
     failpoint("save.before")
+    found = sorted(os.listdir(folder))  # noqa: PTH208
     # What was begun and not finished takes room that this one may need.
-    for torn in folder.glob("*.tmp"):
-        torn.unlink()
-    write_durably(folder / f"{state.round:08d}.tdcd", encode(content))
+    for torn in (name for name in found if name.endswith(".tmp")):
+        (folder / torn).unlink()
+    name = f"{state.round:08d}{SUFFIX}"
+    write_durably(folder / name, encode(content))
     failpoint("save.after")
-    for old in sorted(folder.glob("*.tdcd"))[:-KEPT]:
-        old.unlink()
+    for old in [other for other in found if other.endswith(SUFFIX) and other != name][: 1 - KEPT]:
+        (folder / old).unlink()
 
 
 def newest_state(folder: Path, hub: str) -> tuple[State | None, list[str]]:
     """The newest sound state, and what is wrong with newer files that are not."""
     complaints: list[str] = []
-    for path in sorted(folder.glob("*.tdcd"), reverse=True):
+    for path in sorted(folder.glob(f"*{SUFFIX}"), reverse=True):
         try:
             return _read(path, hub), complaints
         except (Refused, OSError) as error:

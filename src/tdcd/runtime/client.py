@@ -183,14 +183,14 @@ class Client:
         self._share = share = self._next[1]
         self._answers.pop("steps", None)
         if len(self.job.hubs) == 1:
-            return self._step(message, np.zeros((len(share.batch), self._num_outputs), self.job.settings.dtype))
+            return self._step(message, np.zeros((len(share.places), self._num_outputs), self.job.settings.dtype))
         return self._answer(message, "phi", arrays={"phi": self._compute.phi(self._block, share)})
 
     def _on_steps(self, message: Message) -> list[Message]:
         """Lines 14 to 19: the others' phi of its rows, then Q local steps."""
         if self._share is None or self.round != message.round:
             return self.introduce()
-        shape = (len(self._share.batch), self._num_outputs)
+        shape = (len(self._share.places), self._num_outputs)
         phi_others = array(message, "phi_others", self.job.settings.dtype, shape)
         return self._step(message, phi_others, self._presence(message, self._share, len(phi_others)))
 
@@ -202,9 +202,9 @@ class Client:
             return None
         assert self._compute is not None
         present = ~read_mask(message, "absent", num_rows)
-        left, most = share.only(present), self._compute.batch_size
+        left, most = self._compute.only(share, present), self._compute.batch_size
         sizes = array(message, "present", np.int32, left.counts.shape)
-        if (sizes < left.counts).any() or (sizes > most).any():
+        if (sizes < np.asarray(left.counts)).any() or (sizes > most).any():
             raise Refused(f"'present' must be at least the client's own samples that are, and {most} at most")
         rows = int(array(message, "rows", np.int64, [1])[0])
         if not max(1, self._compute.num_rows) <= rows <= self._compute.num_samples:

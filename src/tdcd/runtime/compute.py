@@ -1,9 +1,11 @@
 """What a client computes: the functions of :mod:`tdcd.algorithm` on its own rows, compiled."""
 
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -18,26 +20,14 @@ from tdcd.settings import Settings, draws_of
 class Share(NamedTuple):
     """A client's part of one round's minibatches."""
 
-    batch: NDArray[np.int64]
-    """``[n]``: in which minibatch each of its rows is; rows are ordered by minibatch, then by place in it."""
-    place: NDArray[np.int64]
-    """``[n]``: at which of the minibatch's P padded places."""
-    features: NDArray[Any]
+    places: NDArray[np.int64]
+    """``[n]``: where its rows are among the E * P padded places; ordered by minibatch, then by place in it."""
+    features: Array
     """``[E, P, ...]``; any row on padding."""
-    labels: NDArray[Any]
+    labels: Array
     """``[E, P]``."""
-    counts: NDArray[np.int32]
+    counts: Array
     """``[E]``: how many rows are not padding."""
-
-    def only(self, kept: NDArray[np.bool_]) -> "Share":
-        """The same without some of the rows: ``kept`` is ``[n]``."""
-        batch = self.batch[kept]
-        counts = np.bincount(batch, minlength=len(self.counts)).astype(np.int32)
-        place = np.arange(len(batch)) - np.repeat(np.cumsum(counts) - counts, counts)
-        features, labels = np.zeros_like(self.features), np.zeros_like(self.labels)
-        features[batch, place] = self.features[batch, self.place[kept]]
-        labels[batch, place] = self.labels[batch, self.place[kept]]
-        return Share(batch, place, features, labels, counts)
 
 
 class Presence(NamedTuple):
@@ -85,31 +75,46 @@ class ClientCompute:
         self._padding = Padding(len(samples), num_samples, self.batch_size)
         self._features = np.asarray(features, settings.dtype)
         self._labels = np.asarray(labels, np.int32 if objective.loss == "softmax" else settings.dtype)
-        self._step_size = np.asarray(settings.step_size, settings.dtype)
-        self._held = np.asarray(len(samples), settings.dtype)
+        with self.precision():
+            self._step_size = jnp.asarray(settings.step_size, settings.dtype)
+            self._held = jnp.asarray(len(samples), settings.dtype)
 
     def precision(self) -> Any:
         """The context in which arrays have the settings' precision."""
-        return jax.enable_x64(self.settings.dtype == "float64")
+        wanted, config = self.settings.dtype == "float64", cast("Any", jax.config)
+        # Calls inside the context take three times as long, even where it changes nothing.
+        return nullcontext() if config.jax_enable_x64 == wanted else jax.enable_x64(wanted)
 
     def share(self, round_index: int) -> Share:
         """Which of the client's rows are in the round's minibatches, and where."""
         ids = self._draws(round_index)
         rows = self._row_of[ids]
         held = rows >= 0
-        batch = np.nonzero(held)[0]
-        counts = held.sum(axis=1).astype(np.int32)
-        place = np.arange(len(batch)) - np.repeat(np.cumsum(counts) - counts, counts)
-        padded = np.zeros((len(ids), int(self._padding.widths(counts.max()))), np.int32)
-        padded[batch, place] = rows[held]
+        counts = held.sum(axis=1, dtype=np.int32)
+        width = int(self._padding.widths(counts.max()))
+        places = _places(counts, width)
+        padded = np.zeros((len(ids), width), np.int32)
+        padded.ravel()[places] = rows[held]
         # NumPy gathers faster than a compiled program does.
-        return Share(batch, place, self._features.take(padded, axis=0), self._labels[padded], counts)
+        with self.precision():
+            return Share(places, *_on_device(self._features.take(padded, axis=0), self._labels[padded], counts))
+
+    def only(self, share: Share, kept: NDArray[np.bool_]) -> Share:
+        """The same without some of the rows: ``kept`` is ``[n]``."""
+        shape, held = share.labels.shape, share.places[kept]
+        counts = np.bincount(held // shape[1], minlength=shape[0]).astype(np.int32)
+        places = _places(counts, shape[1])
+        source = np.zeros(shape, np.int64)
+        source.ravel()[places] = held
+        features = np.asarray(share.features).reshape(share.labels.size, *share.features.shape[2:])
+        with self.precision():
+            return Share(places, *_on_device(features[source], np.asarray(share.labels).ravel()[source], counts))
 
     def phi(self, block: Tree, share: Share) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
         with self.precision():
-            padded = _phi(block, share.features, model=self._block)
-        return np.asarray(padded)[share.batch, share.place]
+            padded = np.asarray(_phi(block, share.features, model=self._block))
+        return padded.reshape(-1, padded.shape[-1]).take(share.places, axis=0)
 
     def steps(self, block: Tree, share: Share, phi_others: NDArray[Any], presence: Presence | None = None) -> Tree:
         """The client's block after Q local steps, on those of its rows that take part."""
@@ -118,16 +123,17 @@ class ClientCompute:
             share, phi_others = presence.share, phi_others[presence.rows]
             # A row weighs M' / (n_k B') now, with the M' rows and B' samples that are left: M / (held B) for this held.
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
-            held = (self.num_rows * left).astype(self.settings.dtype)
-        padded = np.zeros((*share.labels.shape, phi_others.shape[1]), phi_others.dtype)
-        padded[share.batch, share.place] = phi_others
+            with self.precision():
+                held = jnp.asarray(self.num_rows * left, self.settings.dtype)
+        padded = np.zeros((share.labels.size, phi_others.shape[1]), phi_others.dtype)
+        padded[share.places] = phi_others
         with self.precision():
             stepped = _steps(
                 block,
                 share.features,
                 share.labels,
                 share.counts,
-                padded,
+                padded.reshape(*share.labels.shape, -1),
                 held,
                 self._step_size,
                 model=self._block,
@@ -144,6 +150,19 @@ class ClientCompute:
         with self.precision():
             held = self._features if features is None else np.asarray(features, self.settings.dtype)
             return np.asarray(_phi(block, held[None], model=self._block)[0])
+
+
+def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
+    """Where rows are among the E * P padded places, if each minibatch's rows are the first of its P places."""
+    starts = width * np.arange(len(counts)) - (np.cumsum(counts) - counts)
+    places: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(starts, counts)
+    return places
+
+
+@jax.jit
+def _on_device(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays, where the next calls need not take them again; faster than ``device_put`` for small ones."""
+    return arrays
 
 
 @partial(jax.jit, static_argnames=("model",))

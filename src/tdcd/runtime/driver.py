@@ -14,6 +14,7 @@ from tdcd.runtime.grace import Grace
 from tdcd.runtime.hub import Hub
 from tdcd.runtime.hub_folder import HubFolder
 from tdcd.runtime.instructions import Absence, Append, End, Instruction, Save, TurnedAway
+from tdcd.runtime.keeping import Keeper
 from tdcd.runtime.log import event
 from tdcd.runtime.messages import Message, Refused
 from tdcd.runtime.transport import Joined, Received, Transport
@@ -44,14 +45,17 @@ class HubDriver:
         resend_s: float,
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
+        keeper: Keeper | None = None,
     ) -> None:
         runtime = hub.job.config.runtime
         self.hub, self.folder, self.desk = hub, folder, Desk(transport)
         self._patience, self._watch = Patience(resend_s, runtime.longest_resend_s, clock), watch
         self._grace = Grace(hub.job.config.federation.client_grace_s, TICK_S, clock)
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
+        self._keeper = keeper or Keeper()
         self._last: Append | None = None
         self._described = False
+        self._stage: tuple[Any, ...] = ()
         self._ended_at = None if hub.farewell is None else clock()
         self._shown_at = -math.inf
         self._missing_since: dict[str, float] = {}
@@ -67,7 +71,6 @@ class HubDriver:
 
     def step(self) -> Outcome | None:
         """Act on the next event, or on the lack of one; how the run ended, if that was all."""
-        before = self._stage()
         news = self.desk.transport.receive(TICK_S)
         if isinstance(news, Received):
             self._receive(news)
@@ -77,7 +80,8 @@ class HubDriver:
                 self._perform(self.hub.joined(news.party))
         else:
             self._go_on_without_the_late()
-        if self._stage() != before:
+        before, self._stage = self._stage, (self.hub.phase, self.hub.round, self.hub.missing())
+        if self._stage != before:
             self._patience.reset()
         elif self._patience.is_over():
             self._remind()
@@ -86,9 +90,6 @@ class HubDriver:
         if self._clock() - self._shown_at > TICK_S:
             self._show()
         return None
-
-    def _stage(self) -> tuple[Any, ...]:
-        return self.hub.phase, self.hub.round, self.hub.missing()
 
     def _receive(self, news: Received) -> None:
         try:
@@ -137,7 +138,7 @@ class HubDriver:
             elif isinstance(instruction, Append):
                 self._append(instruction)
             elif isinstance(instruction, Save):
-                self._keep(partial(self.folder.save, instruction.state))
+                self._save(instruction)
             elif isinstance(instruction, Absence):
                 self._note_absence(instruction)
             elif isinstance(instruction, TurnedAway):
@@ -158,6 +159,12 @@ class HubDriver:
             if is_worth_logging(self._disk_errors):
                 event("disk", logging.ERROR, why=str(error), round=self.hub.round, count=self._disk_errors)
 
+    def _save(self, save: Save) -> None:
+        self._keep(self._keeper.settle)
+        # What the disk did not take of history and absences comes before the state that it led to.
+        self._keep(self.folder.write_lines)
+        self._keeper.begin(partial(self.folder.save, save.state))
+
     def _note_absence(self, absence: Absence) -> None:
         self._keep(partial(self.folder.note_absence, absence))
         if absence.question is None:
@@ -177,6 +184,7 @@ class HubDriver:
     def _finish(self, end: End) -> None:
         """Leave a complete folder. One that was refused stays as it is: put right, the same command goes on."""
         self._ended_at = self._clock()
+        self._keep(self._keeper.settle)
         rounds, farewell = self.hub.rounds, self.hub.farewell
         level = logging.INFO if end.status == "finished" else logging.ERROR
         event("ended", level, status=end.status, reason=end.reason)
@@ -187,6 +195,7 @@ class HubDriver:
 
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
+        self._keep(self._keeper.settle)
         event("interrupted", round=self.hub.round)
         self._show()
         return Outcome("interrupted", f"in round {self.hub.round}; the same command goes on from here")

@@ -12,8 +12,8 @@ from tdcd.runtime.instructions import Arrays
 from tdcd.runtime.messages import Message, Refused, encode
 from tdcd.runtime.roll import Mismatch
 
-KEPT_ROUNDS = 2
-"""A hub whose newest checkpoint is damaged goes back to the one before: what was said since then is kept."""
+KEPT_ROUNDS = 3
+"""A hub that crashes while it makes a state durable goes back to the one before; if that is damaged, one more."""
 KINDS = ("scores", "phi", "model")
 """What hubs tell each other once the rounds have begun."""
 

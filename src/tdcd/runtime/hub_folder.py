@@ -130,10 +130,13 @@ class HubFolder:
         self._absences.append(json.dumps(asdict(absence)))
         failpoint("absence.after")
 
-    def save(self, state: State) -> None:
-        """Make a state durable, and before it all of the history that led to it."""
+    def write_lines(self) -> None:
+        """Add the lines that wait, if there are any."""
         self._absences.write()
         self._history.write()
+
+    def save(self, state: State) -> None:
+        """Make a state durable."""
         save_state(self.path / "checkpoint", self.hub, state)
 
     def describe(self, meeting: Meeting) -> None:
@@ -168,7 +171,7 @@ class HubFolder:
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""
         failpoint("finish.before")
-        self._history.write()
+        self.write_lines()
         if preparations:
             save_preparations(self.path, preparations, load_meaning(self.path))
         self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round)

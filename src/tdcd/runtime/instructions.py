@@ -37,7 +37,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Save:
-    """Make this state durable before another hub is told anything that follows from it."""
+    """Make this state durable while the work goes on; the one before must be durable by now."""
 
     state: State
 

@@ -167,4 +167,5 @@ def _free_ports(count: int) -> list[int]:
 def environment() -> dict[str, str]:
     """Many processes share this machine's cores: each does its arithmetic in one thread."""
     flags = os.environ.get("XLA_FLAGS", "")
-    return {**os.environ, "XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(), "OMP_NUM_THREADS": "1"}
+    one = {"XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(), "OMP_NUM_THREADS": "1", "NPROC": "1"}
+    return {**os.environ, **one}

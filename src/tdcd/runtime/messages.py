@@ -1,26 +1,26 @@
 """What parties say to each other: named arrays and a few words, bound to run, round, sender, receiver and content.
 
-On the wire a message is sixteen bytes of BLAKE2b over the rest, then a safetensors file whose only metadata entry is
-the envelope. Nothing is ever unpickled; every length is checked against what has arrived before it is used.
+On the wire: sixteen bytes of BLAKE2b over the rest; eight bytes that say how long the envelope is; the envelope, JSON
+with the message's words and each array's name, type and shape; the arrays' bytes, each at a multiple of eight. Nothing
+is ever unpickled; every length is checked against what has arrived before it is used.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
-
-from tdcd.runfolder import read_metadata
 
 PROTOCOL = 1
 """Parties of different protocol versions refuse each other."""
-_DIGEST_BYTES = 16
-_ENVELOPE = {"run": str, "kind": str, "round": int, "sender": str, "receiver": str, "note": dict}
+_DIGEST_BYTES, _HEAD_BYTES = 16, 24
+_ENVELOPE = {"run": str, "kind": str, "round": int, "sender": str, "receiver": str, "note": dict, "arrays": list}
+_MOST_AXES, _LARGEST_AXIS = 32, 2**48
+_DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("float64", "float32", "int64", "int32", "uint8")}
 
 
 class Refused(Exception):  # noqa: N818
@@ -53,22 +53,34 @@ class Message:
 
 def encode(message: Message) -> bytes:
     """The bytes on the wire; the same message always gives the same bytes."""
-    envelope = {name: getattr(message, name) for name in _ENVELOPE}
-    arrays = {name: np.asarray(array, order="C") for name, array in message.arrays.items()}
-    body: bytes = save(arrays, {"tdcd": json.dumps(envelope)})
+    arrays = [np.asarray(array, order="C") for array in message.arrays.values()]
+    envelope = {
+        "run": message.run,
+        "kind": message.kind,
+        "round": message.round,
+        "sender": message.sender,
+        "receiver": message.receiver,
+        "note": message.note,
+        "arrays": [(name, array.dtype.str, array.shape) for name, array in zip(message.arrays, arrays, strict=True)],
+    }
+    words = json.dumps(envelope).encode()
+    parts: list[bytes | memoryview] = [len(words).to_bytes(8, "little"), words, bytes(-len(words) % 8)]
+    for array in arrays:
+        parts += [array.data, bytes(-array.nbytes % 8)] if array.size else []
+    body = b"".join(parts)
     return _digest(body) + body
 
 
 def decode(data: bytes, *, sender: str, receiver: str) -> Message:
     """The message in ``data``, which came over ``sender``'s link to ``receiver``; anything else is refused."""
-    digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-    if digest != _digest(body):
+    if data[:_DIGEST_BYTES] != _digest(memoryview(data)[_DIGEST_BYTES:]):
         raise Refused("its content does not match its digest")
+    end = _HEAD_BYTES + int.from_bytes(data[_DIGEST_BYTES:_HEAD_BYTES], "little")
     try:
-        envelope, arrays = json.loads(read_metadata(body)["tdcd"]), load(body)
-    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
+        envelope = json.loads(data[_HEAD_BYTES:end])
+    except (ValueError, RecursionError) as error:
         raise Refused(f"it is not a message: {error}") from None
-    if not isinstance(envelope, dict) or set(envelope) != set(_ENVELOPE):
+    if not isinstance(envelope, dict) or envelope.keys() != _ENVELOPE.keys():
         raise Refused("its envelope has other fields")
     for name, kind in _ENVELOPE.items():
         if type(envelope[name]) is not kind:
@@ -77,7 +89,34 @@ def decode(data: bytes, *, sender: str, receiver: str) -> Message:
         raise Refused(f"it says that it is from {envelope['sender']!r}")
     if envelope["receiver"] != receiver:
         raise Refused(f"it was meant for {envelope['receiver']!r}")
-    return Message(arrays=arrays, **envelope)
+    return Message(**{**envelope, "arrays": _arrays(envelope["arrays"], data, end + -end % 8)})
+
+
+def _arrays(described: list[Any], data: bytes, place: int) -> dict[str, NDArray[Any]]:
+    """The arrays that begin at ``place``: views of ``data``, which they must fill to its end."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for entry in described:
+        if not _describes_array(entry) or entry[0] in arrays:
+            raise Refused(f"it is not a message: {str(entry)[:80]} describes no array")
+        name, code, shape = entry
+        dtype, count = _DTYPES[code], math.prod(shape)
+        end = place + count * dtype.itemsize
+        if end > len(data):
+            raise Refused(f"it is not a message: '{name[:80]}' is longer than what arrived")
+        arrays[name] = np.frombuffer(data, dtype, count, place).reshape(shape) if count else np.empty(shape, dtype)
+        place = end + -end % 8
+    if place != len(data):
+        raise Refused(f"it is not a message: it has {len(data)} bytes, and {place} are told of")
+    return arrays
+
+
+def _describes_array(entry: Any) -> bool:
+    """Whether this is the name, type and shape of an array."""
+    if not isinstance(entry, list) or [type(part) for part in entry] != [str, str, list]:
+        return False
+    _, code, shape = entry
+    sizes = all(type(size) is int and 0 <= size <= _LARGEST_AXIS for size in shape)
+    return sizes and code in _DTYPES and len(shape) <= _MOST_AXES
 
 
 def array(message: Message, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
@@ -107,5 +146,5 @@ def unpack(message: Message, name: str) -> Any:
         raise Refused(f"'{name}' is not JSON: {error}") from None
 
 
-def _digest(body: bytes) -> bytes:
+def _digest(body: bytes | memoryview) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()

@@ -65,7 +65,7 @@ class Rounds:
         self._behind = -1
         if restored is not None:
             self.round, self.block = restored.round, compute.tree(restored.block)
-            self._behind, self._recorded = restored.round + 1, restored.recorded
+            self._behind, self._recorded = restored.round + 2, restored.recorded
             self.exchange.restore(restored.said, dict(restored.heard or {}))
         # What it may have told its peers before it came back, it must tell them again with the same clients.
         self._free_from = self.round + KEPT_ROUNDS
@@ -258,8 +258,6 @@ class Rounds:
         back: list[Absence] = self.absences.take_back(self.round) if self.round >= self._free_from else []
         exchange, block = self.exchange, named_leaves(self.block)
         state = State(self.run, self.round, block, exchange.words, dict(exchange.digests), self._recorded)
-        # The hub's own clients may hear of the next round before it is durable, since they forget it with the hub; no
-        # peer hears of it before they have answered.
         return [*back, *self._enter(), Save(state)]
 
     def _shared(self) -> list[Instruction] | None:
