@@ -35,6 +35,15 @@ def _of(array: Array) -> Any:
     return array.__array_namespace__()
 
 
+def _pick(rows: Array, which: Array) -> Array:
+    """``rows[e, which[e]]`` for every minibatch e."""
+    if len(rows) == 1:
+        picked: Array = rows[0].take(which[0], axis=0)[None]
+        return picked
+    found: Array = _of(rows).take_along_axis(rows, which[..., None], axis=1)
+    return found
+
+
 def average(client_blocks: Tree, shares: Array) -> Tree:
     r"""The hub's block: the mean of its clients' blocks, weighted by the rows they hold.
 
@@ -87,8 +96,7 @@ def stack(client_phi: Array, slots: Array) -> Array:
     Returns:
         :math:`\Phi_j`, ``[E, B, C]``.
     """
-    phi: Array = _of(client_phi).take_along_axis(client_phi, slots[..., None], axis=1)
-    return phi
+    return _pick(client_phi, slots)
 
 
 def sum_others(phis: Sequence[Array], silo: int) -> Array:
@@ -114,8 +122,7 @@ def project(phi_others: Array, positions: Array) -> Array:
     Returns:
         ``[E, P, C]``.
     """
-    rows: Array = _of(phi_others).take_along_axis(phi_others, positions[..., None], axis=1)
-    return rows
+    return _pick(phi_others, positions)
 
 
 def row_weight(counts: Array, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array) -> Array:

@@ -67,32 +67,6 @@ class Folder(HubFolder):
         pass
 
 
-class LabKeeper:
-    """Writes at once, or as late as a real keeper ever does: chance decides, and a crash in between loses the write."""
-
-    def __init__(self, rng):
-        self.rng, self.write, self.error = rng, None, None
-
-    def begin(self, write):
-        self.write = write
-        if self.rng.random() < 0.5:
-            self.do()
-
-    def do(self):
-        write, self.write = self.write, None
-        try:
-            if write is not None:
-                write()
-        except OSError as error:
-            self.error = error
-
-    def settle(self):
-        self.do()
-        error, self.error = self.error, None
-        if error is not None:
-            raise error
-
-
 class LabTransport:
     """A party's end of the laboratory's network."""
 
@@ -149,8 +123,7 @@ class Lab:
                     restored=folder.restored,
                     absences=folder.absences,
                 )
-                keeper = LabKeeper(self.rng)
-                driver = HubDriver(hub, transport, folder, 2.0, lambda status: None, lambda: self.now, keeper)
+                driver = HubDriver(hub, transport, folder, 2.0, lambda status: None, lambda: self.now)
             else:
                 self.sessions += 1
                 client = Client(self.job, silo, party, self.data[party], str(self.sessions))

@@ -97,7 +97,7 @@ class ClientCompute:
         padded.ravel()[places] = rows[held]
         # NumPy gathers faster than a compiled program does.
         with self.precision():
-            return Share(places, *_on_device(self._features.take(padded, axis=0), self._labels[padded], counts))
+            return Share(places, *_on_device(self._features.take(padded, axis=0), self._labels.take(padded), counts))
 
     def only(self, share: Share, kept: NDArray[np.bool_]) -> Share:
         """The same without some of the rows: ``kept`` is ``[n]``."""

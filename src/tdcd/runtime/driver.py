@@ -14,7 +14,6 @@ from tdcd.runtime.grace import Grace
 from tdcd.runtime.hub import Hub
 from tdcd.runtime.hub_folder import HubFolder
 from tdcd.runtime.instructions import Absence, Append, End, Instruction, Save, TurnedAway
-from tdcd.runtime.keeping import Keeper
 from tdcd.runtime.log import event
 from tdcd.runtime.messages import Message, Refused
 from tdcd.runtime.transport import Joined, Received, Transport
@@ -45,14 +44,13 @@ class HubDriver:
         resend_s: float,
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
-        keeper: Keeper | None = None,
     ) -> None:
         runtime = hub.job.config.runtime
         self.hub, self.folder, self.desk = hub, folder, Desk(transport)
         self._patience, self._watch = Patience(resend_s, runtime.longest_resend_s, clock), watch
         self._grace = Grace(hub.job.config.federation.client_grace_s, TICK_S, clock)
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
-        self._keeper = keeper or Keeper()
+        self._unsaved: Save | None = None
         self._last: Append | None = None
         self._described = False
         self._stage: tuple[Any, ...] = ()
@@ -138,7 +136,8 @@ class HubDriver:
             elif isinstance(instruction, Append):
                 self._append(instruction)
             elif isinstance(instruction, Save):
-                self._save(instruction)
+                self._save()
+                self._unsaved = instruction
             elif isinstance(instruction, Absence):
                 self._note_absence(instruction)
             elif isinstance(instruction, TurnedAway):
@@ -146,7 +145,8 @@ class HubDriver:
                 event("turned away", logging.WARNING, who=instruction.party, why=instruction.reason)
             else:
                 self._finish(instruction)
-        if self.hub.rounds is not None:
+        if self.hub.rounds is not None and self.hub.rounds.has_time:
+            self._save()
             self.hub.rounds.rest()
 
     def _keep(self, write: Callable[[], None]) -> None:
@@ -159,11 +159,18 @@ class HubDriver:
             if is_worth_logging(self._disk_errors):
                 event("disk", logging.ERROR, why=str(error), round=self.hub.round, count=self._disk_errors)
 
-    def _save(self, save: Save) -> None:
-        self._keep(self._keeper.settle)
-        # What the disk did not take of history and absences comes before the state that it led to.
-        self._keep(self.folder.write_lines)
-        self._keeper.begin(partial(self.folder.save, save.state))
+    def _save(self) -> None:
+        """Make durable what is not: while the clients are at work, and before there is anything newer.
+
+        What a hub computes follows, to the last bit, from its state, the absences that it wrote down and what its peers
+        said. So the next round may begin before its state is durable: a crash sends the hub back by one round at most,
+        which it plays again alike.
+        """
+        unsaved, self._unsaved = self._unsaved, None
+        if unsaved is not None:
+            # What the disk did not take of history and absences comes before the state that it led to.
+            self._keep(self.folder.write_lines)
+            self._keep(partial(self.folder.save, unsaved.state))
 
     def _note_absence(self, absence: Absence) -> None:
         self._keep(partial(self.folder.note_absence, absence))
@@ -184,7 +191,7 @@ class HubDriver:
     def _finish(self, end: End) -> None:
         """Leave a complete folder. One that was refused stays as it is: put right, the same command goes on."""
         self._ended_at = self._clock()
-        self._keep(self._keeper.settle)
+        self._save()
         rounds, farewell = self.hub.rounds, self.hub.farewell
         level = logging.INFO if end.status == "finished" else logging.ERROR
         event("ended", level, status=end.status, reason=end.reason)
@@ -195,7 +202,7 @@ class HubDriver:
 
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
-        self._keep(self._keeper.settle)
+        self._save()
         event("interrupted", round=self.hub.round)
         self._show()
         return Outcome("interrupted", f"in round {self.hub.round}; the same command goes on from here")

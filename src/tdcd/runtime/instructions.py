@@ -37,7 +37,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Save:
-    """Make this state durable while the work goes on; the one before must be durable by now."""
+    """Make this state durable when there is time, at the latest before the next one."""
 
     state: State
 

@@ -148,10 +148,14 @@ class Rounds:
         del self._asked[question.receiver]
         return [self.absences.leave_out(question)]
 
+    @property
+    def has_time(self) -> bool:
+        """Whether all of the hub's clients are at work on their steps."""
+        return self.phase == "stepping"
+
     def rest(self) -> None:
         """Nothing to do for the moment: work out where the next round's samples are."""
-        if self.phase == "stepping":
-            self.compute.layout(self.round + 1)
+        self.compute.layout(self.round + 1)
 
     # For those who are late, or back.
 
