@@ -88,8 +88,36 @@ def _convolve(images: Array, weight: Array) -> Array:
     """Convolution as products of unfolded images with the weights.
 
     Clients have weights of their own. Mapped over them these are batched matrix products, whereas
-    ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower. Many channels are
-    unfolded along the kernel's width only, and the products of the kernel's rows added up: that moves less memory.
+    ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower.
+    """
+    banded = weight.size * images.shape[2] * (images.shape[2] - weight.shape[1] + 1) // weight.shape[1]
+    if jax.default_backend() != "cpu" and banded <= _FEW_WEIGHTS:
+        return _convolve_rows(images, weight)
+    return _convolve_patches(images, weight)
+
+
+_FEW_WEIGHTS = 1 << 20
+"""Up to this many numbers, weights may be repeated for every place along an image's row."""
+
+
+def _convolve_rows(images: Array, weight: Array) -> Array:
+    """Whole rows of the image at a time, times a matrix with the weights once for every place along the row.
+
+    Most of that matrix are zeros, but only the kernel's height is unfolded. An accelerator does more arithmetic in less
+    time than it takes to move the memory of patches.
+    """
+    kernel_height, kernel_width, _, outputs = weight.shape
+    places = images.shape[2] - kernel_width + 1
+    shifted = [jnp.pad(weight, [(0, 0), (i, places - 1 - i), (0, 0), (0, 0)]) for i in range(places)]
+    unfolded = _unfold(images.reshape(*images.shape[:2], -1), kernel_height, axis=1)
+    rows = _product(unfolded, jnp.stack(shifted, axis=3).reshape(unfolded.shape[-1], -1))
+    return rows.reshape(*rows.shape[:2], places, outputs)
+
+
+def _convolve_patches(images: Array, weight: Array) -> Array:
+    """A patch for every place; many channels are unfolded along the kernel's width only.
+
+    The products of the kernel's rows are then added up: that moves less memory.
     """
     kernel_height, kernel_width, inputs, _ = weight.shape
     unfolded = _unfold(images, kernel_width, axis=2)

@@ -77,7 +77,8 @@ class ClientCompute:
         batch = np.nonzero(held)[0]
         counts = held.sum(axis=1).astype(np.int32)
         place = np.arange(len(batch)) - np.repeat(np.cumsum(counts) - counts, counts)
-        padded = np.zeros((len(ids), int(self._padding.widths(counts.max()))), np.int32)
+        width = self._padding.width(int(self._padding.levels(counts.max())))
+        padded = np.zeros((len(ids), width), np.int32)
         padded[batch, place] = rows[held]
         # NumPy gathers faster than a compiled program does.
         return Share(batch, place, self._features.take(padded, axis=0), self._labels[padded], counts)
