@@ -26,8 +26,8 @@ class RowEngine:
         for silo, table in zip(problem.federation.silos, problem.on_device, strict=True):
             held = np.array([len(rows) for rows in silo.rows], settings.dtype)
             shares = (held / samples).astype(held.dtype)
-            flat = table.reshape(samples, -1)
-            self._silos.append(row_program.RowSilo(flat, hold(silo.owner()), hold(shares), hold(held)))
+            self._silos.append(row_program.RowSilo(table.reshape(samples, -1), hold(shares), hold(held)))
+        self._owners = hold(np.stack([silo.owner() for silo in problem.federation.silos]))
         self._program = row_program.RowProgram(
             objective=problem.objective,
             gradient=settings.gradient,
@@ -50,8 +50,8 @@ class RowEngine:
         memory, settings = self._shipping.begin(), self._problem.settings
         room = self._shipping.room("ids", (self.rounds_per_call, *ids.shape[1:]), ids.dtype)
         room[: len(ids)] = ids
-        arguments = (self._silos, self._labels, room, len(ids), np.asarray(settings.step_size, settings.dtype))
-        return Call(len(ids), memory, arguments)
+        step_size = np.asarray(settings.step_size, settings.dtype)
+        return Call(len(ids), memory, (self._silos, self._owners, self._labels, room, len(ids), step_size))
 
     def run(self, hub_blocks: list[Tree], call: Call) -> list[Tree]:
         """See :meth:`tdcd.engines.Engine.run`."""

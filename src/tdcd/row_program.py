@@ -24,8 +24,6 @@ class RowSilo(NamedTuple):
 
     features: Array
     """``[M, D]``."""
-    owner: Array
-    """``[M]``: which client holds each sample."""
     shares: Array
     """``[K]``: n_k / M."""
     held: Array
@@ -42,7 +40,7 @@ class Pieces(NamedTuple):
     real: Array
     """``[H, PIECE]``: which places are not empty."""
     clients: Array
-    """``[K, H]``: 1 where the client holds the piece, 0 elsewhere."""
+    """``[H]``: who holds the piece; K if it is left over."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +60,18 @@ def cut(owner: Array, num_clients: int) -> Pieces:
     last = jnp.cumsum(pieces)
     number = jnp.arange((len(owner) + num_clients * (PIECE - 1)) // PIECE)
     client = jnp.sum(last <= number[:, None], axis=1)
-    # A piece that is left over belongs to client K: numbers of that one are out of range, and read as the last one's.
+    # Numbers of client K are out of range, and read as the last client's.
     place = (number - (last - pieces)[client])[:, None] * PIECE + jnp.arange(PIECE)
     real = (place < counts[client][:, None]) & (client < num_clients)[:, None]
     in_order = jnp.argsort(owner, stable=True)[(jnp.cumsum(counts) - counts)[client][:, None] + place]
-    return Pieces(counts, jnp.where(real, in_order, 0), real, client == jnp.arange(num_clients)[:, None])
+    return Pieces(counts, jnp.where(real, in_order, 0), real, client)
 
 
 @partial(jax.jit, static_argnames=("program",))
 def run_rounds(
     hub_blocks: list[Array],
     silos: list[RowSilo],
+    owners: Array,
     labels: Array,
     ids: Array,
     num_rounds: Array,
@@ -80,20 +79,36 @@ def run_rounds(
     *,
     program: RowProgram,
 ) -> list[Array]:
-    """The hub blocks ``[D, 1]`` after rounds 0 .. ``num_rounds`` - 1 of ``ids`` ``[R, E, B]``."""
+    """The hub blocks ``[D, 1]`` after rounds 0 .. ``num_rounds`` - 1 of ``ids`` ``[R, E, B]``.
+
+    Args:
+        owners: ``[N, M]``, which client of each silo holds each sample.
+        labels: ``[M]``.
+    """
 
     def body(index: Array, hubs: list[Array]) -> list[Array]:
-        return one_round(hubs, silos, labels, ids[index], step_size, program)
+        return one_round(hubs, silos, owners[:, ids[index]], labels, ids[index], step_size, program)
 
     advanced: list[Array] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
     return advanced
 
 
 def one_round(
-    hubs: list[Array], silos: list[RowSilo], labels: Array, ids: Array, step_size: Array, program: RowProgram
+    hubs: list[Array],
+    silos: list[RowSilo],
+    owners: Array,
+    labels: Array,
+    ids: Array,
+    step_size: Array,
+    program: RowProgram,
 ) -> list[Array]:
-    """One communication round of Algorithm 1, from hub blocks to hub blocks."""
-    pieces = [jax.vmap(partial(cut, num_clients=len(silo.held)))(silo.owner[ids]) for silo in silos]
+    """One communication round of Algorithm 1, from hub blocks to hub blocks.
+
+    Args:
+        owners: ``[N, E, B]``, which client of each silo holds each sample of the minibatches ``ids`` ``[E, B]``.
+    """
+    most = max(len(silo.held) for silo in silos)
+    pieces = jax.vmap(jax.vmap(partial(cut, num_clients=most)))(owners)
     starts = [hub[:, 0] for hub in hubs]
 
     def step(number: Array, clients: list[Array]) -> list[Array]:
@@ -104,10 +119,10 @@ def one_round(
         phis = [jnp.sum(x * hub, axis=1)[:, None] for x, hub in zip(rows, starts, strict=True)]
         stepped = []
         for index, (silo, block) in enumerate(zip(silos, clients, strict=True)):
-            own = jnp.sum(rows[index] * block[silo.owner[batch]], axis=1)[:, None]
+            own = jnp.sum(rows[index] * block[owners[index, which]], axis=1)[:, None]
             total = own + algorithm.sum_others(phis, index)
             slopes = jax.grad(lambda total: jnp.sum(program.objective.losses(total, labels[batch])))(total)[:, 0]
-            now = jax.tree.map(lambda part: part[which], pieces[index])
+            now = Pieces(*(part[index, which] for part in pieces))
             gradient = _gradients(slopes, batch, silo, now, program)
             stepped.append(block - step_size * (gradient + jax.grad(program.objective.penalty)(block)))
         return stepped
@@ -120,7 +135,7 @@ def one_round(
 def _gradients(slopes: Array, batch: Array, silo: RowSilo, pieces: Pieces, program: RowProgram) -> Array:
     """``[K, D]``: of the data term, for every client; a piece's sum first, then the pieces of a client."""
     weight = algorithm.row_weight(
-        pieces.counts,
+        pieces.counts[: len(silo.held)],
         gradient=program.gradient,
         num_samples=program.num_samples,
         batch_size=len(batch),
@@ -129,5 +144,6 @@ def _gradients(slopes: Array, batch: Array, silo: RowSilo, pieces: Pieces, progr
     pulls = jnp.where(pieces.real, slopes[pieces.positions], 0)
     rows = silo.features[batch[pieces.positions]].astype(slopes.dtype)
     by_piece = jnp.sum(pulls[..., None] * rows, axis=1)
-    summed: Array = weight[:, None] * (pieces.clients.astype(slopes.dtype) @ by_piece)
+    own = pieces.clients == jnp.arange(len(silo.held))[:, None]
+    summed: Array = weight[:, None] * (own.astype(slopes.dtype) @ by_piece)
     return summed

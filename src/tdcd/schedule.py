@@ -7,7 +7,7 @@ counter-based generator is used: NumPy promises that stream never changes, and p
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ Minibatches = Literal["fresh", "reused", "full"]
 
 IDS_AT_ONCE = 1 << 18
 """Most ids that are drawn ahead; drawing more than these at once is shared by threads."""
-THREADS = 4
+THREADS = 8
 LARGE = 1024
 """From this size on a minibatch's distinct draws are found without sorting them."""
 
@@ -60,8 +60,13 @@ def batch_ids(
     draw = partial(_draw, seed, shape=(count, batch_size), num_samples=num_samples)
     if len(rounds) * count * batch_size <= IDS_AT_ONCE:
         return draw(rounds)
-    with ThreadPoolExecutor(THREADS) as threads:
-        return np.concatenate(list(threads.map(lambda one: draw([one]), rounds)))
+    return np.concatenate(list(_threads().map(lambda one: draw([one]), rounds)))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads that stay, with the memory they have: new ones would spend most of their time asking for it."""
+    return ThreadPoolExecutor(THREADS)
 
 
 class Draws:
@@ -128,7 +133,8 @@ def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray
     The first B distinct values of an independent uniform sequence are a uniform draw without replacement.
     """
     if size >= LARGE:
-        return np.stack([_first_distinct_of_many(row, size, num_samples) for row in draws])
+        first = np.empty(num_samples, np.int32)
+        return np.stack([_first_distinct_of_many(row, size, first) for row in draws])
     found = draws[:, :size].astype(np.int32)
     rows: Any = slice(None)
     if size * size < 2 * num_samples:
@@ -149,10 +155,13 @@ def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray
     return found
 
 
-def _first_distinct_of_many(draws: NDArray[Any], size: int, num_samples: int) -> NDArray[np.int32]:
-    """:func:`_first_distinct` of one row: a draw is new if it stands where its value was drawn first."""
+def _first_distinct_of_many(draws: NDArray[Any], size: int, first: NDArray[np.int32]) -> NDArray[np.int32]:
+    """:func:`_first_distinct` of one row: a draw is new if it stands where its value was drawn first.
+
+    Args:
+        first: room for a place a sample.
+    """
     order = np.arange(len(draws), dtype=np.int32)
-    first = np.empty(num_samples, np.int32)
     # Of several places for one value the last that is put stays: from the back, that is the first.
     np.put(first, draws[::-1], order[::-1], mode="clip")
     distinct = draws[first.take(draws, mode="clip") == order][:size].astype(np.int32)

@@ -110,7 +110,10 @@ def _convolve_rows(images: Array, weight: Array) -> Array:
     places = images.shape[2] - kernel_width + 1
     shifted = [jnp.pad(weight, [(0, 0), (i, places - 1 - i), (0, 0), (0, 0)]) for i in range(places)]
     unfolded = _unfold(images.reshape(*images.shape[:2], -1), kernel_height, axis=1)
-    rows = _product(unfolded, jnp.stack(shifted, axis=3).reshape(unfolded.shape[-1], -1))
+    banded = jnp.stack(shifted, axis=3).reshape(unfolded.shape[-1], -1)
+    # Products of rows that are a multiple of 16 bytes long are several times faster.
+    spare = (0, -len(banded) % 4)
+    rows = _product(jnp.pad(unfolded, [(0, 0), (0, 0), spare]), jnp.pad(banded, [spare, (0, 0)]))
     return rows.reshape(*rows.shape[:2], places, outputs)
 
 
