@@ -50,8 +50,10 @@ class RowEngine:
         memory, settings = self._shipping.begin(), self._problem.settings
         room = self._shipping.room("ids", (self.rounds_per_call, *ids.shape[1:]), ids.dtype)
         room[: len(ids)] = ids
+        # On its way while the device works on the call before.
+        shipped = self._problem.devices.hold(room)
         step_size = np.asarray(settings.step_size, settings.dtype)
-        return Call(len(ids), memory, (self._silos, self._owners, self._labels, room, len(ids), step_size))
+        return Call(len(ids), memory, (self._silos, self._owners, self._labels, shipped, len(ids), step_size))
 
     def run(self, hub_blocks: list[Tree], call: Call) -> list[Tree]:
         """See :meth:`tdcd.engines.Engine.run`."""
