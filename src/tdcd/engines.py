@@ -1,6 +1,7 @@
-"""The two engines of the simulation: they lay minibatches out on the host, ship them, and call the compiled rounds.
+"""Engines of the simulation: they lay minibatches out on the host, ship them, and call the compiled rounds.
 
-:class:`ClientEngine` takes any blocks; :class:`LaneEngine`, several times faster, linear ones.
+:class:`ClientEngine` takes any blocks; :class:`LaneEngine`, several times faster, linear ones. On an accelerator
+:class:`tdcd.row_engine.RowEngine` is faster still where a block has one output.
 """
 
 import math
