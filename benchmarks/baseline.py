@@ -61,7 +61,7 @@ class PerClientLoop:
                         scores = module(self.features[silo][self._rows(ids[step], where)])
                         if parts[step] is None:
                             parts[step] = torch.zeros(self.batch_size, scores.shape[1], device=self.device)
-                        parts[step][where] = scores
+                        parts[step][where] = scores.float()
                 phis.append(torch.stack(parts))
         total = sum(phis)
         for silo, modules in enumerate(self.modules):

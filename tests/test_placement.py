@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
-from tdcd.placement import Placer, holders, place
+from tdcd.placement import Placer, holders, place, place_alike
 from tdcd.schedule import batch_ids
 
 
@@ -84,13 +84,14 @@ def test_paddings_fit_every_round_and_depend_on_that_round_alone(problem):
     ids, owner = problem
     placer = Placer(owner, ids.shape[2])
     counts = placer.count(ids)
-    widths = placer.widths(counts)
+    levels = placer.levels(counts)
+    widths = np.array([placer.padding.width(level) for level in levels])
     assert widths.shape == (len(ids),)
     assert (widths >= counts.max(axis=(1, 2))).all()
     assert (widths >= placer.usual).all()
     assert (widths <= min(np.bincount(owner).max(), ids.shape[2])).all()
     for r in range(len(ids)):
-        assert placer.widths(counts[r : r + 1])[0] == widths[r]
+        assert placer.levels(counts[r : r + 1])[0] == levels[r]
 
 
 def test_a_round_beyond_the_usual_padding_gets_a_little_more():
@@ -99,7 +100,8 @@ def test_a_round_beyond_the_usual_padding_gets_a_little_more():
     counts = np.zeros((4, num_clients, 1), np.int32)
     counts[:, 3, 0] = placer.usual, placer.usual + 1, placer.usual + placer.usual // 4 + 1, held
     step = placer.usual // 4
-    assert placer.widths(counts).tolist() == [placer.usual, placer.usual + step, placer.usual + 2 * step, held]
+    widths = [placer.padding.width(level) for level in placer.levels(counts)]
+    assert widths == [placer.usual, placer.usual + step, placer.usual + 2 * step, held]
     crowd = np.arange(3 * held, 4 * held, dtype=np.int32)
     ids = np.concatenate([crowd, np.arange(100, dtype=np.int32)]).reshape(1, 1, batch_size)
     placed = placer.place(ids, placer.count(ids), held)
@@ -132,3 +134,32 @@ def test_prefixes_are_what_the_fullest_of_some_clients_often_needs():
         fullest = counts[:, :together].max(axis=1)
         assert 0.25 < np.mean(fullest <= prefixes[0]) < 0.8
         assert np.mean(fullest <= prefixes[-1]) > 0.85
+
+
+def test_tight_paddings_hold_every_round_and_are_rarely_much_more_than_it_needs():
+    num_samples, batch_size, local_steps = 6000, 640, 5
+    owners = [(np.arange(num_samples) % clients).astype(np.int32) for clients in (10, 4, 1)]
+    placers = [Placer(owner, batch_size) for owner in owners]
+    for placer in placers:
+        placer.padding.tighten(placer.num_clients * local_steps)
+    ids = batch_ids(0, range(60), num_samples=num_samples, batch_size=batch_size, local_steps=local_steps)
+    widths = []
+    while len(ids):
+        placements = place_alike(placers, ids)
+        for placer, placed in zip(placers, placements, strict=True):
+            assert placed.counts.max() <= placed.positions.shape[3] <= placer.usual
+        widths += [placements[0].positions.shape[3]] * len(placements[0].rows)
+        ids = ids[len(placements[0].rows) :]
+    assert len(widths) == 60
+    assert 2 <= len(set(widths)) <= 4
+    assert np.mean(widths) < placers[0].usual - 8
+
+
+def test_silos_are_padded_to_the_level_that_one_of_them_needs():
+    owners = [np.repeat(np.arange(clients, dtype=np.int32), 1000 // clients) for clients in (10, 5)]
+    placers = [Placer(owner, 200) for owner in owners]
+    crowd = np.concatenate([np.arange(100), np.arange(200, 1000, 8)]).astype(np.int32)
+    placements = place_alike(placers, crowd[None, None])
+    level = int(placers[0].levels(placers[0].count(crowd[None, None]))[0])
+    assert level > placers[1].levels(placers[1].count(crowd[None, None]))[0]
+    assert [p.positions.shape[3] for p in placements] == [placer.padding.width(level) for placer in placers]

@@ -4,11 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from tdcd.schedule import batch_ids, num_exchanged
+from tdcd.schedule import IDS_AT_ONCE, batch_ids, num_exchanged
 
 # (num_samples, batch_size): a quarter of the samples and less is drawn one by one, more by sorting keys.
 DRAWN, SORTED = (400, 20), (40, 20)
 BRANCHES = pytest.mark.parametrize(("num_samples", "batch_size"), [DRAWN, SORTED], ids=["drawn", "sorted"])
+MANY = (9000, 2000)
+"""Enough to find distinct draws without sorting."""
 
 
 @BRANCHES
@@ -58,8 +60,8 @@ def philox(seed, round_index, size):
     return np.random.Philox(key=np.array([seed, round_index], np.uint64)).random_raw(size)
 
 
-def test_few_samples_of_many_are_the_first_distinct_draws_of_the_stream():
-    num_samples, batch_size = DRAWN
+@pytest.mark.parametrize(("num_samples", "batch_size"), [DRAWN, MANY], ids=["few", "many"])
+def test_few_samples_of_many_are_the_first_distinct_draws_of_the_stream(num_samples, batch_size):
     ids = batch_ids(3, [11], num_samples=num_samples, batch_size=batch_size, local_steps=2)[0]
     width = batch_size + batch_size // 4 + 32
     draws = [int(raw) % num_samples for raw in philox(3, 11, 2 * width)]
@@ -82,8 +84,8 @@ class StutteringPhilox(np.random.Philox):
         return np.repeat(super().random_raw(-(-size // 3)), 3)[:size]
 
 
-def test_a_round_whose_draws_fall_short_is_drawn_again_longer(monkeypatch):
-    num_samples, batch_size = 400, 100
+@pytest.mark.parametrize(("num_samples", "batch_size"), [(400, 100), (9000, 1500)], ids=["few", "many"])
+def test_a_round_whose_draws_fall_short_is_drawn_again_longer(monkeypatch, num_samples, batch_size):
     width = batch_size + batch_size // 4 + 32
     monkeypatch.setattr(np.random, "Philox", StutteringPhilox)
     ids = batch_ids(3, [5, 6], num_samples=num_samples, batch_size=batch_size, local_steps=2)
@@ -97,6 +99,16 @@ def test_a_round_whose_draws_fall_short_is_drawn_again_longer(monkeypatch):
         assert ids[index].tolist() == expected
     alone = batch_ids(3, [6], num_samples=num_samples, batch_size=batch_size, local_steps=2)
     np.testing.assert_array_equal(alone[0], ids[1])
+
+
+def test_threads_that_share_the_rounds_draw_what_one_would():
+    num_samples, batch_size = MANY
+    sizes = {"num_samples": num_samples, "batch_size": batch_size, "local_steps": 20}
+    rounds = [3, 9, 4, 0, 7, 8, 11]
+    assert len(rounds) * 20 * batch_size > IDS_AT_ONCE
+    together = batch_ids(5, rounds, **sizes)
+    for index, round_index in enumerate(rounds):
+        np.testing.assert_array_equal(batch_ids(5, [round_index], **sizes)[0], together[index])
 
 
 def middling(statistic, freedom):

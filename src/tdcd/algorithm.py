@@ -71,13 +71,13 @@ def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
     """
     num_batches, num_rows, *shape = features.shape
     rows = features.reshape(num_batches * num_rows, *shape)
-    at_once = max(1, _numbers_at_once() // math.prod(shape))
-    if len(rows) <= at_once:
+    portions = min(len(rows), math.ceil(rows.size / _numbers_at_once()))
+    if portions <= 1:
         scores = apply(block, rows)
     else:
-        chunks = jnp.pad(rows, [(0, -len(rows) % at_once)] + [(0, 0)] * len(shape)).reshape(-1, at_once, *shape)
+        chunks = jnp.pad(rows, [(0, -len(rows) % portions)] + [(0, 0)] * len(shape)).reshape(portions, -1, *shape)
         scores = jax.lax.map(lambda chunk: apply(block, chunk), chunks)
-        scores = scores.reshape(len(chunks) * at_once, -1)[: len(rows)]
+        scores = scores.reshape(portions * chunks.shape[1], -1)[: len(rows)]
     return scores.reshape(num_batches, num_rows, -1)
 
 

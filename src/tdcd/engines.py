@@ -1,6 +1,7 @@
-"""The two engines of the simulation: they lay minibatches out on the host, ship them, and call the compiled rounds.
+"""Engines of the simulation: they lay minibatches out on the host, ship them, and call the compiled rounds.
 
-:class:`ClientEngine` takes any blocks; :class:`LaneEngine`, several times faster, linear ones.
+:class:`ClientEngine` takes any blocks; :class:`LaneEngine`, several times faster, linear ones. On an accelerator
+:class:`tdcd.row_engine.RowEngine` is faster still where a block has one output.
 """
 
 import math
@@ -48,14 +49,27 @@ class Problem(NamedTuple):
     devices: Devices
 
 
+class Call(NamedTuple):
+    """Some rounds, ready for the device."""
+
+    rounds: int
+    memory: int
+    """Where its arrays are; see :class:`tdcd.shipping.Shipping`."""
+    arguments: Any
+
+
 class Engine(Protocol):
     """Runs rounds."""
 
     rounds_per_call: int
     """The most rounds that one compiled call does."""
 
-    def call(self, hub_blocks: list[Tree], ids: NDArray[np.int32]) -> tuple[list[Tree], int]:
-        """The hub blocks after the first rounds of ``ids`` ``[R, E, B]``, and how many rounds that were."""
+    def prepare(self, ids: NDArray[np.int32]) -> Call:
+        """The call for the first rounds of ``ids`` ``[R, E, B]``; any thread may do this, one call after the other."""
+        ...
+
+    def run(self, hub_blocks: list[Tree], call: Call) -> list[Tree]:
+        """The hub blocks after the rounds of a call."""
         ...
 
 
@@ -77,42 +91,46 @@ class ClientEngine:
         ]
         self._labels = None if problem.on_device is None else devices.hold(problem.labels)
         self._shipping = Shipping()
-        self.program = self.compile_for(jax.default_backend() == "cpu")
-        cells = 4 * sum(placer.num_clients * placer.usual for placer in self._placers)
-        shipped = sum(table[0].nbytes for table in problem.tables) * problem.batch_size if self._labels is None else 0
-        # Of indices a call ships half as much: a call of few rounds fills its whole room with them.
-        self.rounds_per_call = _rounds(
-            num_exchanged(settings.minibatches, settings.local_steps) * (2 * cells + shipped)
-        )
+        self.choose_for(jax.default_backend() == "cpu")
 
-    def compile_for(self, cpu: bool) -> program.Program:
-        """How to run this federation on a CPU or on an accelerator.
+    def choose_for(self, cpu: bool) -> None:
+        """Choose how to run this federation on a CPU or on an accelerator.
 
-        Where steps are heavy, it is worth compiling them for several numbers of rows, to pad less; and on a CPU to let
-        the clients take turns, since all of them at once would overflow its cache. Tiny steps cost less than the
-        loop around them, so several are compiled into one pass of it.
+        Where steps are heavy, it is worth compiling them for several numbers of rows, to pad less. On a CPU the clients
+        then take turns, since all of them at once would overflow its cache, and each step chooses its number. On an
+        accelerator, which a choice would hold up, a round does, and it is a call of its own. Tiny steps cost less than
+        the loop around them, so several are compiled into one pass of it.
         """
-        problem, placers = self._problem, self._placers
+        problem, placers, settings = self._problem, self._placers, self._problem.settings
+        batches = num_exchanged(settings.minibatches, settings.local_steps)
         each = [p.usual * table[0].size for p, table in zip(placers, problem.tables, strict=True)]
         numbers = max(p.num_clients * one for p, one in zip(placers, each, strict=True))
         heavy = numbers > HEAVY and max(each) > TINY
         in_turn = heavy and cpu
-        return program.Program(
+        cells = 4 * sum(placer.num_clients * placer.usual for placer in placers)
+        shipped = sum(table[0].nbytes for table in problem.tables) * problem.batch_size if self._labels is None else 0
+        # Of indices a call ships half as much: a call of few rounds fills its whole room with them.
+        self.rounds_per_call = _rounds(batches * (2 * cells + shipped))
+        if heavy and not cpu:
+            self.rounds_per_call = 1
+            for placer in placers:
+                placer.padding.tighten(placer.num_clients * batches)
+        self.program = program.Program(
             blocks=problem.blocks,
             objective=problem.objective,
-            gradient=problem.settings.gradient,
-            steps=problem.settings.local_steps,
-            prefixes=tuple(p.padding.prefixes(1 if in_turn else p.num_clients) if heavy else () for p in placers),
+            gradient=settings.gradient,
+            steps=settings.local_steps,
+            prefixes=tuple(p.padding.prefixes(1) if in_turn else () for p in placers),
             in_turn=in_turn,
-            unroll=min(5, problem.settings.local_steps) if numbers < TINY else 1,
+            unroll=min(5, settings.local_steps) if numbers < TINY else 1,
             num_samples=problem.federation.num_samples,
             devices=problem.devices,
         )
 
-    def call(self, hub_blocks: list[Tree], ids: NDArray[np.int32]) -> tuple[list[Tree], int]:
-        """See :meth:`Engine.call`."""
+    def prepare(self, ids: NDArray[np.int32]) -> Call:
+        """See :meth:`Engine.prepare`."""
         problem, devices, rounds = self._problem, self._problem.devices, self.rounds_per_call
-        self._shipping.begin()
+        memory = self._shipping.begin()
         placements = place_alike(self._placers, ids)
         ids = ids[: len(placements[0].rows)]
         tables, labels = problem.on_device, self._labels
@@ -124,18 +142,21 @@ class ClientEngine:
             ]
             labels = devices.put(ship.take("labels", problem.labels, ids, rounds).ravel())
             ids, placements = _renumbered(ids, placements)
-        advanced: list[Tree] = program.run_rounds(
-            hub_blocks,
+        arguments = (
             [program.SiloData(*silo) for silo in zip(tables, self._shares, self._held, strict=True)],
             labels,
             devices.put(_padded(ids, rounds)),
             [self._put(placement) for placement in placements],
             len(ids),
             np.asarray(problem.settings.step_size, problem.settings.dtype),
-            program=self.program,
         )
-        self._shipping.sent(advanced)
-        return advanced, len(ids)
+        return Call(len(ids), memory, arguments)
+
+    def run(self, hub_blocks: list[Tree], call: Call) -> list[Tree]:
+        """See :meth:`Engine.run`."""
+        advanced: list[Tree] = program.run_rounds(hub_blocks, *call.arguments, program=self.program)
+        self._shipping.sent(call.memory, advanced)
+        return advanced
 
     def _put(self, placement: Placement) -> Placement:
         devices = self._problem.devices
@@ -176,25 +197,29 @@ class LaneEngine:
         batches = num_exchanged(settings.minibatches, settings.local_steps)
         self.rounds_per_call = _rounds(batches * sum(a * b for a, b in zip(row, rows, strict=True)))
 
-    def call(self, hub_blocks: list[Tree], ids: NDArray[np.int32]) -> tuple[list[Tree], int]:
-        """See :meth:`Engine.call`."""
+    def prepare(self, ids: NDArray[np.int32]) -> Call:
+        """See :meth:`Engine.prepare`."""
         settings = self._problem.settings
-        self._shipping.begin()
+        memory = self._shipping.begin()
         placements = place_alike(self._placers, ids)
         ids = ids[: len(placements[0].rows)]
         # Silos that split the rows alike, or have one lane each, share all but their features.
         firsts = [next(i for i, first in enumerate(placements) if first is placed) for placed in placements]
         layouts = {first: self._layout(ids, first, placements[first]) for first in set(firsts)}
-        weights: list[Array] = lane_program.run_rounds(
-            [block["weight"] for block in hub_blocks],
+        arguments = (
             self._silos,
             [self._rows(silo, layouts[first]) for silo, first in enumerate(firsts)],
             len(ids),
             np.asarray(settings.step_size, settings.dtype),
-            program=self._program,
         )
-        self._shipping.sent(weights)
-        return [{"weight": weight} for weight in weights], len(ids)
+        return Call(len(ids), memory, arguments)
+
+    def run(self, hub_blocks: list[Tree], call: Call) -> list[Tree]:
+        """See :meth:`Engine.run`."""
+        weights = [block["weight"] for block in hub_blocks]
+        weights = lane_program.run_rounds(weights, *call.arguments, program=self._program)
+        self._shipping.sent(call.memory, weights)
+        return [{"weight": weight} for weight in weights]
 
     def _layout(self, ids: NDArray[np.int32], silo: int, placement: Placement) -> "_Layout":
         problem, devices, rounds = self._problem, self._problem.devices, self.rounds_per_call

@@ -81,22 +81,40 @@ class Padding:
         self._mean = batch_size * share
         self._deviation = math.sqrt(batch_size * share * (1 - share) * left)
         self.usual = self._rounded(4.5 * self._deviation + 3.2 * (self._deviation > 0))
+        self._sizes: tuple[int, ...] = (self.usual,)
+
+    def tighten(self, together: int) -> None:
+        """Pad rounds less than usual if that is enough for ``together`` draws, those of a round.
+
+        There are three smaller paddings, so that this takes at most four compiled programs.
+        """
+        self._sizes = (*self._often_enough(together), self.usual)
 
     def _rounded(self, above_mean: float) -> int:
         return min(self._limit, 4 * math.ceil((self._mean + above_mean) / 4))
 
     def prefixes(self, together: int) -> tuple[int, ...]:
-        """Three paddings below the usual one that often suffice for the fullest of ``together`` clients."""
+        """Paddings below the usual one that often suffice for the fullest of ``together`` clients."""
+        return tuple(sorted({size for size in self._often_enough(together) if size < self.usual}))
+
+    def _often_enough(self, together: int) -> list[int]:
         # About the expected largest of that many standard normal numbers, then a little more.
         expected = NormalDist().inv_cdf(1 - 0.56 / together)
-        sizes = {self._rounded((expected + more) * self._deviation) for more in (0.0, 0.7, 1.4)}
-        return tuple(sorted(size for size in sizes if size < self.usual))
+        return [min(self.usual, self._rounded((expected + more) * self._deviation)) for more in (0.0, 0.7, 1.4)]
 
-    def widths(self, most: NDArray[Any]) -> NDArray[np.int64]:
-        """The padding of rounds in which a client has at most ``most`` rows of a minibatch."""
-        step = max(4, self.usual // 4)
-        excess = -(-np.maximum(most - self.usual, 0) // step)
-        return np.asarray(np.minimum(self.usual + step * excess, self._limit))
+    @property
+    def _step(self) -> int:
+        return max(4, self.usual // 4)
+
+    def levels(self, most: NDArray[Any]) -> NDArray[np.int64]:
+        """Which padding rounds need in which a client has at most ``most`` rows of a minibatch; see :meth:`width`."""
+        beyond = -(-np.maximum(most - self.usual, 0) // self._step)
+        return np.asarray(np.searchsorted(self._sizes, np.minimum(most, self.usual)) + beyond)
+
+    def width(self, level: int) -> int:
+        """The padding of a level; beyond the usual one they grow by a quarter of it."""
+        last = len(self._sizes) - 1
+        return min(self._limit, self._sizes[min(level, last)] + self._step * max(level - last, 0))
 
 
 class Placer:
@@ -118,9 +136,9 @@ class Placer:
         """:func:`holders` of these minibatches."""
         return holders(ids, self.owner, self.num_clients)
 
-    def widths(self, counts: NDArray[np.int32]) -> NDArray[np.int64]:
-        """``[R]``: the padding of each round, which depends on that round's minibatches alone."""
-        return self.padding.widths(counts.max(axis=(1, 2)))
+    def levels(self, counts: NDArray[np.int32]) -> NDArray[np.int64]:
+        """``[R]``: the level of each round's padding, which depends on that round's minibatches alone."""
+        return self.padding.levels(counts.max(axis=(1, 2)))
 
     def place(self, ids: NDArray[np.int32], counts: NDArray[np.int32], width: int) -> Placement:
         """:func:`place` these minibatches."""
@@ -128,18 +146,20 @@ class Placer:
 
 
 def place_alike(placers: Sequence[Placer], ids: NDArray[np.int32]) -> list[Placement]:
-    """Each silo's placement of the first minibatches of ``ids``, as many rounds as need the same paddings.
+    """Each silo's placement of the first minibatches of ``ids``, as many rounds as need the same level of padding.
 
-    Rounds that need other paddings run in a call of their own, so how rounds are grouped into calls never shows.
+    Rounds that need another run in a call of their own, so how rounds are grouped into calls never shows. All silos are
+    padded to the level that one of them needs, so that there are few combinations to compile.
     """
-    counts = [placer.count(ids) for placer in placers]
-    widths = np.stack([placer.widths(count) for placer, count in zip(placers, counts, strict=True)], axis=1)
-    same = (widths == widths[0]).all(axis=1)
+    counts = {id(placer): placer.count(ids) for placer in placers}
+    levels = np.max([placer.levels(counts[id(placer)]) for placer in placers], axis=0)
+    same = levels == levels[0]
     rounds = len(ids) if same.all() else int(np.argmin(same))
     placed: dict[int, Placement] = {}
-    for placer, count, width in zip(placers, counts, widths[0], strict=True):
+    for placer in placers:
         if id(placer) not in placed:
-            placed[id(placer)] = placer.place(ids[:rounds], count[:rounds], int(width))
+            width = placer.padding.width(int(levels[0]))
+            placed[id(placer)] = placer.place(ids[:rounds], counts[id(placer)][:rounds], width)
     return [placed[id(placer)] for placer in placers]
 
 

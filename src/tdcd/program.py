@@ -41,7 +41,7 @@ class Program:
     gradient: algorithm.Gradient
     steps: int
     prefixes: tuple[tuple[int, ...], ...]
-    """Of each silo: numbers of rows that local steps may work on instead of all P."""
+    """Of each silo: numbers of rows that local steps of clients in turn may work on instead of all P."""
     in_turn: bool
     """Clients one after the other, each in the processor's cache, rather than all at once."""
     unroll: int
@@ -53,9 +53,7 @@ class Program:
         """Run the local steps of all clients of a silo: ``parts`` have the clients first, the last their row counts."""
         if self.in_turn:
             return jax.lax.map(lambda client: client_steps(*client), parts)
-        # All clients at once take as many rows as the fullest of them.
-        *by_client, counts = parts
-        return jax.vmap(client_steps, in_axes=(*[0] * len(by_client), None))(*by_client, counts.max(axis=0))
+        return jax.vmap(client_steps)(*parts)
 
 
 @partial(jax.jit, static_argnames=("program",))
@@ -85,6 +83,9 @@ def run_rounds(
             now = [Placement(*(part[index] for part in placement)) for placement in placements]
             return one_round(hub_blocks, silos, labels, ids[index], now, step_size, program=program)
 
+        if len(ids) == 1:
+            # The host waits for a loop of any number of rounds before it can start the next call.
+            return body(jnp.zeros((), jnp.int32), hub_blocks)
         advanced: list[Tree] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
         return advanced
 

@@ -6,7 +6,8 @@ counter-based generator is used: NumPy promises that stream never changes, and p
 """
 
 from collections.abc import Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,10 @@ from numpy.typing import NDArray
 Minibatches = Literal["fresh", "reused", "full"]
 
 IDS_AT_ONCE = 1 << 18
-"""Most ids that are drawn ahead."""
+"""Most ids that are drawn ahead; drawing more than these at once is shared by threads."""
+THREADS = 8
+LARGE = 1024
+"""From this size on a minibatch's distinct draws are found without sorting them."""
 
 
 def num_exchanged(minibatches: Minibatches, local_steps: int) -> int:
@@ -53,13 +57,16 @@ def batch_ids(
     if 4 * batch_size > num_samples:
         keys = _raw(seed, rounds, count * num_samples).reshape(-1, count, num_samples)
         return np.argsort(keys, axis=2, kind="stable")[:, :, :batch_size].astype(np.int32)
-    # With a quarter of the samples at most, few draws collide: this many leave a shortfall next to never.
-    width = batch_size + batch_size // 4 + 32
-    raw = _raw(seed, rounds, count * width).reshape(-1, width)
-    ids = _first_distinct(_below(raw, num_samples), batch_size, num_samples).reshape(-1, count, batch_size)
-    for index in map(int, np.flatnonzero((ids < 0).any(axis=(1, 2)))):
-        ids[index] = _redraw(seed, rounds[index], ids[index].shape, num_samples, 2 * width)
-    return ids
+    draw = partial(_draw, seed, shape=(count, batch_size), num_samples=num_samples)
+    if len(rounds) * count * batch_size <= IDS_AT_ONCE:
+        return draw(rounds)
+    return np.concatenate(list(_threads().map(lambda one: draw([one]), rounds)))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads that stay, with the memory they have: new ones would spend most of their time asking for it."""
+    return ThreadPoolExecutor(THREADS)
 
 
 class Draws:
@@ -90,6 +97,18 @@ class Draws:
         return drawn
 
 
+def _draw(seed: int, rounds: Sequence[int], *, shape: tuple[int, int], num_samples: int) -> NDArray[np.int32]:
+    """``[len(rounds), *shape]``: the minibatches of rounds that use a quarter of the samples at most."""
+    count, size = shape
+    # Few draws collide then: this many leave a shortfall next to never.
+    width = size + size // 4 + 32
+    raw = _raw(seed, rounds, count * width).reshape(-1, width)
+    ids = _first_distinct(_below(raw, num_samples), size, num_samples).reshape(-1, count, size)
+    for index in map(int, np.flatnonzero((ids < 0).any(axis=(1, 2)))):
+        ids[index] = _redraw(seed, rounds[index], shape, num_samples, 2 * width)
+    return ids
+
+
 def _raw(seed: int, rounds: Sequence[int], size: int) -> NDArray[np.uint64]:
     """``[len(rounds), size]``: the first draws of each round's own stream, which has (seed, round) for its key."""
     generator = np.random.Philox(key=np.array([seed, 0], np.uint64))
@@ -104,8 +123,9 @@ def _raw(seed: int, rounds: Sequence[int], size: int) -> NDArray[np.uint64]:
 
 
 def _below(raw: NDArray[np.uint64], num_samples: int) -> NDArray[Any]:
-    """Sample ids from raw draws, in 16 bits where they fit: those sort by radix, four times faster."""
-    return (raw % np.uint64(num_samples)).astype(np.uint16 if num_samples <= 1 << 16 else np.int32)
+    """Sample ids from raw draws, which this overwrites; in 16 bits where they fit: those sort four times faster."""
+    raw %= np.uint64(num_samples)
+    return raw.astype(np.uint16 if num_samples <= 1 << 16 else np.int32)
 
 
 def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray[np.int32]:
@@ -113,6 +133,9 @@ def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray
 
     The first B distinct values of an independent uniform sequence are a uniform draw without replacement.
     """
+    if size >= LARGE:
+        first = np.empty(num_samples, np.int32)
+        return np.stack([_first_distinct_of_many(row, size, first) for row in draws])
     found = draws[:, :size].astype(np.int32)
     rows: Any = slice(None)
     if size * size < 2 * num_samples:
@@ -131,6 +154,19 @@ def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray
     distinct[enough] = draws[kept].reshape(-1, size)
     found[rows] = distinct
     return found
+
+
+def _first_distinct_of_many(draws: NDArray[Any], size: int, first: NDArray[np.int32]) -> NDArray[np.int32]:
+    """:func:`_first_distinct` of one row: a draw is new if it stands where its value was drawn first.
+
+    Args:
+        first: room for a place a sample.
+    """
+    order = np.arange(len(draws), dtype=np.int32)
+    # Of several places for one value the last that is put stays: from the back, that is the first.
+    np.put(first, draws[::-1], order[::-1], mode="clip")
+    distinct = draws[first.take(draws, mode="clip") == order][:size].astype(np.int32)
+    return distinct if len(distinct) == size else np.full(size, -1, np.int32)
 
 
 def _redraw(seed: int, round_index: int, shape: tuple[int, ...], num_samples: int, width: int) -> NDArray[np.int32]:

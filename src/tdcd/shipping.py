@@ -1,7 +1,8 @@
 """Rows on their way to the device: gathered on the host while the device works on the ones before."""
 
-from collections import deque
-from typing import Any
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -12,6 +13,23 @@ from tdcd.federation import aligned_empty
 IN_FLIGHT = 2
 """Calls whose rows may be in memory: the one that the device works on, and the next."""
 
+Item = TypeVar("Item")
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, each made by another thread while the one before it is in use.
+
+    A compiled loop keeps the thread that started it busy on a GPU, so only another one can prepare what comes next.
+
+    >>> list(ahead(iter("abc")))
+    ['a', 'b', 'c']
+    """
+    with ThreadPoolExecutor(1) as maker:
+        made = maker.submit(next, items, None)
+        while (item := made.result()) is not None:
+            made = maker.submit(next, items, None)
+            yield item
+
 
 class Shipping:
     """Memory for the arrays of a few calls, used again and again: fresh memory costs more than filling it.
@@ -21,19 +39,19 @@ class Shipping:
     """
 
     def __init__(self) -> None:
-        self._running: deque[Any] = deque()
+        self._results: list[Any] = [None] * IN_FLIGHT
         self._memory: list[dict[tuple[Any, ...], NDArray[Any]]] = [{} for _ in range(IN_FLIGHT)]
         self._current = 0
 
-    def begin(self) -> None:
-        """Wait until there is room for another call."""
-        if len(self._running) == IN_FLIGHT:
-            jax.block_until_ready(self._running.popleft())  # type: ignore[no-untyped-call]
+    def begin(self) -> int:
+        """Wait until there is room for another call; the number of its memory is for :meth:`sent`."""
         self._current = (self._current + 1) % IN_FLIGHT
+        jax.block_until_ready(self._results[self._current])  # type: ignore[no-untyped-call]
+        return self._current
 
-    def sent(self, result: Any) -> None:
-        """Remember the result of the call that the arrays since :meth:`begin` were for."""
-        self._running.append(result)
+    def sent(self, memory: int, result: Any) -> None:
+        """Remember the result of the call that the arrays in this ``memory`` were for."""
+        self._results[memory] = result
 
     def room(self, name: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An array to fill; ``name`` tells apart those of one call."""

@@ -1,6 +1,6 @@
 """The simulation: a whole federation in one process, or in a few that work as one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,12 +14,14 @@ from tdcd import program
 from tdcd.blocks import Linear
 from tdcd.blocks.base import Block
 from tdcd.blocks.start import start_block
-from tdcd.engines import ClientEngine, Engine, LaneEngine, Problem
+from tdcd.engines import Call, ClientEngine, Engine, LaneEngine, Problem
 from tdcd.execution import Execution
 from tdcd.federation import Federation, aligned_empty
 from tdcd.objective import Objective, Tree
+from tdcd.row_engine import RowEngine
 from tdcd.schedule import batch_ids
 from tdcd.settings import Settings
+from tdcd.shipping import ahead
 
 ROWS_AT_ONCE = 4096
 """Evaluation goes over the samples in chunks of this many."""
@@ -77,7 +79,8 @@ class Simulation:
                 self._on_device,
                 self.execution.devices,
             )
-            self._engine: Engine = LaneEngine(problem) if linear else ClientEngine(problem)
+            kind = RowEngine if linear and RowEngine.suits(problem) else LaneEngine if linear else ClientEngine
+            self._engine: Engine = kind(problem)
         self._on_device = self.execution.devices.here(self._on_device)
 
     def _stays_on_device(self, linear: bool) -> bool:
@@ -106,9 +109,20 @@ class Simulation:
 
     def advance(self, hub_blocks: list[Tree], first_round: int, num_rounds: int) -> list[Tree]:
         """The hub blocks ``num_rounds`` rounds later. Returns before the device has finished."""
-        settings, last_round, devices = self.settings, first_round + num_rounds, self.execution.devices
+        devices = self.execution.devices
         with self._context():
             hub_blocks = devices.everywhere(hub_blocks)
+        calls = self._calls(first_round, first_round + num_rounds)
+        # A thread for a single call would only cost time.
+        for call in calls if num_rounds <= self.rounds_per_call else ahead(calls):
+            with self._context():
+                hub_blocks = self._engine.run(hub_blocks, call)
+        here: list[Tree] = devices.here(hub_blocks)
+        return here
+
+    def _calls(self, first_round: int, last_round: int) -> Iterator[Call]:
+        """What the engine is to do for these rounds."""
+        settings = self.settings
         while first_round < last_round:
             ids = batch_ids(
                 settings.seed,
@@ -119,10 +133,9 @@ class Simulation:
                 minibatches=settings.minibatches,
             )
             with self._context():
-                hub_blocks, done = self._engine.call(hub_blocks, ids)
-            first_round += done
-        here: list[Tree] = devices.here(hub_blocks)
-        return here
+                call = self._engine.prepare(ids)
+            first_round += call.rounds
+            yield call
 
     @property
     def rounds_per_call(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import oracle
-from tdcd.blocks.cnn import Cnn
+from tdcd.blocks.cnn import Cnn, _convolve_rows
 from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective
 from tdcd.partition import shuffled_rows
@@ -70,6 +70,26 @@ def test_phi_and_its_gradient_are_those_of_a_convolution(cnn, shape):
     got, expected = (value_and_slopes(phi, block, features, slopes) for phi in (cnn.phi, reference))
     assert float(jnp.max(jnp.abs(expected[0]))) > 0.1
     assert_close(got, expected)
+
+
+@pytest.mark.parametrize(("cnn", "shape"), CASES)
+def test_products_of_whole_rows_are_a_convolution_too(cnn, shape):
+    """What accelerators do."""
+    rng = np.random.default_rng(1)
+    weight = random_block(cnn, shape, rng)["convolutions"][0]["weight"]
+    images = rng.normal(size=(7, *(*shape, 1)[:3]))
+    size = (7, shape[0] - cnn.kernel[0] + 1, shape[1] - cnn.kernel[1] + 1, cnn.channels[0])
+    slopes = rng.normal(size=size)
+
+    def convolve(weight, images):
+        return jax.lax.conv_general_dilated(images, weight, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    for wanted in (weight, images):
+        ways = (lambda w, x: _convolve_rows(x, w), convolve)
+        swapped = [way if wanted is weight else partial(lambda way, x, w: way(w, x), way) for way in ways]
+        other = images if wanted is weight else weight
+        got, expected = (value_and_slopes(way, wanted, other, slopes) for way in swapped)
+        assert_close(got, expected)
 
 
 def test_the_gradient_of_equal_pixels_goes_to_the_first():

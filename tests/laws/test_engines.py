@@ -15,6 +15,8 @@ from tdcd.execution import Execution
 from tdcd.federation import Federation
 from tdcd.lanes import Lanes
 from tdcd.objective import Objective
+from tdcd.row_engine import RowEngine
+from tdcd.row_program import cut
 from tdcd.simulate import Simulation
 
 TOLERANCE = 1e-10
@@ -50,6 +52,34 @@ def test_lanes_are_the_oracle_and_the_clients_one_by_one(loss, gradient, minibat
     by_client = replace(problem, blocks=(Plain(),) * 3)
     assert isinstance(by_client.simulation()._engine, ClientEngine)
     assert distance(run(by_client), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("gradient", ["unbiased", "mean"])
+@pytest.mark.parametrize("minibatches", ["fresh", "reused", "full"])
+def test_rows_in_the_order_of_the_minibatch_are_the_oracle(loss, gradient, minibatches):
+    """What linear blocks do on an accelerator; a client has several pieces, one, or none of a minibatch."""
+    problem = Problem.draw(CROWD, Objective(loss, 0.1), 5, "shuffled", gradient=gradient, minibatches=minibatches)
+    simulation = Simulation(
+        problem.federation, problem.blocks, problem.objective, problem.settings, Execution(keep="device")
+    )
+    with simulation._context():
+        simulation._engine = RowEngine(simulation._engine._problem)
+    simulation._engine.rounds_per_call = 2
+    expected = problem.solve(3)
+    assert distance(expected, arrays(problem.start)) > 1e-2
+    assert distance(arrays(simulation.advance(problem.start, 0, 3)), expected) < TOLERANCE
+
+
+@examples(30)
+@given(seed=st.integers(0, 2**31), num_clients=st.integers(1, 40), batch_size=st.integers(1, 200))
+def test_every_row_is_in_one_piece_of_its_client(seed, num_clients, batch_size):
+    owner = np.random.default_rng(seed).integers(0, num_clients, batch_size).astype(np.int32)
+    counts, positions, real, clients = map(np.asarray, cut(owner, num_clients))
+    assert counts.tolist() == np.bincount(owner, minlength=num_clients).tolist()
+    assert sorted(positions[real].tolist()) == list(range(batch_size))
+    for client, row, there in zip(clients, positions, real, strict=True):
+        assert (owner[row[there]] == client).all()
 
 
 @pytest.mark.parametrize("shape", [CROWD, MIXED], ids=["lanes", "clients"])

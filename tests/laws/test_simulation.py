@@ -213,9 +213,9 @@ def test_a_minibatch_larger_than_the_data_is_refused():
         problem.simulation()
 
 
-@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize("cpu", [False, True])
 @pytest.mark.parametrize("minibatches", ["fresh", "reused"])
-def test_steps_on_fewer_rows_and_clients_in_turn_change_nothing_beyond_rounding(monkeypatch, in_turn, minibatches):
+def test_steps_on_fewer_rows_and_clients_in_turn_change_nothing_beyond_rounding(monkeypatch, cpu, minibatches):
     """What heavy steps do on a CPU (clients in turn) and on an accelerator (all at once), forced on a light problem."""
     rng = np.random.default_rng(0)
     table = Table("random", rng.normal(size=(600, 6)).astype(np.float32), rng.normal(size=600), "regression")
@@ -225,9 +225,10 @@ def test_steps_on_fewer_rows_and_clients_in_turn_change_nothing_beyond_rounding(
     heavy = Simulation(federation, [Mlp((3,))] * 2, Objective("squared", 0.01), settings)
     monkeypatch.setattr("tdcd.engines.HEAVY", 0)
     monkeypatch.setattr("tdcd.engines.TINY", 0)
-    heavy._engine.program = heavy._engine.compile_for(in_turn)
-    assert all(heavy._engine.program.prefixes)
-    assert heavy._engine.program.in_turn == in_turn
+    heavy._engine.choose_for(cpu)
+    assert heavy._engine.program.in_turn == cpu
+    assert all(bool(prefixes) == cpu for prefixes in heavy._engine.program.prefixes)
+    assert (heavy.rounds_per_call == 1) == (not cpu)
     for ours, theirs in zip(
         jax.tree.leaves(heavy.advance(heavy.init(), 0, 6)),
         jax.tree.leaves(plain.advance(plain.init(), 0, 6)),

@@ -91,7 +91,7 @@ class ClientCompute:
         rows = self._row_of[ids]
         held = rows >= 0
         counts = held.sum(axis=1, dtype=np.int32)
-        width = int(self._padding.widths(counts.max()))
+        width = self._padding.width(int(self._padding.levels(counts.max())))
         places = _places(counts, width)
         padded = np.zeros((len(ids), width), np.int32)
         padded.ravel()[places] = rows[held]

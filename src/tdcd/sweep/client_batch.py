@@ -72,17 +72,15 @@ class ClientBatch:
     def _place(self, ids: NDArray[np.int32]) -> list[Placement]:
         """Each silo's placement of the first rounds, as many as need the same paddings; all runs get the widest."""
         counts = [[p.count(own) for p, own in zip(placers, ids, strict=True)] for placers in self._placers]
-        widest = [
-            np.max([p.widths(count) for p, count in zip(*silo, strict=True)], axis=0)
-            for silo in zip(self._placers, counts, strict=True)
-        ]
-        widths = np.stack(widest, axis=1)
-        same = (widths == widths[0]).all(axis=1)
+        silos = list(zip(self._placers, counts, strict=True))
+        levels = np.max([p.levels(count) for silo in silos for p, count in zip(*silo, strict=True)], axis=0)
+        same = levels == levels[0]
         done = len(same) if same.all() else int(np.argmin(same))
         placements = []
-        for placers, count, width in zip(self._placers, counts, widths[0], strict=True):
+        for placers, count in silos:
+            width = max(placer.padding.width(int(levels[0])) for placer in placers)
             runs = zip(placers, ids[:, :done], count, strict=True)
-            placed = [placer.place(own, each[:done], int(width)) for placer, own, each in runs]
+            placed = [placer.place(own, each[:done], width) for placer, own, each in runs]
             placements.append(Placement(*(np.stack(parts) for parts in zip(*placed, strict=True))))
         return placements
 
