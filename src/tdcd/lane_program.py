@@ -114,9 +114,10 @@ def one_round(
         stepped = []
         for team, block, score, of_team in zip(teams, clients, scores, features, strict=True):
             others = [_projected(algorithm.sum_others(in_order, silo), now[silo]) for silo in team.silos]
-            # In single lanes the rows are in the minibatch's order, so all silos have the same labels.
-            alone = now[team.silos[0]].positions is None
-            labels = _one_after_another([now[silo].labels for silo in (team.silos[:1] if alone else team.silos)])
+            labels = _one_after_another([now[silo].labels for silo in team.silos])
+            if now[team.silos[0]].positions is None:
+                # In single lanes rows are in the minibatch's order, and labels the same for all silos.
+                labels = jnp.broadcast_to(now[team.silos[0]].labels, labels.shape)
             members = _one_after_another([now[silo].members for silo in team.silos])
             gradient = _gradients(
                 score[:, :-1], _one_after_another(others), of_team, labels, members, team.held, program
@@ -219,7 +220,7 @@ def _gradients(
     """
     own = members[:, None] == jnp.arange(scores.shape[1], dtype=members.dtype)[:, None]
     phi = jnp.sum(jnp.where(own[:, :, None], scores, 0), axis=1).swapaxes(1, 2)
-    slopes = jax.grad(lambda total: jnp.sum(program.objective.losses(total, jnp.broadcast_to(labels, total.shape[:2]))))(phi + others)
+    slopes = jax.grad(lambda total: jnp.sum(program.objective.losses(total, labels)))(phi + others)
     weight = algorithm.row_weight(
         jnp.sum(own, axis=2),
         gradient=program.gradient,
