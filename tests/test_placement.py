@@ -132,8 +132,10 @@ def test_prefixes_are_what_the_fullest_of_some_clients_often_needs():
         assert list(prefixes) == sorted(set(prefixes))
         assert prefixes[-1] < placer.usual
         fullest = counts[:, :together].max(axis=1)
-        assert 0.25 < np.mean(fullest <= prefixes[0]) < 0.8
-        assert np.mean(fullest <= prefixes[-1]) > 0.85
+        enough = [np.mean(fullest <= size) for size in prefixes]
+        assert 0.01 < enough[0] < 0.5
+        assert enough[-1] > 0.9
+        assert any(0.25 < share < 0.8 for share in enough)
 
 
 def test_tight_paddings_hold_every_round_and_are_rarely_much_more_than_it_needs():

@@ -88,19 +88,20 @@ class Padding:
 
         There are three smaller paddings, so that this takes at most four compiled programs.
         """
-        self._sizes = (*self._often_enough(together), self.usual)
+        self._sizes = (*self._often_enough(together, (0.0, 0.7, 1.4)), self.usual)
 
     def _rounded(self, above_mean: float) -> int:
         return min(self._limit, 4 * math.ceil((self._mean + above_mean) / 4))
 
     def prefixes(self, together: int) -> tuple[int, ...]:
         """Paddings below the usual one that often suffice for the fullest of ``together`` clients."""
-        return tuple(sorted({size for size in self._often_enough(together) if size < self.usual}))
+        sizes = self._often_enough(together, (-1.4, -0.7, 0.0, 0.7, 1.4, 2.1))
+        return tuple(sorted({size for size in sizes if 0 < size < self.usual}))
 
-    def _often_enough(self, together: int) -> list[int]:
-        # About the expected largest of that many standard normal numbers, then a little more.
+    def _often_enough(self, together: int, deviations: Sequence[float]) -> list[int]:
+        # About the expected largest of that many standard normal numbers, then a little less or more.
         expected = NormalDist().inv_cdf(1 - 0.56 / together)
-        return [min(self.usual, self._rounded((expected + more) * self._deviation)) for more in (0.0, 0.7, 1.4)]
+        return [min(self.usual, self._rounded((expected + more) * self._deviation)) for more in deviations]
 
     @property
     def _step(self) -> int:
