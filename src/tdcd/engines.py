@@ -120,7 +120,7 @@ class ClientEngine:
             objective=problem.objective,
             gradient=settings.gradient,
             steps=settings.local_steps,
-            prefixes=tuple(p.padding.prefixes(1) if in_turn else () for p in placers),
+            prefixes=tuple(p.padding.prefixes() if in_turn else () for p in placers),
             in_turn=in_turn,
             unroll=min(5, settings.local_steps) if numbers < TINY else 1,
             num_samples=problem.federation.num_samples,

@@ -93,9 +93,9 @@ class Padding:
     def _rounded(self, above_mean: float) -> int:
         return min(self._limit, 4 * math.ceil((self._mean + above_mean) / 4))
 
-    def prefixes(self, together: int) -> tuple[int, ...]:
-        """Paddings below the usual one that often suffice for the fullest of ``together`` clients."""
-        sizes = self._often_enough(together, (-1.4, -0.7, 0.0, 0.7, 1.4, 2.1))
+    def prefixes(self) -> tuple[int, ...]:
+        """Paddings below the usual one that often suffice for a client."""
+        sizes = self._often_enough(1, (-1.4, -0.7, 0.0, 0.7, 1.4, 2.1))
         return tuple(sorted({size for size in sizes if 0 < size < self.usual}))
 
     def _often_enough(self, together: int, deviations: Sequence[float]) -> list[int]:
