@@ -29,8 +29,8 @@ BYTES_A_CALL = 16 << 20
 ROUNDS_A_CALL = 64
 
 HEAVY, TINY = 1 << 18, 1 << 14
-"""A local step is tiny if all clients' rows of a minibatch are fewer numbers than the second; heavy if they are more
-than the first, and each client's alone are not tiny."""
+"""A local step is tiny if all clients' rows of a minibatch take up fewer numbers than the second; heavy if they take up
+more than the first, and each client's alone are not tiny. A CPU's caches must also hold what is on the way to phi."""
 
 
 class Problem(NamedTuple):
@@ -103,10 +103,12 @@ class ClientEngine:
         """
         problem, placers, settings = self._problem, self._placers, self._problem.settings
         batches = num_exchanged(settings.minibatches, settings.local_steps)
-        each = [p.usual * table[0].size for p, table in zip(placers, problem.tables, strict=True)]
+        shapes = [table.shape[1:] for table in problem.tables]
+        rows = [numbers_a_row(*one) if cpu else math.prod(one[1]) for one in zip(problem.blocks, shapes, strict=True)]
+        each = [p.usual * row for p, row in zip(placers, rows, strict=True)]
         numbers = max(p.num_clients * one for p, one in zip(placers, each, strict=True))
         heavy = numbers > HEAVY and max(each) > TINY
-        in_turn = heavy and cpu
+        in_turn = heavy and cpu and max(p.num_clients for p in placers) > 1
         cells = 4 * sum(placer.num_clients * placer.usual for placer in placers)
         shipped = sum(table[0].nbytes for table in problem.tables) * problem.batch_size if self._labels is None else 0
         # Of indices a call ships half as much: a call of few rounds fills its whole room with them.
@@ -256,6 +258,23 @@ class _Layout(NamedTuple):
     labels: Any
     positions: Any
     slots: Any
+
+
+def numbers_a_row(block: Block, feature_shape: tuple[int, ...]) -> int:
+    """How many numbers a row takes up in the largest array on the way to phi; its features are one of them.
+
+    >>> from tdcd.blocks import Cnn, Linear
+    >>> numbers_a_row(Linear(), (20,)), numbers_a_row(Cnn((8, 8), embedding=32), (28, 14))
+    (20, 4320)
+    """
+    blocks = jax.eval_shape(lambda: block.init(jax.random.key(0), feature_shape, 1))
+
+    def sizes(rows: int) -> list[int]:
+        traced = jax.make_jaxpr(block.phi)(blocks, np.empty((rows, *feature_shape), np.float32))
+        return [variable.aval.size for step in traced.eqns for variable in step.outvars]
+
+    # Arrays that do not grow with the rows, such as reshaped weights, do not count.
+    return max(math.prod(feature_shape), *(two - one for one, two in zip(sizes(1), sizes(2), strict=True)))
 
 
 def _rounds(bytes_a_round: int) -> int:

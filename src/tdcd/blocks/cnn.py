@@ -91,20 +91,20 @@ def _convolve(images: Array, weight: Array) -> Array:
     ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower.
     """
     banded = weight.size * images.shape[2] * (images.shape[2] - weight.shape[1] + 1) // weight.shape[1]
-    if jax.default_backend() != "cpu" and banded <= _FEW_WEIGHTS:
+    if banded <= (_FEW_WEIGHTS_ON_CPU if jax.default_backend() == "cpu" else _FEW_WEIGHTS):
         return _convolve_rows(images, weight)
     return _convolve_patches(images, weight)
 
 
-_FEW_WEIGHTS = 1 << 20
+_FEW_WEIGHTS, _FEW_WEIGHTS_ON_CPU = 1 << 20, 1 << 13
 """Up to this many numbers, weights may be repeated for every place along an image's row."""
 
 
 def _convolve_rows(images: Array, weight: Array) -> Array:
     """Whole rows of the image at a time, times a matrix with the weights once for every place along the row.
 
-    Most of that matrix are zeros, but only the kernel's height is unfolded. An accelerator does more arithmetic in less
-    time than it takes to move the memory of patches.
+    Most of that matrix are zeros, but only the kernel's height is unfolded. An accelerator, or a CPU if the matrix is
+    small, does more arithmetic in less time than it takes to move the memory of patches.
     """
     kernel_height, kernel_width, _, outputs = weight.shape
     places = images.shape[2] - kernel_width + 1
