@@ -106,7 +106,7 @@ def _workers(tasks: Sequence[Task]) -> int:
     if jax.default_backend() != "cpu" or "files" in sources:
         return 1
     largest = max(source_table(config).features.nbytes for config in sources.values())
-    return max(1, min(os.cpu_count() or 1, MOST_WORKERS, BYTES_SIDE_BY_SIDE // largest))
+    return max(1, min(2 * (os.cpu_count() or 1), MOST_WORKERS, BYTES_SIDE_BY_SIDE // largest))
 
 
 def _run_group(group: Sequence[Task], watch: Watch) -> dict[Path, list[Record]]:
