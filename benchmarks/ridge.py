@@ -8,6 +8,7 @@ import numpy as np
 
 from benchmarks.baseline import PerClientLoop
 from benchmarks.figures import report
+from benchmarks.fused import FusedLoop
 from benchmarks.limits import limit
 from benchmarks.timing import alternate
 from tdcd import Federation, Linear, Objective, Settings, Simulation, Table
@@ -33,16 +34,30 @@ def advance(engine: Simulation, rounds: int) -> None:
 
 
 def main() -> dict[str, float]:
-    """One local iteration with its share of the exchange: ours, and the per-client loop of PyTorch modules."""
-    data = federation()
-    actions, rounds = [partial(advance, simulation(data), 640)], 640
+    """One local iteration with its share of the exchange: ours, the per-client loop of PyTorch modules, a loop in C."""
+    data, rounds = federation(), 640
+    engine = simulation(data)
+    actions = {"ours": partial(advance, engine, rounds)}
+    if FusedLoop.is_possible():
+        loop_in_c = FusedLoop(data, engine.settings, rounds)
+        ends = engine.advance(engine.init(), 0, rounds)
+        for block, same in zip(ends, loop_in_c.run(), strict=True):
+            np.testing.assert_allclose(np.asarray(block["weight"])[:, 0], same, rtol=1e-3, atol=1e-5)
+        actions["fused"] = loop_in_c.run
     if find_spec("torch"):
-        actions.append(partial(per_client_loop(data).round, 0))
-    ours, *theirs = alternate(actions, repetitions=7)
+        actions["torch"] = partial(per_client_loop(data).round, 0)
+    times = dict(zip(actions, alternate([*actions.values()], repetitions=7), strict=True))
     # Rows are read for the exchange, for the step's scores and for its gradient.
     least = limit(3 * 2 * BATCH_SIZE * 82, 3 * 4 * BATCH_SIZE * 82, data=4 * 82 * data.num_samples)
-    loop = theirs[0] / LOCAL_STEPS if theirs else None
-    return report(f"ridge, Q={LOCAL_STEPS}, an iteration", ours / rounds / LOCAL_STEPS, least, loop, unit="us")
+    iterations = rounds * LOCAL_STEPS
+    ours = times["ours"] / iterations
+    loop = times["torch"] / LOCAL_STEPS if "torch" in times else None
+    figures = report(f"ridge, Q={LOCAL_STEPS}, an iteration", ours, least, loop, unit="us")
+    if "fused" in times:
+        fused = times["fused"] / iterations
+        figures |= {"fused_us": 1e6 * fused, "times_fused": ours / fused}
+        print(f"  a fused loop in C, on one core: {1e6 * fused:.3g} us; ours takes {ours / fused:.1f} times as long")
+    return figures
 
 
 def per_client_loop(data: Federation) -> PerClientLoop:
