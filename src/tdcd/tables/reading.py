@@ -1,7 +1,7 @@
 """Tables from CSV and Parquet files, streamed: memory stays below twice that of the columns as float32."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,16 @@ def read_rows(path: Path, columns: Columns) -> RawRows:
             rows = _stream(path, wanted, named_labels=True)
     except (_Unfit, pa.ArrowException) as error:
         raise diagnose(path, wanted, str(error)) from None
-    if len(set(rows.ids)) < len(rows) or not len(rows) or (not is_parquet(path) and unclosed_quote(path)):
+    if _repeat(rows.ids) or not len(rows) or (not is_parquet(path) and unclosed_quote(path)):
         raise diagnose(path, wanted, "ids repeat")
     return rows
+
+
+def _repeat(ids: Sequence[str]) -> bool:
+    """Whether an id is there twice. A set of all would take more memory than the ids."""
+    hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
+    hashes.sort()
+    return bool((hashes[1:] == hashes[:-1]).any()) and len(set(ids)) < len(ids)
 
 
 def is_parquet(path: Path) -> bool:
