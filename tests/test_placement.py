@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
-from tdcd.placement import Placer, holders, place, place_alike
+from tdcd.placement import Padding, Placer, holders, place, place_alike
 from tdcd.schedule import batch_ids
 
 
@@ -133,6 +133,15 @@ def test_prefixes_are_what_a_client_often_needs():
     enough = [np.mean(counts <= size) for size in prefixes]
     assert 0.01 < enough[0] < 0.2
     assert 0.95 < enough[-1] < 1
+
+
+@pytest.mark.parametrize("batch_size", [64, 640, 5000, 12_800])
+@pytest.mark.parametrize("together", [1, 500, 2500])
+def test_tight_paddings_have_room_for_whatever_is_drawn(batch_size, together):
+    padding = Padding(600, 60_000, batch_size)
+    padding.tighten(together)
+    for most in range(min(600, batch_size) + 1):
+        assert padding.width(int(padding.levels(np.array(most)))) >= most
 
 
 def test_tight_paddings_hold_every_round_and_are_rarely_much_more_than_it_needs():

@@ -86,9 +86,9 @@ class Padding:
     def tighten(self, together: int) -> None:
         """Pad rounds less than usual if that is enough for ``together`` draws, those of a round.
 
-        There are three smaller paddings, so that this takes at most four compiled programs.
+        There are at most three smaller paddings, so that this takes at most four compiled programs.
         """
-        self._sizes = (*self._often_enough(together, (0.0, 0.7, 1.4)), self.usual)
+        self._sizes = tuple(sorted({*self._often_enough(together, (0.0, 0.7, 1.4)), self.usual}))
 
     def _rounded(self, above_mean: float) -> int:
         return min(self._limit, 4 * math.ceil((self._mean + above_mean) / 4))

@@ -189,7 +189,7 @@ class Lab:
         if len(states) > 1:
             self.counts["damaged checkpoint"] += 1
             content = states[-1].read_bytes()
-            states[-1].write_bytes(content[: self.rng.randrange(len(content))])
+            states[-1].write_bytes(content[: self.rng.randrange(len(content) or 1)])
 
     # The network.
 

@@ -29,7 +29,7 @@ JSON = st.recursive(
 )
 DTYPES = [np.dtype(name) for name in ("float64", "float32", "int64", "int32", "uint8")]
 ARRAYS = st.dictionaries(
-    st.text(max_size=9),
+    st.text(max_size=9).filter(str.isprintable),
     st.sampled_from(DTYPES).flatmap(lambda t: arrays_of.arrays(t, arrays_of.array_shapes(min_side=0))),
     max_size=3,
 )
@@ -139,6 +139,13 @@ BAD = {
     "a number of a million digits": headed(b'{"round": ' + b"9" * 1_000_000 + b"}"),
     "an array of 10^15 numbers": enveloped(arrays=[["x", "<f8", [10**15]]]),
     "an array of 10^48 numbers": enveloped(arrays=[["x", "<f8", [10**12] * 4]]),
+    "an array of 0 times 2^48 times 2^48 numbers": enveloped(arrays=[["x", "<f8", [0, 2**48, 2**48]]]),
+    "an array of 2^48 times 2^12 times 0 numbers": enveloped(arrays=[["x", "<f8", [2**48, 2**12, 0]]]),
+    "an array named by half a character": enveloped(bytes(8), arrays=[["\ud800", "<f8", [1]]]),
+    "an array that safetensors could not name": enveloped(bytes(8), arrays=[["__metadata__", "<f8", [1]]]),
+    "an envelope of many words": enveloped(note={"a": ["b"] * 2**18}),
+    "a note of depth 40": enveloped(note={"a": json.loads("[" * 40 + "]" * 40)}),
+    "a note of depth 990": enveloped(note={"a": json.loads("[" * 900 + "]" * 900)}),
     "an array of 0 times 10^30 numbers": enveloped(arrays=[["x", "<f8", [0, 10**30]]]),
     "an array of fewer than 0 numbers": enveloped(arrays=[["x", "<f8", [-1]]]),
     "an array of true numbers": enveloped(bytes(8), arrays=[["x", "<f8", [True]]]),

@@ -39,9 +39,11 @@ class Desk:
     def refuse(self, sender: str, why: Refused) -> None:
         """Count that something was not acted upon; the log hears of it more and more rarely, so that it cannot fill."""
         self.refused[sender] += 1
-        self.last_refusal = f"{sender}: {why}"
+        # The sender's own words may be in it, as many as it likes.
+        reason = str(why)[:300]
+        self.last_refusal = f"{sender}: {reason}"
         if is_worth_logging(self.refused[sender]):
-            event("refused", logging.WARNING, sender=sender, why=str(why), count=self.refused[sender])
+            event("refused", logging.WARNING, sender=sender, why=reason, count=self.refused[sender])
 
     def note_presence(self, news: Joined | Left) -> None:
         """Remember who is there."""

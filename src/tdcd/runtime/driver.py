@@ -76,7 +76,7 @@ class HubDriver:
             self.desk.note_presence(news)
             if isinstance(news, Joined):
                 self._perform(self.hub.joined(news.party))
-        else:
+        if news is None or self._grace.is_due():
             self._go_on_without_the_late()
         before, self._stage = self._stage, (self.hub.phase, self.hub.round, self.hub.missing())
         if self._stage != before:
@@ -98,7 +98,7 @@ class HubDriver:
             self._perform(instructions)
 
     def _go_on_without_the_late(self) -> None:
-        """Only when everything that has arrived is read: what waits to be read is not late."""
+        """When everything that has arrived is read, or now and then if there is always something: that is quick."""
         for question in self._grace.over(self.hub.open_questions()):
             self._perform(self.hub.overdue(question))
 
@@ -168,8 +168,6 @@ class HubDriver:
         """
         unsaved, self._unsaved = self._unsaved, None
         if unsaved is not None:
-            # What the disk did not take of history and absences comes before the state that it led to.
-            self._keep(self.folder.write_lines)
             self._keep(partial(self.folder.save, unsaved.state))
 
     def _note_absence(self, absence: Absence) -> None:

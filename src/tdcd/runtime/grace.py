@@ -14,6 +14,10 @@ class Grace:
         self._since: dict[Message, float] = {}
         self._looked_at = clock()
 
+    def is_due(self) -> bool:
+        """Whether :meth:`over` was last called some time ago."""
+        return self._seconds is not None and self._clock() - self._looked_at > 2 * self._pace
+
     def over(self, questions: Iterable[Message]) -> list[Message]:
         """Of the open ``questions``, those whose time is over; it then begins anew for them."""
         if self._seconds is None:

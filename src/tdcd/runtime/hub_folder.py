@@ -136,7 +136,8 @@ class HubFolder:
         self._history.write()
 
     def save(self, state: State) -> None:
-        """Make a state durable."""
+        """Make a state durable, and before it all lines of history and absences that led to it."""
+        self.write_lines()
         save_state(self.path / "checkpoint", self.hub, state)
 
     def describe(self, meeting: Meeting) -> None:

@@ -19,7 +19,8 @@ PROTOCOL = 1
 """Parties of different protocol versions refuse each other."""
 _DIGEST_BYTES, _HEAD_BYTES = 16, 24
 _ENVELOPE = {"run": str, "kind": str, "round": int, "sender": str, "receiver": str, "note": dict, "arrays": list}
-_MOST_AXES, _LARGEST_AXIS = 32, 2**48
+_MOST_AXES, _MOST_NUMBERS, _MOST_DEPTH = 32, 2**40, 32
+_MOST_WORDS = 2**20
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("float64", "float32", "int64", "int32", "uint8")}
 
 
@@ -76,6 +77,8 @@ def decode(data: bytes, *, sender: str, receiver: str) -> Message:
     if data[:_DIGEST_BYTES] != _digest(memoryview(data)[_DIGEST_BYTES:]):
         raise Refused("its content does not match its digest")
     end = _HEAD_BYTES + int.from_bytes(data[_DIGEST_BYTES:_HEAD_BYTES], "little")
+    if end > _HEAD_BYTES + _MOST_WORDS:
+        raise Refused("it is not a message: its envelope is too long")
     try:
         envelope = json.loads(data[_HEAD_BYTES:end])
     except (ValueError, RecursionError) as error:
@@ -85,6 +88,8 @@ def decode(data: bytes, *, sender: str, receiver: str) -> Message:
     for name, kind in _ENVELOPE.items():
         if type(envelope[name]) is not kind:
             raise Refused(f"its {name} is not a {kind.__name__}")
+    if not _is_shallow(envelope["note"], _MOST_DEPTH):
+        raise Refused("it is not a message: its note is too deep")
     if envelope["sender"] != sender:
         raise Refused(f"it says that it is from {envelope['sender']!r}")
     if envelope["receiver"] != receiver:
@@ -114,9 +119,23 @@ def _describes_array(entry: Any) -> bool:
     """Whether this is the name, type and shape of an array."""
     if not isinstance(entry, list) or [type(part) for part in entry] != [str, str, list]:
         return False
-    _, code, shape = entry
-    sizes = all(type(size) is int and 0 <= size <= _LARGEST_AXIS for size in shape)
-    return sizes and code in _DTYPES and len(shape) <= _MOST_AXES
+    name, code, shape = entry
+    if not name.isprintable() or name == "__metadata__" or code not in _DTYPES or len(shape) > _MOST_AXES:
+        return False
+    # No axis is taken as it is, not even beside one of length 0.
+    return (
+        all(type(size) is int and size >= 0 for size in shape)
+        and math.prod(size or 1 for size in shape) <= _MOST_NUMBERS
+    )
+
+
+def _is_shallow(value: Any, depth: int) -> bool:
+    """Whether dicts and lists are at most so deep inside each other."""
+    if not isinstance(value, dict | list):
+        return True
+    return depth > 0 and all(
+        _is_shallow(one, depth - 1) for one in (value.values() if isinstance(value, dict) else value)
+    )
 
 
 def array(message: Message, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
