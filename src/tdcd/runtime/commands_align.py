@@ -37,7 +37,7 @@ def align(
 
     Private set intersection holds against silos that follow the protocol and are curious, not against ones that cheat:
     a silo can claim ids that it does not have. All learn how many ids each silo has. `tdcd client --ids OUT` trains on
-    the ids in OUT. About a minute for 300,000 ids a silo.
+    the ids in OUT. About 17 s for 100,000 ids in each of two silos, both on one machine with two cores.
 
     Exit status: 0 done, 2 bad input or parties that do not fit together, 130 interrupted.
     """
