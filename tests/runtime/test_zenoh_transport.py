@@ -165,32 +165,38 @@ def test_a_killed_process_has_left_at_once(certs):
             assert time.monotonic() - start < 1
 
 
-def test_a_stalled_process_loses_nothing_while_short_and_has_left_while_long(certs):
+LARGE = [bytes([number]) * 1_000_000 for number in range(20)]
+
+
+def test_a_process_that_stalls_for_a_short_time_loses_nothing(certs):
     with Parties(ZenohNetwork(certs)) as parties, process(parties, SOUTH) as child:
         (hub,) = parties.join(HUB)
         assert hub.receive(SOON) == Joined(SOUTH)
-        sent = [bytes([number]) * 1_000_000 for number in range(20)]
-
         child.send_signal(signal.SIGSTOP)
         threading.Timer(1, child.send_signal, [signal.SIGCONT]).start()
         start = time.monotonic()
-        for data in sent:
+        for data in LARGE:
             hub.send(SOUTH, data)
         assert time.monotonic() - start > 0.9
-        assert take(hub, 20) == [Received(SOUTH, data) for data in sent]
+        assert take(hub, 20) == [Received(SOUTH, data) for data in LARGE]
 
-        for unsent, patience in (([], LEASE_MS / 1000), (sent, STALL_US / 1e6)):
-            child.send_signal(signal.SIGSTOP)
-            start = time.monotonic()
-            for data in unsent:
-                hub.send(SOUTH, data)
-            assert hub.receive(SOON) == Left(SOUTH)
-            assert time.monotonic() - start < patience + 1
-            child.send_signal(signal.SIGCONT)
-            assert hub.receive(SOON) == Joined(SOUTH)
-            hub.send(SOUTH, b"there?")
-            # Before the answer may come those to messages that reached the process before it stalled.
-            assert Received(SOUTH, b"there?") in iter(lambda: hub.receive(SOON), None)
+
+@pytest.mark.parametrize(("unsent", "patience"), [([], LEASE_MS / 1000), (LARGE, STALL_US / 1e6)], ids=["idle", "busy"])
+def test_a_process_that_stalls_for_long_has_left(certs, unsent, patience):
+    with Parties(ZenohNetwork(certs)) as parties, process(parties, SOUTH) as child:
+        (hub,) = parties.join(HUB)
+        assert hub.receive(SOON) == Joined(SOUTH)
+        child.send_signal(signal.SIGSTOP)
+        start = time.monotonic()
+        for data in unsent:
+            hub.send(SOUTH, data)
+        assert hub.receive(SOON) == Left(SOUTH)
+        assert time.monotonic() - start < patience + 1
+        child.send_signal(signal.SIGCONT)
+        assert hub.receive(SOON) == Joined(SOUTH)
+        hub.send(SOUTH, b"there?")
+        # Before the answer may come those to messages that reached the process before it stalled.
+        assert Received(SOUTH, b"there?") in iter(lambda: hub.receive(SOON), None)
 
 
 def test_a_second_process_of_the_same_party_is_a_restart(certs):
