@@ -95,3 +95,20 @@ class PerClientLoop:
                     mean = sum(share * parameter for share, parameter in zip(shares, parameters, strict=True))
                     for parameter in parameters:
                         parameter.copy_(mean)
+
+
+def linear_loop(
+    federation: Federation, *, batch_size: int, local_steps: int, step_size: float, device: str = "cpu"
+) -> PerClientLoop:
+    """The loop over linear modules without a bias, with squared loss."""
+    import torch  # noqa: PLC0415
+
+    return PerClientLoop(
+        federation,
+        lambda shape: torch.nn.Linear(shape[0], 1, bias=False),
+        lambda scores, labels: (scores[:, 0] - labels) ** 2 / 2,
+        batch_size=batch_size,
+        local_steps=local_steps,
+        step_size=step_size,
+        device=device,
+    )

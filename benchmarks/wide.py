@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import jax
 import numpy as np
 
-from benchmarks.baseline import PerClientLoop
+from benchmarks.baseline import linear_loop
 from benchmarks.figures import report
 from benchmarks.limits import limit
 from benchmarks.timing import alternate
@@ -36,10 +36,8 @@ def loop_round(data: Federation) -> Callable[[], None]:
     """A round of the per-client loop."""
     import torch  # noqa: PLC0415
 
-    loop = PerClientLoop(
+    loop = linear_loop(
         data,
-        lambda shape: torch.nn.Linear(shape[0], 1, bias=False),
-        lambda scores, labels: (scores[:, 0] - labels) ** 2 / 2,
         batch_size=BATCH_SIZE,
         local_steps=LOCAL_STEPS,
         step_size=STEP_SIZE,

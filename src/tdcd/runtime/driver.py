@@ -76,6 +76,9 @@ class HubDriver:
             self.desk.note_presence(news)
             if isinstance(news, Joined):
                 self._perform(self.hub.joined(news.party))
+        if news is None:
+            # Whoever is waited for may be long: nothing should be lost meanwhile.
+            self._save()
         if news is None or self._grace.is_due():
             self._go_on_without_the_late()
         before, self._stage = self._stage, (self.hub.phase, self.hub.round, self.hub.missing())
@@ -98,7 +101,7 @@ class HubDriver:
             self._perform(instructions)
 
     def _go_on_without_the_late(self) -> None:
-        """When everything that has arrived is read, or now and then if there is always something: that is quick."""
+        """Called when everything that has arrived is read, and now and then where that never happens."""
         for question in self._grace.over(self.hub.open_questions()):
             self._perform(self.hub.overdue(question))
 
@@ -160,7 +163,7 @@ class HubDriver:
                 event("disk", logging.ERROR, why=str(error), round=self.hub.round, count=self._disk_errors)
 
     def _save(self) -> None:
-        """Make durable what is not: while the clients are at work, and before there is anything newer.
+        """Make durable what is not: while the clients are at work, when nothing comes, and before anything newer.
 
         What a hub computes follows, to the last bit, from its state, the absences that it wrote down and what its peers
         said. So the next round may begin before its state is durable: a crash sends the hub back by one round at most,
