@@ -84,6 +84,8 @@ class HubDriver:
         before, self._stage = self._stage, (self.hub.phase, self.hub.round, self.hub.missing())
         if self._stage != before:
             self._patience.reset()
+            # Who has answered meanwhile is not late, though asked again.
+            self._missing_since = {p: since for p, since in self._missing_since.items() if p in self._stage[2]}
         elif self._patience.is_over():
             self._remind()
         if self._is_done():
