@@ -14,6 +14,7 @@ import os
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -178,8 +179,16 @@ def named_leaves(block: Tree) -> dict[str, Any]:
     >>> list(named_leaves({"hidden": [{"bias": 0.0}], "slice": 1.0}))
     ['hidden.0.bias', 'slice']
     """
-    leaves = jax.tree_util.tree_leaves_with_path(block)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+    leaves, structure = jax.tree.flatten(block)
+    return dict(zip(_paths(structure), leaves, strict=True))
+
+
+@cache
+def _paths(structure: Any) -> list[str]:
+    """The path of every leaf."""
+    numbered = jax.tree.unflatten(structure, range(structure.num_leaves))
+    paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(numbered))
+    return [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
 
 
 def read_metadata(content: bytes) -> dict[str, str]:
@@ -208,7 +217,12 @@ def write_durably(path: Path, content: bytes) -> None:
             rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
     os.replace(temporary, path)  # noqa: PTH105
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make durable which files a folder has."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

@@ -14,12 +14,14 @@ from pathlib import Path
 from tdcd.config import check_config
 from tdcd.run import plan
 from tdcd.runtime import failpoints
+from tdcd.runtime.checkpoint import Checkpoints
 from tdcd.runtime.client import Client
 from tdcd.runtime.client_data import shards
 from tdcd.runtime.driver import ClientDriver, HubDriver
 from tdcd.runtime.hub import Hub
 from tdcd.runtime.hub_folder import HubFolder
 from tdcd.runtime.job import Job
+from tdcd.runtime.messages import decode
 from tdcd.runtime.transport import Joined, Left, Received
 
 SECRET = bytes(range(32))
@@ -184,12 +186,14 @@ class Lab:
         self.down[party] = self.now + self.rng.choice([0.0, 0.0, 1.0, 5.0, 20.0])
 
     def damage(self, party):
-        states = sorted((self.folder / party / "checkpoint").glob("*.tdcd"))
+        folder = self.folder / party / "checkpoint"
+        found, files = Checkpoints(folder, party), sorted(folder.glob("*.tdcd"))
         # The state before the newest must be there to go back to.
-        if len(states) > 1:
+        if len(files) > 1 and not found.complaints:
             self.counts["damaged checkpoint"] += 1
-            content = states[-1].read_bytes()
-            states[-1].write_bytes(content[: self.rng.randrange(len(content) or 1)])
+            contents = {path: path.read_bytes() for path in files}
+            newest = max(files, key=lambda path: decode(contents[path], sender=party, receiver=party).round)
+            newest.write_bytes(contents[newest][: self.rng.randrange(len(contents[newest]))])
 
     # The network.
 

@@ -14,6 +14,7 @@ from proxy import Proxy
 
 from tdcd.runfolder import toml_text
 from tdcd.runtime import failpoints, launch
+from tdcd.runtime.checkpoint import Checkpoints
 from tdcd.runtime.launch import Trial
 
 
@@ -142,7 +143,8 @@ class Processes:
         found = []
         for hub in self.trial.job.hubs:
             folder = self.trial.folder / "silos" / hub.removeprefix("hub.") / "checkpoint"
-            found.append(max([int(path.stem) for path in folder.glob("*.tdcd")], default=0))
+            newest = Checkpoints(folder, hub).newest
+            found.append(0 if newest is None else newest.round)
         return found
 
     def histories(self):

@@ -26,7 +26,7 @@ HUB_FAILPOINTS = [
         for kind in ("begin", "phi", "steps", "evaluate", "scores")
         for when in ("before", "after")
     ),
-    *(f"{place}:2" for place in ("save.before", "rename.checkpoint", "save.after", "append.before", "append.after")),
+    *(f"{place}:2" for place in ("save.before", "save.half", "save.after", "append.before", "append.after")),
 ]
 CLIENT_FAILPOINTS = [
     *(f"send.{kind}.{when}" for kind in ("hello", "ready") for when in ("before", "after")),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared, reference_of
 
-from tdcd.runtime.checkpoint import newest_state, save_state
+from tdcd.runtime.checkpoint import Checkpoints
 from tdcd.runtime.hub_folder import HubFolder, is_alive
 from tdcd.runtime.instructions import State
 from tdcd.runtime.job import Job
@@ -80,26 +80,55 @@ def state(round_index):
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     for index in range(1, 6):
-        save_state(tmp_path, "hub.a", state(index))
-    assert [path.stem for path in sorted(tmp_path.iterdir())] == ["00000003", "00000004", "00000005"]
-    found, complaints = newest_state(tmp_path, "hub.a")
-    assert not complaints
+        # A hub that restarts goes on with the files that are there.
+        Checkpoints(tmp_path, "hub.a").save(state(index))
+    rounds = [decode(path.read_bytes(), sender="hub.a", receiver="hub.a").round for path in sorted(tmp_path.iterdir())]
+    assert sorted(rounds) == [3, 4, 5]
+    checkpoints = Checkpoints(tmp_path, "hub.a")
+    assert not checkpoints.complaints
+    found = checkpoints.newest
     assert (found.run, found.round, found.heard) == ("run", 5, {"hub.b": "y"})
     assert found.block["weights"].tolist() == [[5], [5]]
     assert [encode(word) for word in found.said] == [encode(word) for word in state(5).said]
 
 
 def test_a_damaged_or_foreign_checkpoint_is_refused_and_the_one_before_it_used(tmp_path):
-    save_state(tmp_path, "hub.a", state(1))
-    whole = (tmp_path / "00000001.tdcd").read_bytes()
-    newest = tmp_path / "00000002.tdcd"
-    foreign = encode(Message("checkpoint", "hub.b", "hub.b", 2, "run"))
-    flipped = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
-    for content in [*(whole[:length] for length in range(len(whole))), *flipped, whole, foreign]:
+    checkpoints = Checkpoints(tmp_path, "hub.a")
+    for index in (1, 5, 6):
+        checkpoints.save(state(index))
+    older, middle, newest = (tmp_path / f"{index}.tdcd" for index in range(3))
+    old, whole, foreign = older.read_bytes(), newest.read_bytes(), encode(Message("checkpoint", "hub.b", "hub.b", 6))
+    places = range(len(whole))
+    flipped = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in places]
+    # What a crash leaves of a file that is written over: the new one's beginning, or that and the old one's end.
+    torn = [whole[:place] + old[place:] for place in places if whole[place:] != old[place:]]
+    for content in [*(whole[:length] for length in places), *flipped, *torn[1:], foreign]:
         newest.write_bytes(content)
-        found, complaints = newest_state(tmp_path, "hub.a")
-        assert found.round == 1
-        assert [f"{newest} is not used" in complaint for complaint in complaints] == [True]
+        found = Checkpoints(tmp_path, "hub.a")
+        assert found.newest.round == 5
+        assert [f"{newest} is not used" in complaint for complaint in found.complaints] == [True]
+    # The next state takes the place of the damaged one.
+    found.save(state(6))
+    assert newest.read_bytes() == whole
+    assert middle.exists()
+
+
+def test_states_that_the_disk_did_not_take_cost_one_old_state_at_most(tmp_path):
+    checkpoints = Checkpoints(tmp_path, "hub.a")
+    for index in range(1, 4):
+        checkpoints.save(state(index))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        for index in range(4, 8):
+            with pytest.raises(OSError, match="too large"):
+                checkpoints.save(state(index))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    found = Checkpoints(tmp_path, "hub.a")
+    assert (found.newest.round, len(found.complaints)) == (3, 1)
+    checkpoints.save(state(8))
+    assert Checkpoints(tmp_path, "hub.a").newest.round == 8
 
 
 def test_two_processes_do_not_share_a_run_folder(tmp_path):
@@ -148,7 +177,6 @@ def test_a_full_disk_is_reported_and_training_goes_on(quiet, tmp_path, until):
     lab.run(reference)
     assert set(lab.outcomes.values()) == {"finished"}
     assert any("hub.lab could not be written" in error for error in lab.errors)
-    assert not [*tmp_path.glob("*/checkpoint/*.tmp")]
     assert len([*(tmp_path / "hub.lab" / "checkpoint").iterdir()]) <= 3
 
 

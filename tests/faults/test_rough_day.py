@@ -31,7 +31,7 @@ def test_a_rough_day_ends_with_the_history_of_a_quiet_one(tmp_path):
         assert named < 2 * scenarios.LEASE_S
         scenarios.cut_link(parties, 1)
         scenarios.corrupted_link(parties)
-        scenarios.failpoint(parties, "hub.lab", "rename.checkpoint:2")
+        scenarios.failpoint(parties, "hub.lab", "save.half:5")
         scenarios.failpoint(parties, "client.clinic.c1", "send.block.before:2")
         scenarios.killed(parties, "hub.clinic", "client.lab.south")
         scenarios.terminated(parties, "hub.lab")

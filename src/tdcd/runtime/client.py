@@ -41,7 +41,6 @@ class Client:
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
         self._share: Share | None = None
-        self._next: tuple[int, Share] | None = None
         self._answers: dict[str, Message] = {}
         self._handlers: dict[str, Callable[[Message], list[Message]]] = {
             "who": lambda message: self.introduce(),
@@ -88,10 +87,8 @@ class Client:
 
     def rest(self) -> None:
         """Nothing to do for the moment: lay out the next round's rows."""
-        following = self.round + 1
-        is_known = self._next is not None and self._next[0] == following
-        if self._compute is not None and not is_known and following < self.job.config.train.rounds:
-            self._next = following, self._compute.share(following)
+        if self._compute is not None and self.round + 1 < self.job.config.train.rounds:
+            self._compute.share(self.round + 1)
 
     def _answer(self, question: Message, kind: str, **content: Any) -> list[Message]:
         answer = Message(kind, self.name, self.hub, question.round, self._run, **content)
@@ -105,7 +102,7 @@ class Client:
         self._check_welcome(message)
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
-        self._next, self._share, self.round = None, None, -1
+        self._share, self.round = None, -1
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = self._places(message)
@@ -178,9 +175,7 @@ class Client:
         if self._compute is None:
             return self.introduce()
         self._block, self.round = self._read_block(message), message.round
-        if self._next is None or self._next[0] != message.round:
-            self._next = message.round, self._compute.share(message.round)
-        self._share = share = self._next[1]
+        self._share = share = self._compute.share(message.round)
         self._answers.pop("steps", None)
         if len(self.job.hubs) == 1:
             return self._step(message, np.zeros((len(share.places), self._num_outputs), self.job.settings.dtype))
@@ -203,8 +198,8 @@ class Client:
         assert self._compute is not None
         present = ~read_mask(message, "absent", num_rows)
         left, most = self._compute.only(share, present), self._compute.batch_size
-        sizes = array(message, "present", np.int32, left.counts.shape)
-        if (sizes < np.asarray(left.counts)).any() or (sizes > most).any():
+        sizes = array(message, "present", np.int32, left.shape[:1])
+        if (sizes < np.asarray(left.rows.counts[0])).any() or (sizes > most).any():
             raise Refused(f"'present' must be at least the client's own samples that are, and {most} at most")
         rows = int(array(message, "rows", np.int64, [1])[0])
         if not max(1, self._compute.num_rows) <= rows <= self._compute.num_samples:

@@ -1,7 +1,7 @@
 """What a client computes: the functions of :mod:`tdcd.algorithm` on its own rows, compiled."""
 
 from contextlib import nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -14,7 +14,22 @@ from tdcd import algorithm
 from tdcd.blocks.base import Block
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Padding
+from tdcd.schedule import num_exchanged
 from tdcd.settings import Settings, draws_of
+
+AT_ONCE, BYTES_AT_ONCE = 32, 1 << 21
+"""The most rounds whose rows are laid out at once, and the most bytes of them: a round takes less time so."""
+
+
+class Rows(NamedTuple):
+    """A client's rows in the minibatches of W rounds, on the device."""
+
+    features: Array
+    """``[W, E, P, ...]``; any row on padding."""
+    labels: Array
+    """``[W, E, P]``."""
+    counts: Array
+    """``[W, E]``: how many rows are not padding."""
 
 
 class Share(NamedTuple):
@@ -22,12 +37,15 @@ class Share(NamedTuple):
 
     places: NDArray[np.int64]
     """``[n]``: where its rows are among the E * P padded places; ordered by minibatch, then by place in it."""
-    features: Array
-    """``[E, P, ...]``; any row on padding."""
-    labels: Array
-    """``[E, P]``."""
-    counts: Array
-    """``[E]``: how many rows are not padding."""
+    rows: Rows
+    """Those of this round, and of others."""
+    which: int
+    """Of the W rounds, this one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """E and P."""
+        return self.rows.labels.shape[1:]
 
 
 class Presence(NamedTuple):
@@ -75,6 +93,10 @@ class ClientCompute:
         self._padding = Padding(len(samples), num_samples, self.batch_size)
         self._features = np.asarray(features, settings.dtype)
         self._labels = np.asarray(labels, np.int32 if objective.loss == "softmax" else settings.dtype)
+        row_bytes = self._features[:1].nbytes * self._padding.usual
+        exchanged = num_exchanged(settings.minibatches, settings.local_steps)
+        self._at_once = max(1, min(AT_ONCE, BYTES_AT_ONCE // max(1, exchanged * row_bytes)))
+        self._shares = lru_cache(maxsize=2)(self._lay_out)
         with self.precision():
             self._step_size = jnp.asarray(settings.step_size, settings.dtype)
             self._held = jnp.asarray(len(samples), settings.dtype)
@@ -87,33 +109,41 @@ class ClientCompute:
 
     def share(self, round_index: int) -> Share:
         """Which of the client's rows are in the round's minibatches, and where."""
-        ids = self._draws(round_index)
+        return self._shares(round_index // self._at_once)[round_index % self._at_once]
+
+    def _lay_out(self, which: int) -> list[Share]:
+        """The shares of as many rounds as are laid out at once."""
+        first = which * self._at_once
+        ids = np.stack([self._draws(index) for index in range(first, first + self._at_once)])
         rows = self._row_of[ids]
         held = rows >= 0
-        counts = held.sum(axis=1, dtype=np.int32)
+        counts = held.sum(axis=2, dtype=np.int32)
         width = self._padding.width(int(self._padding.levels(counts.max())))
-        places = _places(counts, width)
-        padded = np.zeros((len(ids), width), np.int32)
-        padded.ravel()[places] = rows[held]
+        padded = np.zeros((*counts.shape, width), np.int32)
+        places = [_places(one, width) for one in counts]
+        for one, place, mine, there in zip(padded, places, rows, held, strict=True):
+            one.ravel()[place] = mine[there]
         # NumPy gathers faster than a compiled program does.
         with self.precision():
-            return Share(places, *_on_device(self._features.take(padded, axis=0), self._labels.take(padded), counts))
+            laid = Rows(*_on_device(self._features.take(padded, axis=0), self._labels.take(padded), counts))
+        return [Share(place, laid, index) for index, place in enumerate(places)]
 
     def only(self, share: Share, kept: NDArray[np.bool_]) -> Share:
         """The same without some of the rows: ``kept`` is ``[n]``."""
-        shape, held = share.labels.shape, share.places[kept]
-        counts = np.bincount(held // shape[1], minlength=shape[0]).astype(np.int32)
-        places = _places(counts, shape[1])
-        source = np.zeros(shape, np.int64)
+        (size, width), held = share.shape, share.places[kept]
+        counts = np.bincount(held // width, minlength=size).astype(np.int32)
+        places = _places(counts, width)
+        source = np.zeros((1, size, width), np.int64)
         source.ravel()[places] = held
-        features = np.asarray(share.features).reshape(share.labels.size, *share.features.shape[2:])
+        features, labels = (np.asarray(rows)[share.which] for rows in share.rows[:2])
+        features = features.reshape(size * width, *features.shape[2:])
         with self.precision():
-            return Share(places, *_on_device(features[source], np.asarray(share.labels).ravel()[source], counts))
+            return Share(places, Rows(*_on_device(features[source], labels.ravel()[source], counts[None])), 0)
 
     def phi(self, block: Tree, share: Share) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
         with self.precision():
-            padded = np.asarray(_phi(block, share.features, model=self._block))
+            padded = np.asarray(_phi(block, share.rows.features, share.which, model=self._block))
         return padded.reshape(-1, padded.shape[-1]).take(share.places, axis=0)
 
     def steps(self, block: Tree, share: Share, phi_others: NDArray[Any], presence: Presence | None = None) -> Tree:
@@ -125,15 +155,15 @@ class ClientCompute:
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
             with self.precision():
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
-        padded = np.zeros((share.labels.size, phi_others.shape[1]), phi_others.dtype)
+        size, width = share.shape
+        padded = np.zeros((size * width, phi_others.shape[1]), phi_others.dtype)
         padded[share.places] = phi_others
         with self.precision():
             stepped = _steps(
                 block,
-                share.features,
-                share.labels,
-                share.counts,
-                padded.reshape(*share.labels.shape, -1),
+                share.rows,
+                share.which,
+                padded.reshape(size, width, -1),
                 held,
                 self._step_size,
                 model=self._block,
@@ -149,7 +179,7 @@ class ClientCompute:
         """``[rows, C]``: the phi of all training rows, or of other rows."""
         with self.precision():
             held = self._features if features is None else np.asarray(features, self.settings.dtype)
-            return np.asarray(_phi(block, held[None], model=self._block)[0])
+            return np.asarray(_phi(block, held[None, None], 0, model=self._block)[0])
 
 
 def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
@@ -166,16 +196,15 @@ def _on_device(*arrays: Array) -> tuple[Array, ...]:
 
 
 @partial(jax.jit, static_argnames=("model",))
-def _phi(block: Tree, features: Array, *, model: Block) -> Array:
-    return algorithm.phi(block, features, apply=model.phi)
+def _phi(block: Tree, features: Array, index: int, *, model: Block) -> Array:
+    return algorithm.phi(block, features[index], apply=model.phi)
 
 
 @partial(jax.jit, static_argnames=("model", "objective", "gradient", "steps", "num_samples", "batch_size"))
 def _steps(
     block: Tree,
-    features: Array,
-    labels: Array,
-    counts: Array,
+    rows: Rows,
+    index: int,
     phi_others: Array,
     held: Array,
     step_size: Array,
@@ -187,6 +216,7 @@ def _steps(
     num_samples: int,
     batch_size: int,
 ) -> Tree:
+    features, labels, counts = (of_all[index] for of_all in rows)
     weights = algorithm.row_weights(
         counts,
         labels.shape[1],

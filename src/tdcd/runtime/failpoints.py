@@ -1,7 +1,7 @@
 """Places at which a test can make a party crash; they do nothing in real runs.
 
 ``TDCD_FAILPOINT=NAME`` kills the process (SIGKILL) when it gets to the failpoint of that name, ``NAME:3`` at the third
-time. Every rename is a failpoint too, without being written down: ``rename.FILE``, ``rename.checkpoint`` for states.
+time. Every rename is a failpoint too, without being written down: ``rename.FILE``.
 """
 
 import os
@@ -47,8 +47,7 @@ def kill_at(place: str) -> Callable[[str], None]:
 
 def _on_audit(what: str, arguments: tuple[Any, ...]) -> None:
     if what == "os.rename":
-        target = Path(os.fsdecode(arguments[1]))
-        failpoint(f"rename.{'checkpoint' if target.parent.name == 'checkpoint' else target.name}")
+        failpoint(f"rename.{Path(os.fsdecode(arguments[1])).name}")
 
 
 if place := os.environ.get(VARIABLE):

@@ -6,7 +6,7 @@
     hub.json                 the silo, a number that only this run has, and how it ended
     hub.lock                 locked by the hub's process for as long as it lives
     absences.jsonl           which clients were left out when, and since when they are back; if there were any
-    checkpoint/<round>.tdcd  the last few states
+    checkpoint/*.tdcd        the last few states
     farewell.tdcd            after the end: what slower hubs may still ask for
     status.json              what the hub is doing, for those who watch
 """
@@ -25,7 +25,7 @@ from tdcd.history import Record
 from tdcd.objective import Tree
 from tdcd.report import write_report
 from tdcd.runfolder import RunFolder, write_durably
-from tdcd.runtime.checkpoint import newest_state, read_farewell, save_farewell, save_state
+from tdcd.runtime.checkpoint import Checkpoints, read_farewell, save_farewell
 from tdcd.runtime.failpoints import failpoint
 from tdcd.runtime.farewell import Farewell
 from tdcd.runtime.instructions import Absence, State
@@ -43,6 +43,7 @@ class HubFolder:
     def __init__(self, path: Path, job: Job, silo: int) -> None:
         """Open or make the folder; refuses one of another run, or one that another process has open."""
         self.path, self.hub, self.silo = path, job.hubs[silo], job.config.silos[silo].name
+        self._checkpoints = Checkpoints(path / "checkpoint", self.hub)
         self._about = path / "hub.json"
         self.complaints: list[str] = []
         """What was wrong with what the folder held."""
@@ -82,7 +83,7 @@ class HubFolder:
         if self.about["status"] is not None:
             self.restored = read_farewell(self.path / "farewell.tdcd", self.hub)
         else:
-            self.restored, self.complaints = newest_state(self.path / "checkpoint", self.hub)
+            self.restored, self.complaints = self._checkpoints.newest, self._checkpoints.complaints
 
     def _read_about(self, job: Job) -> dict[str, Any]:
         try:
@@ -138,7 +139,7 @@ class HubFolder:
     def save(self, state: State) -> None:
         """Make a state durable, and before it all lines of history and absences that led to it."""
         self.write_lines()
-        save_state(self.path / "checkpoint", self.hub, state)
+        self._checkpoints.save(state)
 
     def describe(self, meeting: Meeting) -> None:
         """Say who there is, when all have met. The columns of other silos are theirs to know."""

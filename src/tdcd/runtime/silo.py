@@ -20,6 +20,9 @@ from tdcd.runtime.roll import Roll
 from tdcd.schedule import num_exchanged
 from tdcd.settings import draws_of
 
+AT_ONCE, SAMPLES_AT_ONCE = 32, 1 << 16
+"""The most rounds that are laid out at once, and the most samples of them: a round takes less time so."""
+
 
 class Layout(NamedTuple):
     """Which client holds which samples of a round's E minibatches, seen as one run of E * B samples."""
@@ -49,7 +52,8 @@ class HubCompute:
         started = start_block(job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs)
         self.start: Tree = jax.tree.map(np.asarray, started)
         self._structure = jax.tree.structure(self.start)
-        self.layout = lru_cache(maxsize=2)(self._layout)
+        self._at_once = max(1, min(AT_ONCE, SAMPLES_AT_ONCE // (self.num_exchanged * self.batch_size)))
+        self._layouts = lru_cache(maxsize=2)(self._lay_out)
 
     @property
     def num_parameters(self) -> int:
@@ -64,14 +68,19 @@ class HubCompute:
         """A block from its named arrays."""
         return jax.tree.unflatten(self._structure, [leaves[name] for name in self.shapes()])
 
-    def _layout(self, round_index: int) -> Layout:
-        ids = self._draws(round_index)
-        holders = self._owner[ids.ravel()]
-        order = np.argsort(holders, kind="stable")
-        bounds = np.cumsum(np.bincount(holders, minlength=self._num_clients))[:-1]
-        slots = np.empty_like(order)
-        slots[order] = np.arange(len(order))
-        return Layout(np.split(order, bounds), slots[None])
+    def layout(self, round_index: int) -> Layout:
+        """Who holds the samples of a round's minibatches."""
+        return self._layouts(round_index // self._at_once)[round_index % self._at_once]
+
+    def _lay_out(self, which: int) -> list[Layout]:
+        """The layouts of as many rounds as are laid out at once."""
+        first = which * self._at_once
+        ids = np.stack([self._draws(index).ravel() for index in range(first, first + self._at_once)])
+        holders = self._owner[ids]
+        orders = np.argsort(holders, axis=1, kind="stable")
+        slots = np.argsort(orders, axis=1, kind="stable")
+        bounds = [np.cumsum(np.bincount(one, minlength=self._num_clients))[:-1] for one in holders]
+        return [Layout(np.split(orders[i], bounds[i]), slots[i : i + 1]) for i in range(self._at_once)]
 
     def count(self, round_index: int, client: int) -> int:
         """How many samples of a round's minibatches a client holds."""
