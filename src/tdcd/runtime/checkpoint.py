@@ -119,7 +119,7 @@ def read_farewell(path: Path, hub: str) -> Farewell:
 
 def _packed(said: Sequence[Message]) -> Arrays:
     """Messages as arrays, byte for byte."""
-    return {f"said/{index:04d}": np.frombuffer(encode(message), np.uint8) for index, message in enumerate(said)}
+    return {f"said/{index:04d}": np.frombuffer(message.kept, np.uint8) for index, message in enumerate(said)}
 
 
 def _unpacked(message: Message, hub: str) -> tuple[Message, ...]:

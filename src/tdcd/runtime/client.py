@@ -198,8 +198,8 @@ class Client:
         assert self._compute is not None
         present = ~read_mask(message, "absent", num_rows)
         left, most = self._compute.only(share, present), self._compute.batch_size
-        sizes = array(message, "present", np.int32, left.shape[:1])
-        if (sizes < np.asarray(left.rows.counts[0])).any() or (sizes > most).any():
+        sizes = array(message, "present", np.int32, left.counts.shape)
+        if (sizes < left.counts).any() or (sizes > most).any():
             raise Refused(f"'present' must be at least the client's own samples that are, and {most} at most")
         rows = int(array(message, "rows", np.int64, [1])[0])
         if not max(1, self._compute.num_rows) <= rows <= self._compute.num_samples:

@@ -12,24 +12,14 @@ from numpy.typing import NDArray
 
 from tdcd import algorithm
 from tdcd.blocks.base import Block
+from tdcd.blocks.linear import Linear
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Padding
 from tdcd.schedule import num_exchanged
 from tdcd.settings import Settings, draws_of
 
-AT_ONCE, BYTES_AT_ONCE = 32, 1 << 21
+AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
 """The most rounds whose rows are laid out at once, and the most bytes of them: a round takes less time so."""
-
-
-class Rows(NamedTuple):
-    """A client's rows in the minibatches of W rounds, on the device."""
-
-    features: Array
-    """``[W, E, P, ...]``; any row on padding."""
-    labels: Array
-    """``[W, E, P]``."""
-    counts: Array
-    """``[W, E]``: how many rows are not padding."""
 
 
 class Share(NamedTuple):
@@ -37,15 +27,12 @@ class Share(NamedTuple):
 
     places: NDArray[np.int64]
     """``[n]``: where its rows are among the E * P padded places; ordered by minibatch, then by place in it."""
-    rows: Rows
-    """Those of this round, and of others."""
-    which: int
-    """Of the W rounds, this one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """E and P."""
-        return self.rows.labels.shape[1:]
+    features: NDArray[Any]
+    """``[E, P, ...]``; any row on padding."""
+    labels: NDArray[Any]
+    """``[E, P]``."""
+    counts: NDArray[np.int32]
+    """``[E]``: how many rows are not padding."""
 
 
 class Presence(NamedTuple):
@@ -124,27 +111,33 @@ class ClientCompute:
         for one, place, mine, there in zip(padded, places, rows, held, strict=True):
             one.ravel()[place] = mine[there]
         # NumPy gathers faster than a compiled program does.
-        with self.precision():
-            laid = Rows(*_on_device(self._features.take(padded, axis=0), self._labels.take(padded), counts))
-        return [Share(place, laid, index) for index, place in enumerate(places)]
+        features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
+        return [Share(*of_round) for of_round in zip(places, features, labels, counts, strict=True)]
 
     def only(self, share: Share, kept: NDArray[np.bool_]) -> Share:
         """The same without some of the rows: ``kept`` is ``[n]``."""
-        (size, width), held = share.shape, share.places[kept]
+        (size, width), held = share.labels.shape, share.places[kept]
         counts = np.bincount(held // width, minlength=size).astype(np.int32)
         places = _places(counts, width)
-        source = np.zeros((1, size, width), np.int64)
+        source = np.zeros((size, width), np.int64)
         source.ravel()[places] = held
-        features, labels = (np.asarray(rows)[share.which] for rows in share.rows[:2])
-        features = features.reshape(size * width, *features.shape[2:])
-        with self.precision():
-            return Share(places, Rows(*_on_device(features[source], labels.ravel()[source], counts[None])), 0)
+        return Share(places, _rows(share.features)[source], share.labels.ravel()[source], counts)
 
     def phi(self, block: Tree, share: Share) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
+        return self._phi(block, _rows(share.features)).take(share.places, axis=0)
+
+    def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
+        """``[rows, C]``: the phi of all training rows, or of other rows."""
+        return self._phi(block, self._features if features is None else np.asarray(features, self.settings.dtype))
+
+    def _phi(self, block: Tree, rows: NDArray[Any]) -> NDArray[Any]:
+        if isinstance(self._block, Linear):
+            # One product: NumPy is done before a compiled program has begun.
+            return np.asarray(self._block.phi(block, rows))  # type: ignore[arg-type]
         with self.precision():
-            padded = np.asarray(_phi(block, share.rows.features, share.which, model=self._block))
-        return padded.reshape(-1, padded.shape[-1]).take(share.places, axis=0)
+            scores: NDArray[Any] = np.asarray(_phi(block, rows[None], model=self._block))[0]
+            return scores
 
     def steps(self, block: Tree, share: Share, phi_others: NDArray[Any], presence: Presence | None = None) -> Tree:
         """The client's block after Q local steps, on those of its rows that take part."""
@@ -155,15 +148,15 @@ class ClientCompute:
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
             with self.precision():
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
-        size, width = share.shape
-        padded = np.zeros((size * width, phi_others.shape[1]), phi_others.dtype)
+        padded = np.zeros((share.labels.size, phi_others.shape[1]), phi_others.dtype)
         padded[share.places] = phi_others
         with self.precision():
             stepped = _steps(
                 block,
-                share.rows,
-                share.which,
-                padded.reshape(size, width, -1),
+                share.features,
+                share.labels,
+                share.counts,
+                padded.reshape(*share.labels.shape, -1),
                 held,
                 self._step_size,
                 model=self._block,
@@ -175,12 +168,6 @@ class ClientCompute:
             )
         return jax.tree.map(np.asarray, stepped)
 
-    def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
-        """``[rows, C]``: the phi of all training rows, or of other rows."""
-        with self.precision():
-            held = self._features if features is None else np.asarray(features, self.settings.dtype)
-            return np.asarray(_phi(block, held[None, None], 0, model=self._block)[0])
-
 
 def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
     """Where rows are among the E * P padded places, if each minibatch's rows are the first of its P places."""
@@ -189,22 +176,22 @@ def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
     return places
 
 
-@jax.jit
-def _on_device(*arrays: Array) -> tuple[Array, ...]:
-    """The arrays, where the next calls need not take them again; faster than ``device_put`` for small ones."""
-    return arrays
+def _rows(padded: NDArray[Any]) -> NDArray[Any]:
+    """``[E, P, ...]`` as ``[E * P, ...]``."""
+    return padded.reshape(-1, *padded.shape[2:])
 
 
 @partial(jax.jit, static_argnames=("model",))
-def _phi(block: Tree, features: Array, index: int, *, model: Block) -> Array:
-    return algorithm.phi(block, features[index], apply=model.phi)
+def _phi(block: Tree, features: Array, *, model: Block) -> Array:
+    return algorithm.phi(block, features, apply=model.phi)
 
 
 @partial(jax.jit, static_argnames=("model", "objective", "gradient", "steps", "num_samples", "batch_size"))
 def _steps(
     block: Tree,
-    rows: Rows,
-    index: int,
+    features: Array,
+    labels: Array,
+    counts: Array,
     phi_others: Array,
     held: Array,
     step_size: Array,
@@ -216,7 +203,6 @@ def _steps(
     num_samples: int,
     batch_size: int,
 ) -> Tree:
-    features, labels, counts = (of_all[index] for of_all in rows)
     weights = algorithm.row_weights(
         counts,
         labels.shape[1],

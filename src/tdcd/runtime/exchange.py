@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tdcd.runtime.instructions import Arrays
-from tdcd.runtime.messages import Message, Refused, encode
+from tdcd.runtime.messages import Message, Refused
 from tdcd.runtime.roll import Mismatch
 
 KEPT_ROUNDS = 3
@@ -112,4 +112,4 @@ class Exchange:
 
 def digest(message: Message) -> str:
     """Of everything a message says, whoever it is sent to."""
-    return hashlib.blake2b(encode(message.to("")), digest_size=16).hexdigest()
+    return hashlib.blake2b(message.to("").kept, digest_size=16).hexdigest()

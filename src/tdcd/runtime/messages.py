@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,14 @@ class Message:
         """The bytes of the arrays: what the ledger counts."""
         return sum(array.nbytes for array in self.arrays.values())
 
+    @cached_property
+    def kept(self) -> bytes:
+        """What :func:`encode` gives, for those who need it again."""
+        return encode(self)
+
     def to(self, receiver: str) -> "Message":
         """The same message to somebody else."""
-        return replace(self, receiver=receiver)
+        return self if receiver == self.receiver else replace(self, receiver=receiver)
 
 
 def encode(message: Message) -> bytes:

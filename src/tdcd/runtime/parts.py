@@ -15,7 +15,7 @@ def check_answer(message: Message, client: int, compute: HubCompute) -> None:
     if message.kind == "phi":
         array(message, "phi", dtype, [compute.count(message.round, client), compute.num_outputs])
     elif message.kind == "block":
-        for name, shape in compute.shapes().items():
+        for name, shape in compute.shapes.items():
             array(message, name, dtype, shape)
     elif message.kind == "scores":
         for name, held_out in (("train", False), ("test", True)):

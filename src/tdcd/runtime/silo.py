@@ -45,13 +45,16 @@ class HubCompute:
         self.batch_size = roll.num_samples if full else self.settings.batch_size
         self.num_exchanged = num_exchanged(self.settings.minibatches, self.settings.local_steps)
         self._draws = draws_of(self.settings, roll.num_samples)
-        self._owner = roll.train_owner
+        # NumPy sorts few different numbers fastest in 16 bits.
+        self._owner = roll.train_owner.astype(np.min_scalar_type(max(256, len(roll.rows))))
         self._num_clients = len(roll.rows)
         self._places = [roll.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
         started = start_block(job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs)
         self.start: Tree = jax.tree.map(np.asarray, started)
         self._structure = jax.tree.structure(self.start)
+        self.shapes: dict[str, tuple[int, ...]] = {n: leaf.shape for n, leaf in named_leaves(self.start).items()}
+        """The shape of every array of the block, by name."""
         self._at_once = max(1, min(AT_ONCE, SAMPLES_AT_ONCE // (self.num_exchanged * self.batch_size)))
         self._layouts = lru_cache(maxsize=2)(self._lay_out)
 
@@ -60,13 +63,9 @@ class HubCompute:
         """Of the silo's block."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.start))
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every array of the block, by name."""
-        return {name: leaf.shape for name, leaf in named_leaves(self.start).items()}
-
     def tree(self, leaves: Arrays) -> Tree:
         """A block from its named arrays."""
-        return jax.tree.unflatten(self._structure, [leaves[name] for name in self.shapes()])
+        return jax.tree.unflatten(self._structure, [leaves[name] for name in self.shapes])
 
     def layout(self, round_index: int) -> Layout:
         """Who holds the samples of a round's minibatches."""
@@ -78,7 +77,8 @@ class HubCompute:
         ids = np.stack([self._draws(index).ravel() for index in range(first, first + self._at_once)])
         holders = self._owner[ids]
         orders = np.argsort(holders, axis=1, kind="stable")
-        slots = np.argsort(orders, axis=1, kind="stable")
+        slots = np.empty_like(orders)
+        np.put_along_axis(slots, orders, np.arange(orders.shape[1]), axis=1)
         bounds = [np.cumsum(np.bincount(one, minlength=self._num_clients))[:-1] for one in holders]
         return [Layout(np.split(orders[i], bounds[i]), slots[i : i + 1]) for i in range(self._at_once)]
 
@@ -131,8 +131,8 @@ class HubCompute:
 
     def average(self, answers: Sequence[Arrays | None]) -> Tree:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
-        blocks = [self.tree(answer) for answer in answers if answer is not None]
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *blocks)
+        blocks = [answer for answer in answers if answer is not None]
+        stacked = self.tree({name: np.stack([block[name] for block in blocks]) for name in self.shapes})
         held = self._held[[answer is not None for answer in answers]]
         shares = (held / held.sum()).astype(self.settings.dtype)
         return algorithm.average(stacked, shares)
