@@ -23,7 +23,11 @@ from tdcd.schedule import batch_ids
 # The wire format
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=9),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
@@ -99,6 +103,12 @@ def test_an_array_is_taken_only_as_expected():
 GENUINE = Message("phi", "a", "b", 3, "run", {"n": 1}, {"phi": np.arange(20.0), "more": np.zeros((2, 2), np.int64)})
 
 
+def test_a_reason_that_quotes_half_a_character_is_told():
+    message = Message("stop", "a", "b", note={"reason": "no such id: \ud800", "in_block": False})
+    found = decode(encode(message), sender="a", receiver="b")
+    assert found.note == {"reason": "no such id: \\ud800", "in_block": False}
+
+
 def signed(body):
     """A body with the digest that fits it: what a party that speaks the protocol, but lies, can send."""
     return hashlib.blake2b(body, digest_size=16).digest() + body
@@ -167,8 +177,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_sender_that_speaks_nonsense_is_refused(name):
-    texts = r"it is not a message|its envelope has other fields|its \w+ is not a (int|dict|list)"
-    with pytest.raises(Refused, match=texts):
+    with pytest.raises(Refused, match=r"^it is not a message: .{10,}"):
         decode(signed(BAD[name]), sender="a", receiver="b")
 
 

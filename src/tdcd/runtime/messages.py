@@ -11,18 +11,34 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 PROTOCOL = 1
 """Parties of different protocol versions refuse each other."""
 _DIGEST_BYTES, _HEAD_BYTES = 16, 24
-_ENVELOPE = {"run": str, "kind": str, "round": int, "sender": str, "receiver": str, "note": dict, "arrays": list}
-_MOST_AXES, _MOST_NUMBERS, _MOST_DEPTH = 32, 2**40, 32
+_MOST_NUMBERS, _MOST_DEPTH = 2**40, 32
 _MOST_WORDS = 2**20
-_DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("float64", "float32", "int64", "int32", "uint8")}
+_Code = Literal["<f8", "<f4", "<i8", "<i4", "|u1"]
+# No axis is taken as it is, not even beside one of length 0.
+_Axis = Annotated[int, msgspec.Meta(ge=0, le=_MOST_NUMBERS)]
+_Shape = Annotated[tuple[_Axis, ...], msgspec.Meta(max_length=32)]
+
+
+class _Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    run: str
+    kind: str
+    round: int
+    sender: str
+    receiver: str
+    note: Mapping[str, Any]
+    arrays: list[tuple[str, _Code, _Shape]]
+
+
+_words_of, _envelope_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(_Envelope).decode
 
 
 class Refused(Exception):  # noqa: N818
@@ -40,7 +56,7 @@ class Message:
     run: str = ""
     """Which training this belongs to; empty before the hubs have agreed on it."""
     note: Mapping[str, Any] = field(default_factory=dict)
-    """Small facts, as JSON."""
+    """Small facts, as JSON: texts, finite numbers of 64 bits, and lists and dicts of them."""
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
@@ -61,21 +77,26 @@ class Message:
 def encode(message: Message) -> bytes:
     """The bytes on the wire; the same message always gives the same bytes."""
     arrays = [np.asarray(array, order="C") for array in message.arrays.values()]
-    envelope = {
-        "run": message.run,
-        "kind": message.kind,
-        "round": message.round,
-        "sender": message.sender,
-        "receiver": message.receiver,
-        "note": message.note,
-        "arrays": [(name, array.dtype.str, array.shape) for name, array in zip(message.arrays, arrays, strict=True)],
-    }
-    words = json.dumps(envelope).encode()
+    described: list[Any] = [
+        (name, array.dtype.str, array.shape) for name, array in zip(message.arrays, arrays, strict=True)
+    ]
+    who, note = (message.sender, message.receiver), message.note
+    envelope = _Envelope(message.run, message.kind, message.round, *who, note, described)
+    try:
+        words = _words_of(envelope)
+    except UnicodeEncodeError:
+        # A reason may quote what somebody sent: half a character is no reason to fail.
+        envelope.note = {name: _whole(value) if isinstance(value, str) else value for name, value in note.items()}
+        words = _words_of(envelope)
     parts: list[bytes | memoryview] = [len(words).to_bytes(8, "little"), words, bytes(-len(words) % 8)]
     for array in arrays:
         parts += [array.data, bytes(-array.nbytes % 8)] if array.size else []
     body = b"".join(parts)
     return _digest(body) + body
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def decode(data: bytes, *, sender: str, receiver: str) -> Message:
@@ -86,31 +107,28 @@ def decode(data: bytes, *, sender: str, receiver: str) -> Message:
     if end > _HEAD_BYTES + _MOST_WORDS:
         raise Refused("it is not a message: its envelope is too long")
     try:
-        envelope = json.loads(data[_HEAD_BYTES:end])
-    except (ValueError, RecursionError) as error:
+        envelope = _envelope_in(data[_HEAD_BYTES:end])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Refused(f"it is not a message: {error}") from None
-    if not isinstance(envelope, dict) or envelope.keys() != _ENVELOPE.keys():
-        raise Refused("its envelope has other fields")
-    for name, kind in _ENVELOPE.items():
-        if type(envelope[name]) is not kind:
-            raise Refused(f"its {name} is not a {kind.__name__}")
-    if not _is_shallow(envelope["note"], _MOST_DEPTH):
+    if not _is_shallow(envelope.note, _MOST_DEPTH):
         raise Refused("it is not a message: its note is too deep")
-    if envelope["sender"] != sender:
-        raise Refused(f"it says that it is from {envelope['sender']!r}")
-    if envelope["receiver"] != receiver:
-        raise Refused(f"it was meant for {envelope['receiver']!r}")
-    return Message(**{**envelope, "arrays": _arrays(envelope["arrays"], data, end + -end % 8)})
+    if envelope.sender != sender:
+        raise Refused(f"it says that it is from {envelope.sender!r}")
+    if envelope.receiver != receiver:
+        raise Refused(f"it was meant for {envelope.receiver!r}")
+    arrays = _arrays(envelope.arrays, data, end + -end % 8)
+    return Message(envelope.kind, sender, receiver, envelope.round, envelope.run, envelope.note, arrays)
 
 
-def _arrays(described: list[Any], data: bytes, place: int) -> dict[str, NDArray[Any]]:
+def _arrays(described: list[tuple[str, _Code, _Shape]], data: bytes, place: int) -> dict[str, NDArray[Any]]:
     """The arrays that begin at ``place``: views of ``data``, which they must fill to its end."""
     arrays: dict[str, NDArray[Any]] = {}
-    for entry in described:
-        if not _describes_array(entry) or entry[0] in arrays:
-            raise Refused(f"it is not a message: {str(entry)[:80]} describes no array")
-        name, code, shape = entry
-        dtype, count = _DTYPES[code], math.prod(shape)
+    for name, code, shape in described:
+        if name in arrays or not name.isprintable() or name == "__metadata__":
+            raise Refused(f"it is not a message: {name[:80]!r} cannot name an array")
+        if math.prod(size or 1 for size in shape) > _MOST_NUMBERS:
+            raise Refused(f"it is not a message: '{name[:80]}' has too many numbers")
+        dtype, count = np.dtype(code), math.prod(shape)
         end = place + count * dtype.itemsize
         if end > len(data):
             raise Refused(f"it is not a message: '{name[:80]}' is longer than what arrived")
@@ -119,20 +137,6 @@ def _arrays(described: list[Any], data: bytes, place: int) -> dict[str, NDArray[
     if place != len(data):
         raise Refused(f"it is not a message: it has {len(data)} bytes, and {place} are told of")
     return arrays
-
-
-def _describes_array(entry: Any) -> bool:
-    """Whether this is the name, type and shape of an array."""
-    if not isinstance(entry, list) or [type(part) for part in entry] != [str, str, list]:
-        return False
-    name, code, shape = entry
-    if not name.isprintable() or name == "__metadata__" or code not in _DTYPES or len(shape) > _MOST_AXES:
-        return False
-    # No axis is taken as it is, not even beside one of length 0.
-    return (
-        all(type(size) is int and size >= 0 for size in shape)
-        and math.prod(size or 1 for size in shape) <= _MOST_NUMBERS
-    )
 
 
 def _is_shallow(value: Any, depth: int) -> bool:
