@@ -68,7 +68,8 @@ def _write_over(path: Path, content: bytes) -> None:
         _write(file, content[:half])
         failpoint("save.half")
         _write(file, content[half:])
-        os.ftruncate(file, len(content))
+        if os.fstat(file).st_size > len(content):
+            os.ftruncate(file, len(content))
         getattr(os, "fdatasync", os.fsync)(file)
     finally:
         os.close(file)

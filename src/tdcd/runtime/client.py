@@ -37,7 +37,8 @@ class Client:
         self._run = ""
         self._welcome: Message | None = None
         self._compute: ClientCompute | None = None
-        self._template: Tree = None
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._structure: Any = None
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
         self._share: Share | None = None
@@ -162,13 +163,15 @@ class Client:
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape = features.shape[1:]
-        self._template = start_block(model, settings, self.silo, shape, int(note["num_outputs"]))
+        template = start_block(model, settings, self.silo, shape, int(note["num_outputs"]))
+        self._shapes = {name: leaf.shape for name, leaf in named_leaves(template).items()}
+        self._structure = jax.tree.structure(template)
         return self._answer(message, "ready", note={"feature_shape": list(shape)})
 
     def _read_block(self, message: Message) -> Tree:
         dtype = self.job.settings.dtype
-        leaves = {name: array(message, name, dtype, leaf.shape) for name, leaf in named_leaves(self._template).items()}
-        return jax.tree.unflatten(jax.tree.structure(self._template), list(leaves.values()))
+        leaves = [array(message, name, dtype, shape) for name, shape in self._shapes.items()]
+        return jax.tree.unflatten(self._structure, leaves)
 
     def _on_begin(self, message: Message) -> list[Message]:
         """Line 9: phi of the client's rows of this round's minibatches, with the fresh hub block."""

@@ -107,9 +107,9 @@ class ClientCompute:
         counts = held.sum(axis=2, dtype=np.int32)
         width = self._padding.width(int(self._padding.levels(counts.max())))
         padded = np.zeros((*counts.shape, width), np.int32)
-        places = [_places(one, width) for one in counts]
-        for one, place, mine, there in zip(padded, places, rows, held, strict=True):
-            one.ravel()[place] = mine[there]
+        everywhere = _places(counts.ravel(), width)
+        padded.ravel()[everywhere] = rows[held]
+        places = np.split(everywhere % padded[0].size, np.cumsum(counts.sum(axis=1))[:-1])
         # NumPy gathers faster than a compiled program does.
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
         return [Share(*of_round) for of_round in zip(places, features, labels, counts, strict=True)]

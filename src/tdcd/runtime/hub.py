@@ -87,6 +87,8 @@ class Hub:
             return sorted(self.farewell.unaware)
         if self.rounds is None or not self.rounds.phase:
             return self.meeting.missing()
+        if len(self.meeting.ready) == len(self.clients):
+            return self.rounds.missing()
         present = {*self.meeting.ready, *self.left_out()}
         away = [client for client in self.clients if client not in present]
         return list(dict.fromkeys([*away, *self.rounds.missing()]))

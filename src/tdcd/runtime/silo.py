@@ -57,6 +57,7 @@ class HubCompute:
         """The shape of every array of the block, by name."""
         self._at_once = max(1, min(AT_ONCE, SAMPLES_AT_ONCE // (self.num_exchanged * self.batch_size)))
         self._layouts = lru_cache(maxsize=2)(self._lay_out)
+        self._shares = lru_cache(maxsize=2)(self._shares_of)
 
     @property
     def num_parameters(self) -> int:
@@ -133,9 +134,12 @@ class HubCompute:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
         blocks = [answer for answer in answers if answer is not None]
         stacked = self.tree({name: np.stack([block[name] for block in blocks]) for name in self.shapes})
-        held = self._held[[answer is not None for answer in answers]]
-        shares = (held / held.sum()).astype(self.settings.dtype)
-        return algorithm.average(stacked, shares)
+        return algorithm.average(stacked, self._shares(tuple(answer is not None for answer in answers)))
+
+    def _shares_of(self, present: tuple[bool, ...]) -> Any:
+        """What part of the rows each of these clients holds."""
+        held = self._held[np.array(present)]
+        return (held / held.sum()).astype(self.settings.dtype)
 
     def scores_part(self, block: Tree, answers: Sequence[Arrays | None]) -> Arrays:
         """The silo's part of an evaluation, from what each client said.
