@@ -125,11 +125,11 @@ class Lab:
                     restored=folder.restored,
                     absences=folder.absences,
                 )
-                driver = HubDriver(hub, transport, folder, 2.0, lambda status: None, lambda: self.now)
+                driver = HubDriver(hub, transport, folder, 2.0, lambda: self.now)
             else:
                 self.sessions += 1
                 client = Client(self.job, silo, party, self.data[party], str(self.sessions))
-                driver = ClientDriver(client, transport, lambda status: None)
+                driver = ClientDriver(client, transport)
         except Crash:
             self.counts["crash of a hub"] += 1
             self.down[party] = self.now

@@ -63,7 +63,7 @@ def hub(
     open_log(f"hub.{silo}")
     with reported(), stoppable(stop.ask):
         own = own_file(party, certs=text_of(certs), out=text_of(out), listen=listen, insecure=insecure)
-        outcome = run_hub(read_job(federation), silo, own, lambda status: None, lambda: stop.asked)
+        outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)
     end(outcome)
 
 
@@ -94,7 +94,7 @@ def client(
         own = own_file(
             party, certs=text_of(certs), data=text_of(data), labels=text_of(labels), ids=text_of(ids), insecure=insecure
         )
-        outcome = run_client(read_job(federation), silo, name, own, lambda status: None, lambda: stop.asked)
+        outcome = run_client(read_job(federation), silo, name, own, lambda: stop.asked)
     end(outcome)
 
 

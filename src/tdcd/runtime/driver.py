@@ -22,7 +22,6 @@ TICK_S = 0.25
 """How often a waiting party looks whether it should stop or show something."""
 
 Ending = Literal["finished", "diverged", "refused", "interrupted"]
-Watch = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,11 @@ class HubDriver:
         transport: Transport,
         folder: HubFolder,
         resend_s: float,
-        watch: Watch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         runtime = hub.job.config.runtime
         self.hub, self.folder, self.desk = hub, folder, Desk(transport)
-        self._patience, self._watch = Patience(resend_s, runtime.longest_resend_s, clock), watch
+        self._patience = Patience(resend_s, runtime.longest_resend_s, clock)
         self._grace = Grace(hub.job.config.federation.client_grace_s, TICK_S, clock)
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
         self._unsaved: Save | None = None
@@ -239,14 +237,13 @@ class HubDriver:
             "status": self.hub.status,
         }
         self.folder.write_status(status)
-        self._watch(status)
 
 
 class ClientDriver:
     """A client at work."""
 
-    def __init__(self, client: Client, transport: Transport, watch: Watch) -> None:
-        self.client, self.desk, self._watch = client, Desk(transport), watch
+    def __init__(self, client: Client, transport: Transport) -> None:
+        self.client, self.desk = client, Desk(transport)
 
     def run(self, should_stop: Callable[[], bool]) -> Outcome:
         """Until the hub says that the run is over, or until ``should_stop``."""
@@ -262,14 +259,6 @@ class ClientDriver:
             self._answer(news)
         elif news is not None:
             self.desk.note_presence(news)
-        self._watch(
-            {
-                "party": self.client.name,
-                "round": self.client.round,
-                "connected": sorted(self.desk.present),
-                "bytes_sent": self.desk.wire_bytes,
-            }
-        )
         ending: Any = self.client.ending
         return None if ending is None else Outcome(ending["status"], ending["reason"])
 

@@ -15,7 +15,7 @@ from tdcd.runtime.certificate_check import cautions, explain, read_secret
 from tdcd.runtime.certificates import AUTHORITY, SECRET
 from tdcd.runtime.client import Client
 from tdcd.runtime.client_data import ClientData
-from tdcd.runtime.driver import ClientDriver, HubDriver, Outcome, Watch
+from tdcd.runtime.driver import ClientDriver, HubDriver, Outcome
 from tdcd.runtime.hub import Hub
 from tdcd.runtime.hub_folder import HubFolder
 from tdcd.runtime.job import Job, client_of
@@ -67,7 +67,7 @@ def read_job(path: Path) -> Job:
         raise error if str(path) in str(error) else ConfigError(error.problems, str(path)) from None
 
 
-def run_hub(job: Job, silo: str, own: PartySection, watch: Watch, should_stop: Callable[[], bool]) -> Outcome:
+def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:
     """Run a silo's hub to its end."""
     index = job.silo_index(silo)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
@@ -81,12 +81,10 @@ def run_hub(job: Job, silo: str, own: PartySection, watch: Watch, should_stop: C
     hub = Hub(job, index, secret=secret, nonce=folder.nonce, restored=restored, absences=folder.absences)
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
-        return HubDriver(hub, transport, folder, job.config.runtime.resend_s, watch).run(should_stop)
+        return HubDriver(hub, transport, folder, job.config.runtime.resend_s).run(should_stop)
 
 
-def run_client(
-    job: Job, silo: str, client: str, own: PartySection, watch: Watch, should_stop: Callable[[], bool]
-) -> Outcome:
+def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:
     """Run a client to its end."""
     index = job.silo_index(silo)
     names = job.config.silos[index].client_names
@@ -96,7 +94,7 @@ def run_client(
     machine = Client(job, index, client_of(silo, client), data, secrets.token_hex(8))
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
-        return ClientDriver(machine, transport, watch).run(should_stop)
+        return ClientDriver(machine, transport).run(should_stop)
 
 
 def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
