@@ -10,7 +10,7 @@ from tdcd.objective import Tree
 from tdcd.schedule import num_exchanged
 from tdcd.shipping import Shipping
 
-PLACES_A_CALL = 1 << 19
+PLACES_A_CALL = 1 << 20
 """About how many places for rows the pieces of a call have: more take the host longer to draw before the first call."""
 
 
