@@ -10,7 +10,7 @@ from tdcd.objective import Tree
 from tdcd.schedule import num_exchanged
 from tdcd.shipping import Shipping
 
-PLACES_A_CALL = 1 << 20
+PLACES_A_CALL = 1 << 21
 """About how many places for rows the pieces of a call have: more take the host longer to draw before the first call."""
 
 
@@ -35,8 +35,7 @@ class RowEngine:
             num_samples=samples,
         )
         self._shipping = Shipping()
-        self._most_clients = max(silo.num_clients for silo in problem.federation.silos)
-        places = problem.batch_size + row_program.PIECE * self._most_clients
+        places = problem.batch_size + row_program.PIECE * max(silo.num_clients for silo in problem.federation.silos)
         batches = num_exchanged(settings.minibatches, settings.local_steps)
         self.rounds_per_call = max(1, PLACES_A_CALL // (batches * places))
 
@@ -54,15 +53,12 @@ class RowEngine:
         room[: len(ids)] = ids
         # On its way while the device works on the call before.
         shipped = self._problem.devices.hold(room)
-        owned, pieces = row_program.lay_out(self._owners, shipped, num_clients=self._most_clients)
         step_size = np.asarray(settings.step_size, settings.dtype)
-        return Call(len(ids), memory, (shipped, owned, pieces, self._silos, self._labels, step_size))
+        return Call(len(ids), memory, (self._silos, self._owners, self._labels, shipped, len(ids), step_size))
 
     def run(self, hub_blocks: list[Tree], call: Call) -> list[Tree]:
         """See :meth:`tdcd.engines.Engine.run`."""
         weights = [block["weight"] for block in hub_blocks]
-        # Not a compiled loop of any number of rounds: the host would wait for each of them, the device for the next.
-        for index in range(call.rounds):
-            weights = row_program.one_round(weights, index, *call.arguments, program=self._program)
+        weights = row_program.run_rounds(weights, *call.arguments, program=self._program)
         self._shipping.sent(call.memory, weights)
         return [{"weight": weight} for weight in weights]

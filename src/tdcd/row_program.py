@@ -1,4 +1,4 @@
-"""The compiled round of linear blocks with one output, for an accelerator that holds the data.
+"""The compiled rounds of linear blocks with one output, for an accelerator that holds the data.
 
 Bound by memory, so every row is read twice a step and never copied: once for its scores under the hub's block and its
 client's, in the order of the minibatch, and once for the gradients. For those each client's rows are cut into pieces.
@@ -67,41 +67,53 @@ def cut(owner: Array, num_clients: int) -> Pieces:
     return Pieces(counts, jnp.where(real, in_order, 0), real, client)
 
 
-@partial(jax.jit, static_argnames=("num_clients",))
-def lay_out(owners: Array, ids: Array, *, num_clients: int) -> tuple[Array, Pieces]:
-    """Who in each silo holds each sample of ``ids`` ``[R, E, B]``, and its pieces of every minibatch.
-
-    For many rounds at once this takes a fraction of the time that it takes round by round.
-
-    Args:
-        owners: ``[N, M]``, which client of each silo holds each sample.
-        num_clients: of the silo with the most.
-    """
-    owned = owners[:, ids]
-    return owned, jax.vmap(jax.vmap(jax.vmap(partial(cut, num_clients=num_clients))))(owned)
-
-
 @partial(jax.jit, static_argnames=("program",))
-def one_round(
-    hubs: list[Array],
-    round_index: Array,
-    ids: Array,
-    owned: Array,
-    pieces: Pieces,
+def run_rounds(
+    hub_blocks: list[Array],
     silos: list[RowSilo],
+    owners: Array,
     labels: Array,
+    ids: Array,
+    num_rounds: Array,
     step_size: Array,
     *,
     program: RowProgram,
 ) -> list[Array]:
-    """One communication round of Algorithm 1, from hub blocks ``[D, 1]`` to hub blocks.
+    """The hub blocks ``[D, 1]`` after rounds 0 .. ``num_rounds`` - 1 of ``ids`` ``[R, E, B]``.
 
     Args:
-        round_index: in ``ids``, and in what :func:`lay_out` returned for them.
+        owners: ``[N, M]``, which client of each silo holds each sample.
         labels: ``[M]``.
     """
-    ids, owners = ids[round_index], owned[:, round_index]
-    pieces = Pieces(*(part[:, round_index] for part in pieces))
+    owned = owners[:, ids]
+    most = max(len(silo.held) for silo in silos)
+    # For all rounds at once this takes a fraction of the time that it takes round by round.
+    pieces = jax.vmap(jax.vmap(jax.vmap(partial(cut, num_clients=most))))(owned)
+
+    def body(index: Array, hubs: list[Array]) -> list[Array]:
+        now = Pieces(*(part[:, index] for part in pieces))
+        return one_round(hubs, silos, owned[:, index], now, labels, ids[index], step_size, program)
+
+    advanced: list[Array] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
+    return advanced
+
+
+def one_round(
+    hubs: list[Array],
+    silos: list[RowSilo],
+    owners: Array,
+    pieces: Pieces,
+    labels: Array,
+    ids: Array,
+    step_size: Array,
+    program: RowProgram,
+) -> list[Array]:
+    """One communication round of Algorithm 1, from hub blocks to hub blocks.
+
+    Args:
+        owners: ``[N, E, B]``, which client of each silo holds each sample of the minibatches ``ids`` ``[E, B]``.
+        pieces: of each silo and minibatch.
+    """
     starts = [hub[:, 0] for hub in hubs]
 
     def step(number: Array, clients: list[Array]) -> list[Array]:
