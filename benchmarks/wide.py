@@ -56,7 +56,7 @@ def main() -> dict[str, float]:
     """One local iteration with its share of the exchange."""
     data = federation()
     engine = simulation(data)
-    rounds = 2 if jax.default_backend() == "cpu" else 300
+    rounds = 2 if jax.default_backend() == "cpu" else 1000
 
     def advance() -> None:
         jax.block_until_ready(engine.advance(engine.init(), 0, rounds))

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from tdcd.schedule import IDS_AT_ONCE, batch_ids, num_exchanged
+from tdcd.schedule import IDS_AT_ONCE, PLACES_KEPT, batch_ids, num_exchanged
 
 # (num_samples, batch_size): a quarter of the samples and less is drawn one by one, more by sorting keys.
 DRAWN, SORTED = (400, 20), (40, 20)
@@ -60,7 +60,11 @@ def philox(seed, round_index, size):
     return np.random.Philox(key=np.array([seed, round_index], np.uint64)).random_raw(size)
 
 
-@pytest.mark.parametrize(("num_samples", "batch_size"), [DRAWN, MANY], ids=["few", "many"])
+@pytest.mark.parametrize(
+    ("num_samples", "batch_size"),
+    [DRAWN, MANY, (PLACES_KEPT // 2 + 1, 1500), (PLACES_KEPT + 1, 1100)],
+    ids=["few", "many", "one minibatch at a time", "more samples than a thread keeps room for"],
+)
 def test_few_samples_of_many_are_the_first_distinct_draws_of_the_stream(num_samples, batch_size):
     ids = batch_ids(3, [11], num_samples=num_samples, batch_size=batch_size, local_steps=2)[0]
     width = batch_size + batch_size // 4 + 32

@@ -5,6 +5,7 @@ counter-based generator is used: NumPy promises that stream never changes, and p
 ``choice`` or ``shuffle``.
 """
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -20,6 +21,8 @@ IDS_AT_ONCE = 1 << 18
 THREADS = 8
 LARGE = 1024
 """From this size on a minibatch's distinct draws are found without sorting them."""
+PLACES_KEPT = 1 << 18
+"""For that, a thread keeps room to note where each of so many values was drawn first."""
 
 
 def num_exchanged(minibatches: Minibatches, local_steps: int) -> int:
@@ -103,7 +106,7 @@ def _draw(seed: int, rounds: Sequence[int], *, shape: tuple[int, int], num_sampl
     # Few draws collide then: this many leave a shortfall next to never.
     width = size + size // 4 + 32
     raw = _raw(seed, rounds, count * width).reshape(-1, width)
-    ids = _first_distinct(_below(raw, num_samples), size, num_samples).reshape(-1, count, size)
+    ids = _first_distinct(raw, size, num_samples).reshape(-1, count, size)
     for index in map(int, np.flatnonzero((ids < 0).any(axis=(1, 2)))):
         ids[index] = _redraw(seed, rounds[index], shape, num_samples, 2 * width)
     return ids
@@ -114,28 +117,25 @@ def _raw(seed: int, rounds: Sequence[int], size: int) -> NDArray[np.uint64]:
     generator = np.random.Philox(key=np.array([seed, 0], np.uint64))
     # A new key in the start's state costs a tenth of a new generator.
     start: Any = generator.state
-    draws = np.empty((len(rounds), size), np.uint64)
-    for row, round_index in zip(draws, rounds, strict=True):
+    draws = []
+    for round_index in rounds:
         start["state"]["key"][1] = round_index
         generator.state = start
-        row[:] = generator.random_raw(size)
-    return draws
+        draws.append(generator.random_raw(size))
+    # Of a single round no copy: threads that draw one each would wait for each other's memory.
+    return (draws[0] if len(draws) == 1 else np.concatenate(draws)).reshape(-1, size)
 
 
-def _below(raw: NDArray[np.uint64], num_samples: int) -> NDArray[Any]:
-    """Sample ids from raw draws, which this overwrites; in 16 bits where they fit: those sort four times faster."""
-    raw %= np.uint64(num_samples)
-    return raw.astype(np.uint16 if num_samples <= 1 << 16 else np.int32)
-
-
-def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray[np.int32]:
-    """The first ``size`` distinct values of each row of ``draws``; -1 where there are too few.
+def _first_distinct(raw: NDArray[np.uint64], size: int, num_samples: int) -> NDArray[np.int32]:
+    """The first ``size`` distinct sample ids of each row of ``raw``, which this overwrites; -1 where there are too few.
 
     The first B distinct values of an independent uniform sequence are a uniform draw without replacement.
     """
+    raw %= np.uint64(num_samples)
     if size >= LARGE:
-        first = np.empty(num_samples, np.int32)
-        return np.stack([_first_distinct_of_many(row, size, first) for row in draws])
+        return _first_distinct_of_many(raw.view(np.int64), size, num_samples)
+    # In 16 bits where they fit: those sort four times faster.
+    draws: NDArray[Any] = raw.astype(np.uint16 if num_samples <= 1 << 16 else np.int32)
     found = draws[:, :size].astype(np.int32)
     rows: Any = slice(None)
     if size * size < 2 * num_samples:
@@ -156,22 +156,43 @@ def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray
     return found
 
 
-def _first_distinct_of_many(draws: NDArray[Any], size: int, first: NDArray[np.int32]) -> NDArray[np.int32]:
-    """:func:`_first_distinct` of one row: a draw is new if it stands where its value was drawn first.
+class _Kept(threading.local):
+    """What a thread keeps from one draw to the next: threads wait for each other when they ask for memory."""
 
-    Args:
-        first: room for a place a sample.
+    def __init__(self) -> None:
+        self.first = np.empty(PLACES_KEPT, np.int32)
+
+
+_KEPT = _Kept()
+
+
+def _first_distinct_of_many(draws: NDArray[np.int64], size: int, num_samples: int) -> NDArray[np.int32]:
+    """:func:`_first_distinct` of long rows: a draw is new if it stands where its value was drawn first.
+
+    This takes several rows at a time, if there is room for all their values: threads wait for each other at every step.
     """
-    order = np.arange(len(draws), dtype=np.int32)
-    # Of several places for one value the last that is put stays: from the back, that is the first.
-    np.put(first, draws[::-1], order[::-1], mode="clip")
-    distinct = draws[first.take(draws, mode="clip") == order][:size].astype(np.int32)
-    return distinct if len(distinct) == size else np.full(size, -1, np.int32)
+    at_once = max(1, PLACES_KEPT // num_samples)
+    first = _KEPT.first if num_samples <= PLACES_KEPT else np.empty(num_samples, np.int32)
+    begins = num_samples * np.arange(at_once)
+    found = np.full((len(draws), size), -1, np.int32)
+    for start in range(0, len(draws), at_once):
+        rows = draws[start : start + at_once]
+        rows += begins[: len(rows), None]
+        values = rows.ravel()
+        order = np.arange(len(values), dtype=np.int32)
+        # Of several places for one value the last that is put stays: from the back, that is the first.
+        np.put(first, values[::-1], order[::-1], mode="clip")
+        is_new = (first.take(values, mode="clip") == order).reshape(rows.shape)
+        for ids, row, new, begin in zip(found[start:], rows, is_new, begins, strict=False):
+            distinct = row[new][:size]
+            if len(distinct) == size:
+                np.subtract(distinct, begin, out=ids, casting="unsafe")
+    return found
 
 
 def _redraw(seed: int, round_index: int, shape: tuple[int, ...], num_samples: int, width: int) -> NDArray[np.int32]:
     """A round whose draws fell short, drawn again from a longer stretch of the same stream."""
     count, size = shape
     raw = _raw(seed, [round_index], count * width).reshape(count, width)
-    ids = _first_distinct(_below(raw, num_samples), size, num_samples)
+    ids = _first_distinct(raw, size, num_samples)
     return ids if (ids >= 0).all() else _redraw(seed, round_index, shape, num_samples, 2 * width)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import oracle
-from tdcd.blocks.cnn import Cnn, _convolve_rows
+from tdcd.blocks.cnn import Cnn, _convolve_patches, _convolve_rows, _convolve_strips
 from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective
 from tdcd.partition import shuffled_rows
@@ -72,9 +72,10 @@ def test_phi_and_its_gradient_are_those_of_a_convolution(cnn, shape):
     assert_close(got, expected)
 
 
+@pytest.mark.parametrize("unfolded", [_convolve_rows, _convolve_patches, _convolve_strips])
 @pytest.mark.parametrize(("cnn", "shape"), CASES)
-def test_products_of_whole_rows_are_a_convolution_too(cnn, shape):
-    """What accelerators do."""
+def test_products_of_unfolded_images_are_a_convolution(cnn, shape, unfolded):
+    """Whichever way suits the processor, the precision and the sizes."""
     rng = np.random.default_rng(1)
     weight = random_block(cnn, shape, rng)["convolutions"][0]["weight"]
     images = rng.normal(size=(7, *(*shape, 1)[:3]))
@@ -85,11 +86,21 @@ def test_products_of_whole_rows_are_a_convolution_too(cnn, shape):
         return jax.lax.conv_general_dilated(images, weight, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
     for wanted in (weight, images):
-        ways = (lambda w, x: _convolve_rows(x, w), convolve)
+        ways = (lambda w, x: unfolded(x, w), convolve)
         swapped = [way if wanted is weight else partial(lambda way, x, w: way(w, x), way) for way in ways]
         other = images if wanted is weight else weight
         got, expected = (value_and_slopes(way, wanted, other, slopes) for way in swapped)
         assert_close(got, expected)
+
+
+@pytest.mark.parametrize(("precision", "more"), [("float32", 1), ("default", 2.2), ("BF16_BF16_F32", 2.2)])
+def test_an_accelerator_does_more_arithmetic_only_where_it_is_cheap(monkeypatch, precision, more):
+    images, block = jnp.zeros((10, 28, 14)), Cnn().init(jax.random.key(0), (28, 14), 10)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with jax.default_matmul_precision(precision):
+        cost = jax.jit(Cnn().phi).lower(block, images).cost_analysis()
+    least = 2 * len(images) * (24 * 12 * 15 * 64 + 8 * 4 * 960 * 64 + 512 * 256 + 256 * 10)
+    assert cost["flops"] / least == pytest.approx(more, rel=0.05)
 
 
 def test_the_gradient_of_equal_pixels_goes_to_the_first():

@@ -90,21 +90,27 @@ def _convolve(images: Array, weight: Array) -> Array:
     Clients have weights of their own. Mapped over them these are batched matrix products, whereas
     ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower.
     """
-    banded = weight.size * images.shape[2] * (images.shape[2] - weight.shape[1] + 1) // weight.shape[1]
-    if banded <= (_FEW_WEIGHTS_ON_CPU if jax.default_backend() == "cpu" else _FEW_WEIGHTS):
+    few_weights, few_inputs = _few()
+    if weight.size * images.shape[2] * (images.shape[2] - weight.shape[1] + 1) // weight.shape[1] <= few_weights:
         return _convolve_rows(images, weight)
-    return _convolve_patches(images, weight)
+    if prod(weight.shape[:3]) <= few_inputs:
+        return _convolve_patches(images, weight)
+    return _convolve_strips(images, weight)
 
 
-_FEW_WEIGHTS, _FEW_WEIGHTS_ON_CPU = 1 << 20, 1 << 13
-"""Up to this many numbers, weights may be repeated for every place along an image's row."""
+def _few() -> tuple[int, int]:
+    """Up to how many numbers weights may be repeated for every place along an image's row, and a patch is unfolded."""
+    if jax.default_backend() == "cpu":
+        return 1 << 13, 1 << 6
+    # Repeated weights are more arithmetic for less memory traffic. Only products in TF32 or bfloat16 are that cheap.
+    exact = jax.config.jax_default_matmul_precision == "float32"  # type: ignore[attr-defined]
+    return 0 if exact else 1 << 20, 1 << 10
 
 
 def _convolve_rows(images: Array, weight: Array) -> Array:
     """Whole rows of the image at a time, times a matrix with the weights once for every place along the row.
 
-    Most of that matrix are zeros, but only the kernel's height is unfolded. An accelerator, or a CPU if the matrix is
-    small, does more arithmetic in less time than it takes to move the memory of patches.
+    Most of that matrix are zeros, but only the kernel's height is unfolded.
     """
     kernel_height, kernel_width, _, outputs = weight.shape
     places = images.shape[2] - kernel_width + 1
@@ -118,21 +124,16 @@ def _convolve_rows(images: Array, weight: Array) -> Array:
 
 
 def _convolve_patches(images: Array, weight: Array) -> Array:
-    """A patch for every place; many channels are unfolded along the kernel's width only.
+    """A patch for every place, as one product."""
+    return _product(_unfold(_unfold(images, weight.shape[1], axis=2), weight.shape[0], axis=1), weight)
 
-    The products of the kernel's rows are then added up: that moves less memory.
-    """
-    kernel_height, kernel_width, inputs, _ = weight.shape
-    unfolded = _unfold(images, kernel_width, axis=2)
-    if kernel_height * kernel_width * inputs <= _FEW_INPUTS:
-        return _product(_unfold(unfolded, kernel_height, axis=1), weight)
-    height = images.shape[1] - kernel_height + 1
-    by_row = [_product(unfolded[:, i : i + height], weight[i]) for i in range(kernel_height)]
+
+def _convolve_strips(images: Array, weight: Array) -> Array:
+    """Patches as high as a pixel; the products of the kernel's rows are added up, which takes less memory."""
+    height = images.shape[1] - len(weight) + 1
+    unfolded = _unfold(images, weight.shape[1], axis=2)
+    by_row = [_product(unfolded[:, i : i + height], row) for i, row in enumerate(weight)]
     return sum(by_row[1:], start=by_row[0])
-
-
-_FEW_INPUTS = 64
-"""Up to this many numbers a patch, unfolding whole patches is cheap."""
 
 
 def _product(images: Array, weight: Array) -> Array:
