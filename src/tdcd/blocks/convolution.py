@@ -1,0 +1,148 @@
+"""Convolution and pooling as matrix products and elementwise steps, which stay fast when clients have own weights."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tdcd.blocks.short_filters import Matrix, ShortFilter, short_filter
+
+
+def convolve(images: Array, weight: Array) -> Array:
+    """Convolution as products of unfolded images with the weights.
+
+    Clients have weights of their own. Mapped over them these are batched matrix products, whereas
+    ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower.
+    """
+    cpu = jax.default_backend() == "cpu"
+    banded = weight.size * images.shape[2] * (images.shape[2] - weight.shape[1] + 1) // weight.shape[1]
+    if banded <= (_FEW_WEIGHTS_ON_CPU if cpu else _FEW_WEIGHTS):
+        return _convolve_rows(images, weight)
+    if weight[..., 0].size <= _FEW_INPUTS:
+        return _convolve_patches(images, weight)
+    short = short_filter(images.shape[2], weight.shape[1]) if cpu else None
+    return _convolve_kernel_rows(images, weight) if short is None else _convolve_short(images, weight, short)
+
+
+_FEW_WEIGHTS, _FEW_WEIGHTS_ON_CPU = 1 << 20, 1 << 13
+"""Up to this many numbers, weights may be repeated for every place along an image's row."""
+
+
+def _convolve_rows(images: Array, weight: Array) -> Array:
+    """Whole rows of the image at a time, times a matrix with the weights once for every place along the row.
+
+    Most of that matrix are zeros, but only the kernel's height is unfolded. An accelerator, or a CPU if the matrix is
+    small, does more arithmetic in less time than it takes to move the memory of patches.
+    """
+    kernel_height, kernel_width, _, outputs = weight.shape
+    places = images.shape[2] - kernel_width + 1
+    shifted = [jnp.pad(weight, [(0, 0), (i, places - 1 - i), (0, 0), (0, 0)]) for i in range(places)]
+    unfolded = _unfold(images.reshape(*images.shape[:2], -1), kernel_height, axis=1)
+    banded = jnp.stack(shifted, axis=3).reshape(unfolded.shape[-1], -1)
+    # Products of rows that are a multiple of 16 bytes long are several times faster.
+    spare = (0, -len(banded) % 4)
+    rows = _product(jnp.pad(unfolded, [(0, 0), (0, 0), spare]), jnp.pad(banded, [spare, (0, 0)]))
+    return rows.reshape(*rows.shape[:2], places, outputs)
+
+
+def _convolve_patches(images: Array, weight: Array) -> Array:
+    """A patch for every place."""
+    return _product(_unfold(_unfold(images, weight.shape[1], axis=2), weight.shape[0], axis=1), weight)
+
+
+def _convolve_kernel_rows(images: Array, weight: Array) -> Array:
+    """Images are unfolded along the kernel's width, and the products of its rows added up: that moves less memory."""
+    unfolded = _unfold(images, weight.shape[1], axis=2)
+    height = images.shape[1] - len(weight) + 1
+    by_row = [_product(unfolded[:, i : i + height], row) for i, row in enumerate(weight)]
+    return sum(by_row[1:], start=by_row[0])
+
+
+def _convolve_short(images: Array, weight: Array, short: ShortFilter) -> Array:
+    """Short filters along the width: half the products, for a kernel three wide.
+
+    They round more than sums of products do, which an accelerator's short factors would not stand.
+    """
+    kernel_height, _, inputs, outputs = weight.shape
+    # Were the sums fused into what unfolds them, each would be computed for every row of the kernel.
+    mixed = jax.lax.optimization_barrier(_combine(short.inputs, images, 2, 0))
+    unfolded = _unfold(mixed, kernel_height, axis=2)
+    weights = _combine(short.taps, weight, 1, 0).reshape(len(short.taps), kernel_height * inputs, outputs)
+    products = unfolded.reshape(len(weights), -1, weights.shape[1]) @ weights
+    return _combine(short.outputs, products.reshape(*unfolded.shape[:-1], outputs), 0, 2)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 2, 3))
+def _combine(matrix: Matrix, array: Array, axis: int, to: int) -> Array:
+    """The matrix times one axis of an array, which becomes axis ``to``.
+
+    A compiler makes sums of a product with so few numbers only if it is told so, and copies if it has to transpose it.
+    """
+    parts = [jax.lax.index_in_dim(array, index, axis, keepdims=False) for index in range(array.shape[axis])]
+    nothing = jnp.zeros_like(parts[0])
+    sums = [sum((n * part for n, part in zip(row, parts, strict=True) if n), start=nothing) for row in matrix]
+    return jnp.stack(sums, axis=to)
+
+
+def _combine_and_forget(matrix: Matrix, array: Array, axis: int, to: int) -> tuple[Array, None]:
+    return _combine(matrix, array, axis, to), None
+
+
+def _combine_back(matrix: Matrix, axis: int, to: int, _: None, slopes: Array) -> tuple[Array]:
+    return (_combine(tuple(zip(*matrix, strict=True)), slopes, to, axis),)
+
+
+_combine.defvjp(_combine_and_forget, _combine_back)
+
+_FEW_INPUTS = 64
+"""Up to this many numbers a patch, unfolding whole patches is cheap."""
+
+
+def _product(images: Array, weight: Array) -> Array:
+    """Every pixel's channels times the weights, as one product of two matrices."""
+    outputs = weight.shape[-1]
+    flat = images.reshape(-1, images.shape[-1]) @ weight.reshape(-1, outputs)
+    return flat.reshape(*images.shape[:-1], outputs)
+
+
+def _unfold(images: Array, size: int, axis: int) -> Array:
+    """``size`` neighbours along ``axis`` side by side as channels."""
+    length = images.shape[axis] - size + 1
+    shifted = [jax.lax.slice_in_dim(images, i, i + length, axis=axis) for i in range(size)]
+    return jnp.concatenate(shifted, axis=-1)
+
+
+def pool(images: Array) -> Array:
+    """The largest of every 2 x 2 pixels; its gradient goes to the first of equal ones."""
+    return _pool_even(images[:, : images.shape[1] // 2 * 2, : images.shape[2] // 2 * 2])
+
+
+@jax.custom_vjp
+def _pool_even(images: Array) -> Array:
+    return _largest(images)[0]
+
+
+def _largest(images: Array) -> tuple[Array, Array]:
+    """The largest of every 2 x 2 pixels, and which of the four it is, row by row."""
+    top, bottom = images[:, ::2], images[:, 1::2]
+    (upper, right), (lower, lower_right) = (_larger(half[:, :, ::2], half[:, :, 1::2]) for half in (top, bottom))
+    largest, below = _larger(upper, lower)
+    return largest, jnp.where(below, 2 + lower_right.astype(jnp.uint8), right.astype(jnp.uint8))
+
+
+def _larger(first: Array, second: Array) -> tuple[Array, Array]:
+    """The larger one, and whether it is the second."""
+    is_second = ~(first >= second)
+    return jnp.where(is_second, second, first), is_second
+
+
+def _spread(chosen: Array, slopes: Array) -> tuple[Array]:
+    """Each of ``slopes`` at its chosen pixel: a quarter of the memory that looking for the largest again would take."""
+    rows, height, width, channels = slopes.shape
+    pixels = jnp.arange(4, dtype=chosen.dtype).reshape(2, 1, 2, 1)
+    spread = jnp.where(chosen[:, :, None, :, None] == pixels, slopes[:, :, None, :, None], 0)
+    return (spread.reshape(rows, 2 * height, 2 * width, channels),)
+
+
+_pool_even.defvjp(_largest, _spread)
