@@ -15,40 +15,42 @@ def convolve(images: Array, weight: Array) -> Array:
     Clients have weights of their own. Mapped over them these are batched matrix products, whereas
     ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower.
     """
-    cpu = jax.default_backend() == "cpu"
-    banded = weight.size * images.shape[2] * (images.shape[2] - weight.shape[1] + 1) // weight.shape[1]
-    if banded <= (_FEW_WEIGHTS_ON_CPU if cpu else _FEW_WEIGHTS):
-        return _convolve_rows(images, weight)
-    if weight[..., 0].size <= _FEW_INPUTS:
-        return _convolve_patches(images, weight)
-    short = short_filter(images.shape[2], weight.shape[1]) if cpu else None
+    kernel_width, outputs, width = weight.shape[1], weight.shape[3], images.shape[2]
+    cpu, places = jax.default_backend() == "cpu", width - kernel_width + 1
+    if not cpu and weight.size // kernel_width * width * places <= _FEW_WEIGHTS:
+        return _convolve_rows(images, weight, places)
+    if weight.size // outputs <= _FEW_INPUTS:
+        return _convolve_rows(images, weight, min(places, max(1, _MANY_OUTPUTS // outputs)))
+    short = short_filter(width, kernel_width) if cpu else None
     return _convolve_kernel_rows(images, weight) if short is None else _convolve_short(images, weight, short)
 
 
-_FEW_WEIGHTS, _FEW_WEIGHTS_ON_CPU = 1 << 20, 1 << 13
-"""Up to this many numbers, weights may be repeated for every place along an image's row."""
+_FEW_WEIGHTS = 1 << 20
+"""Up to this many numbers, an accelerator may repeat weights for every place along an image's row."""
+_FEW_INPUTS = 64
+"""Up to this many numbers a patch, unfolding whole patches is cheap."""
+_MANY_OUTPUTS = 32
+"""Products with narrower matrices leave a processor idle."""
 
 
-def _convolve_rows(images: Array, weight: Array) -> Array:
-    """Whole rows of the image at a time, times a matrix with the weights once for every place along the row.
+def _convolve_rows(images: Array, weight: Array, at_once: int) -> Array:
+    """Some places along a row at a time, times a matrix with the weights once for each of them.
 
-    Most of that matrix are zeros, but only the kernel's height is unfolded. An accelerator, or a CPU if the matrix is
-    small, does more arithmetic in less time than it takes to move the memory of patches.
+    The more at once, the more of that matrix are zeros, but the less is unfolded and the wider the products are. For
+    whole rows, an accelerator does more arithmetic in less time than it takes to move the memory of patches.
     """
-    kernel_height, kernel_width, _, outputs = weight.shape
-    places = images.shape[2] - kernel_width + 1
-    shifted = [jnp.pad(weight, [(0, 0), (i, places - 1 - i), (0, 0), (0, 0)]) for i in range(places)]
-    unfolded = _unfold(images.reshape(*images.shape[:2], -1), kernel_height, axis=1)
-    banded = jnp.stack(shifted, axis=3).reshape(unfolded.shape[-1], -1)
+    kernel_height, kernel_width, inputs, outputs = weight.shape
+    places, wide = images.shape[2] - kernel_width + 1, at_once + kernel_width - 1
+    tiles = -(-places // at_once)
+    images = jnp.pad(images, [(0, 0), (0, 0), (0, tiles * at_once - places), (0, 0)])
+    tiled = jnp.stack([images[:, :, i : i + wide] for i in range(0, tiles * at_once, at_once)], axis=2)
     # Products of rows that are a multiple of 16 bytes long are several times faster.
-    spare = (0, -len(banded) % 4)
-    rows = _product(jnp.pad(unfolded, [(0, 0), (0, 0), spare]), jnp.pad(banded, [spare, (0, 0)]))
-    return rows.reshape(*rows.shape[:2], places, outputs)
-
-
-def _convolve_patches(images: Array, weight: Array) -> Array:
-    """A patch for every place."""
-    return _product(_unfold(_unfold(images, weight.shape[1], axis=2), weight.shape[0], axis=1), weight)
+    spare = -kernel_height * wide * inputs % 4
+    unfolded = _unfold(tiled.reshape(*tiled.shape[:3], -1), kernel_height, axis=1, spare=spare)
+    shifted = [jnp.pad(weight, [(0, 0), (i, at_once - 1 - i), (0, 0), (0, 0)]) for i in range(at_once)]
+    repeated = jnp.stack(shifted, axis=3).reshape(-1, at_once * outputs)
+    rows = _product(unfolded, jnp.pad(repeated, [(0, spare), (0, 0)]))
+    return rows.reshape(*rows.shape[:2], -1, outputs)[:, :, :places]
 
 
 def _convolve_kernel_rows(images: Array, weight: Array) -> Array:
@@ -95,9 +97,6 @@ def _combine_back(matrix: Matrix, axis: int, to: int, _: None, slopes: Array) ->
 
 _combine.defvjp(_combine_and_forget, _combine_back)
 
-_FEW_INPUTS = 64
-"""Up to this many numbers a patch, unfolding whole patches is cheap."""
-
 
 def _product(images: Array, weight: Array) -> Array:
     """Every pixel's channels times the weights, as one product of two matrices."""
@@ -106,11 +105,11 @@ def _product(images: Array, weight: Array) -> Array:
     return flat.reshape(*images.shape[:-1], outputs)
 
 
-def _unfold(images: Array, size: int, axis: int) -> Array:
-    """``size`` neighbours along ``axis`` side by side as channels."""
+def _unfold(images: Array, size: int, axis: int, spare: int = 0) -> Array:
+    """``size`` neighbours along ``axis`` side by side as channels, and ``spare`` zeros."""
     length = images.shape[axis] - size + 1
     shifted = [jax.lax.slice_in_dim(images, i, i + length, axis=axis) for i in range(size)]
-    return jnp.concatenate(shifted, axis=-1)
+    return jnp.concatenate([*shifted, jnp.zeros((*shifted[0].shape[:-1], spare), images.dtype)], axis=-1)
 
 
 def pool(images: Array) -> Array:
