@@ -10,8 +10,8 @@ from tdcd.objective import Tree
 from tdcd.schedule import num_exchanged
 from tdcd.shipping import Shipping
 
-IDS_A_CALL = 1 << 19
-"""About how many sample ids a call ships: more take the host longer to draw before the first call."""
+PLACES_A_CALL = 1 << 19
+"""About how many places for rows the pieces of a call have: more take the host longer to draw before the first call."""
 
 
 class RowEngine:
@@ -35,8 +35,9 @@ class RowEngine:
             num_samples=samples,
         )
         self._shipping = Shipping()
-        ids = num_exchanged(settings.minibatches, settings.local_steps) * problem.batch_size
-        self.rounds_per_call = max(1, IDS_A_CALL // ids)
+        places = problem.batch_size + row_program.PIECE * max(silo.num_clients for silo in problem.federation.silos)
+        batches = num_exchanged(settings.minibatches, settings.local_steps)
+        self.rounds_per_call = max(1, PLACES_A_CALL // (batches * places))
 
     @staticmethod
     def suits(problem: Problem) -> bool:

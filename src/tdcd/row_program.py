@@ -85,9 +85,14 @@ def run_rounds(
         owners: ``[N, M]``, which client of each silo holds each sample.
         labels: ``[M]``.
     """
+    owned = owners[:, ids]
+    most = max(len(silo.held) for silo in silos)
+    # Those of all rounds at once, in a fraction of the time that it takes round by round.
+    pieces = jax.vmap(jax.vmap(jax.vmap(partial(cut, num_clients=most))))(owned)
 
     def body(index: Array, hubs: list[Array]) -> list[Array]:
-        return one_round(hubs, silos, owners[:, ids[index]], labels, ids[index], step_size, program)
+        now = Pieces(*(part[:, index] for part in pieces))
+        return one_round(hubs, silos, owned[:, index], now, labels, ids[index], step_size, program)
 
     advanced: list[Array] = jax.lax.fori_loop(0, num_rounds, body, hub_blocks)
     return advanced
@@ -97,6 +102,7 @@ def one_round(
     hubs: list[Array],
     silos: list[RowSilo],
     owners: Array,
+    pieces: Pieces,
     labels: Array,
     ids: Array,
     step_size: Array,
@@ -106,9 +112,8 @@ def one_round(
 
     Args:
         owners: ``[N, E, B]``, which client of each silo holds each sample of the minibatches ``ids`` ``[E, B]``.
+        pieces: of each silo and minibatch.
     """
-    most = max(len(silo.held) for silo in silos)
-    pieces = jax.vmap(jax.vmap(partial(cut, num_clients=most)))(owners)
     starts = [hub[:, 0] for hub in hubs]
 
     def step(number: Array, clients: list[Array]) -> list[Array]:

@@ -20,6 +20,8 @@ IDS_AT_ONCE = 1 << 18
 THREADS = 8
 LARGE = 1024
 """From this size on a minibatch's distinct draws are found without sorting them."""
+PLACES_AT_ONCE = 1 << 18
+"""For that, about how many samples are noted where they were drawn first."""
 
 
 def num_exchanged(minibatches: Minibatches, local_steps: int) -> int:
@@ -134,8 +136,11 @@ def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray
     The first B distinct values of an independent uniform sequence are a uniform draw without replacement.
     """
     if size >= LARGE:
-        first = np.empty(num_samples, np.int32)
-        return np.stack([_first_distinct_of_many(row, size, first) for row in draws])
+        # Several rows at a time, in fewer steps: threads wait for each other at every one.
+        at_once = max(1, PLACES_AT_ONCE // num_samples)
+        first = np.empty((at_once, num_samples), np.int32)
+        parts = [draws[start : start + at_once] for start in range(0, len(draws), at_once)]
+        return np.concatenate([_first_distinct_of_many(part, size, first) for part in parts])
     found = draws[:, :size].astype(np.int32)
     rows: Any = slice(None)
     if size * size < 2 * num_samples:
@@ -157,16 +162,22 @@ def _first_distinct(draws: NDArray[Any], size: int, num_samples: int) -> NDArray
 
 
 def _first_distinct_of_many(draws: NDArray[Any], size: int, first: NDArray[np.int32]) -> NDArray[np.int32]:
-    """:func:`_first_distinct` of one row: a draw is new if it stands where its value was drawn first.
+    """:func:`_first_distinct` of long rows: a draw is new if it stands where its value was drawn first.
 
     Args:
-        first: room for a place a sample.
+        first: room for a place a row and sample.
     """
-    order = np.arange(len(draws), dtype=np.int32)
+    values = (draws + first.shape[1] * np.arange(len(draws))[:, None]).ravel()
+    order = np.arange(len(values), dtype=np.int32)
     # Of several places for one value the last that is put stays: from the back, that is the first.
-    np.put(first, draws[::-1], order[::-1], mode="clip")
-    distinct = draws[first.take(draws, mode="clip") == order][:size].astype(np.int32)
-    return distinct if len(distinct) == size else np.full(size, -1, np.int32)
+    np.put(first, values[::-1], order[::-1], mode="clip")
+    is_new = (first.take(values, mode="clip") == order).reshape(draws.shape)
+    found = np.full((len(draws), size), -1, np.int32)
+    for ids, row, new in zip(found, draws, is_new, strict=True):
+        distinct = row[new]
+        if len(distinct) >= size:
+            ids[:] = distinct[:size]
+    return found
 
 
 def _redraw(seed: int, round_index: int, shape: tuple[int, ...], num_samples: int, width: int) -> NDArray[np.int32]:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import oracle
-from tdcd.blocks.cnn import Cnn, _convolve_rows
+from tdcd.blocks import Cnn
+from tdcd.blocks.convolution import _convolve_patches, _convolve_rows, _convolve_short, _convolve_strips
+from tdcd.blocks.short_filters import short_filter
 from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective
 from tdcd.partition import shuffled_rows
@@ -72,9 +74,25 @@ def test_phi_and_its_gradient_are_those_of_a_convolution(cnn, shape):
     assert_close(got, expected)
 
 
+def convolve_whole_rows(images, weight):
+    return _convolve_rows(images, weight, images.shape[2] - weight.shape[1] + 1)
+
+
+def convolve_three_places(images, weight):
+    return _convolve_rows(images, weight, 3)
+
+
+def convolve_short(images, weight):
+    return _convolve_short(images, weight, short_filter(images.shape[2], weight.shape[1]))
+
+
+WAYS = [convolve_whole_rows, convolve_three_places, convolve_short, _convolve_patches, _convolve_strips]
+
+
+@pytest.mark.parametrize("unfolded", WAYS)
 @pytest.mark.parametrize(("cnn", "shape"), CASES)
-def test_products_of_whole_rows_are_a_convolution_too(cnn, shape):
-    """What accelerators do."""
+def test_products_of_unfolded_images_are_a_convolution(cnn, shape, unfolded):
+    """Whichever way suits the processor, the precision and the sizes."""
     rng = np.random.default_rng(1)
     weight = random_block(cnn, shape, rng)["convolutions"][0]["weight"]
     images = rng.normal(size=(7, *(*shape, 1)[:3]))
@@ -85,11 +103,36 @@ def test_products_of_whole_rows_are_a_convolution_too(cnn, shape):
         return jax.lax.conv_general_dilated(images, weight, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
     for wanted in (weight, images):
-        ways = (lambda w, x: _convolve_rows(x, w), convolve)
+        ways = (lambda w, x: unfolded(x, w), convolve)
         swapped = [way if wanted is weight else partial(lambda way, x, w: way(w, x), way) for way in ways]
         other = images if wanted is weight else weight
         got, expected = (value_and_slopes(way, wanted, other, slopes) for way in swapped)
         assert_close(got, expected)
+
+
+@pytest.mark.parametrize(("precision", "more"), [("float32", 1), ("default", 2.2), ("BF16_BF16_F32", 2.2)])
+def test_an_accelerator_does_more_arithmetic_only_where_it_is_cheap(monkeypatch, precision, more):
+    images, block = jnp.zeros((10, 28, 14)), Cnn().init(jax.random.key(0), (28, 14), 10)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with jax.default_matmul_precision(precision):
+        cost = jax.jit(Cnn().phi).lower(block, images).cost_analysis()
+    least = 2 * len(images) * (24 * 12 * 15 * 64 + 8 * 4 * 960 * 64 + 512 * 256 + 256 * 10)
+    assert cost["flops"] / least == pytest.approx(more, rel=0.05)
+
+
+def test_a_cpu_does_less_arithmetic_for_many_channels():
+    images, block = jnp.zeros((10, 28, 14)), Cnn().init(jax.random.key(0), (28, 14), 10)
+    cost = jax.jit(Cnn().phi).lower(block, images).cost_analysis()
+    assert cost["flops"] < 0.65 * 2 * len(images) * (24 * 12 * 15 * 64 + 8 * 4 * 960 * 64 + 512 * 256 + 256 * 10)
+
+
+def test_short_filters_round_little_in_float32():
+    rng = np.random.default_rng(1)
+    images, weight = rng.random(size=(7, 12, 9, 64)), rng.normal(size=(5, 3, 64, 8))
+    exact = convolve_short(images, weight)
+    rounded = convolve_short(images.astype(np.float32), weight.astype(np.float32))
+    assert rounded.dtype == jnp.float32
+    assert float(jnp.max(jnp.abs(rounded - exact))) < 1e-5 * float(jnp.std(exact))
 
 
 def test_the_gradient_of_equal_pixels_goes_to_the_first():

@@ -16,28 +16,31 @@ def convolve(images: Array, weight: Array) -> Array:
     ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower.
     """
     kernel_width, outputs, width = weight.shape[1], weight.shape[3], images.shape[2]
-    cpu, places = jax.default_backend() == "cpu", width - kernel_width + 1
-    if not cpu and weight.size // kernel_width * width * places <= _FEW_WEIGHTS:
+    places, patch = width - kernel_width + 1, weight.size // outputs
+    if jax.default_backend() == "cpu":
+        if patch <= _FEW_INPUTS_ON_CPU:
+            return _convolve_rows(images, weight, min(places, max(1, _MANY_OUTPUTS // outputs)))
+        short = short_filter(width, kernel_width)
+        return _convolve_strips(images, weight) if short is None else _convolve_short(images, weight, short)
+    # Repeated weights are more arithmetic for less memory traffic. Only products in TF32 or bfloat16 are that cheap.
+    exact = jax.config.jax_default_matmul_precision == "float32"  # type: ignore[attr-defined]
+    if not exact and weight.size // kernel_width * width * places <= _FEW_WEIGHTS:
         return _convolve_rows(images, weight, places)
-    if weight.size // outputs <= _FEW_INPUTS:
-        return _convolve_rows(images, weight, min(places, max(1, _MANY_OUTPUTS // outputs)))
-    short = short_filter(width, kernel_width) if cpu else None
-    return _convolve_kernel_rows(images, weight) if short is None else _convolve_short(images, weight, short)
+    return (_convolve_patches if patch <= _FEW_INPUTS else _convolve_strips)(images, weight)
 
 
-_FEW_WEIGHTS = 1 << 20
-"""Up to this many numbers, an accelerator may repeat weights for every place along an image's row."""
-_FEW_INPUTS = 64
+_FEW_INPUTS, _FEW_INPUTS_ON_CPU = 1 << 10, 1 << 6
 """Up to this many numbers a patch, unfolding whole patches is cheap."""
+_FEW_WEIGHTS = 1 << 20
+"""Up to this many numbers, weights may be repeated for every place along an image's row."""
 _MANY_OUTPUTS = 32
-"""Products with narrower matrices leave a processor idle."""
+"""Products with narrower matrices leave a CPU idle."""
 
 
 def _convolve_rows(images: Array, weight: Array, at_once: int) -> Array:
     """Some places along a row at a time, times a matrix with the weights once for each of them.
 
-    The more at once, the more of that matrix are zeros, but the less is unfolded and the wider the products are. For
-    whole rows, an accelerator does more arithmetic in less time than it takes to move the memory of patches.
+    The more at once, the more of that matrix are zeros, but the less is unfolded and the wider the products are.
     """
     kernel_height, kernel_width, inputs, outputs = weight.shape
     places, wide = images.shape[2] - kernel_width + 1, at_once + kernel_width - 1
@@ -53,10 +56,15 @@ def _convolve_rows(images: Array, weight: Array, at_once: int) -> Array:
     return rows.reshape(*rows.shape[:2], -1, outputs)[:, :, :places]
 
 
-def _convolve_kernel_rows(images: Array, weight: Array) -> Array:
-    """Images are unfolded along the kernel's width, and the products of its rows added up: that moves less memory."""
-    unfolded = _unfold(images, weight.shape[1], axis=2)
+def _convolve_patches(images: Array, weight: Array) -> Array:
+    """A patch for every place, as one product."""
+    return _product(_unfold(_unfold(images, weight.shape[1], axis=2), weight.shape[0], axis=1), weight)
+
+
+def _convolve_strips(images: Array, weight: Array) -> Array:
+    """Patches as high as a pixel; the products of the kernel's rows are added up, which takes less memory."""
     height = images.shape[1] - len(weight) + 1
+    unfolded = _unfold(images, weight.shape[1], axis=2)
     by_row = [_product(unfolded[:, i : i + height], row) for i, row in enumerate(weight)]
     return sum(by_row[1:], start=by_row[0])
 
@@ -67,9 +75,7 @@ def _convolve_short(images: Array, weight: Array, short: ShortFilter) -> Array:
     They round more than sums of products do, which an accelerator's short factors would not stand.
     """
     kernel_height, _, inputs, outputs = weight.shape
-    # Were the sums fused into what unfolds them, each would be computed for every row of the kernel.
-    mixed = jax.lax.optimization_barrier(_combine(short.inputs, images, 2, 0))
-    unfolded = _unfold(mixed, kernel_height, axis=2)
+    unfolded = _unfold(_combine(short.inputs, images, 2, 0), kernel_height, axis=2)
     weights = _combine(short.taps, weight, 1, 0).reshape(len(short.taps), kernel_height * inputs, outputs)
     products = unfolded.reshape(len(weights), -1, weights.shape[1]) @ weights
     return _combine(short.outputs, products.reshape(*unfolded.shape[:-1], outputs), 0, 2)
