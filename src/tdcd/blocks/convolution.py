@@ -74,11 +74,15 @@ def _convolve_short(images: Array, weight: Array, short: ShortFilter) -> Array:
 
     They round more than sums of products do, which an accelerator's short factors would not stand.
     """
-    kernel_height, _, inputs, outputs = weight.shape
+    kernel_height, kernel_width, inputs, outputs = weight.shape
     unfolded = _unfold(_combine(short.inputs, images, 2, 0), kernel_height, axis=2)
     weights = _combine(short.taps, weight, 1, 0).reshape(len(short.taps), kernel_height * inputs, outputs)
     products = unfolded.reshape(len(weights), -1, weights.shape[1]) @ weights
-    return _combine(short.outputs, products.reshape(*unfolded.shape[:-1], outputs), 0, 2)
+    convolved = _combine(short.outputs, products.reshape(*unfolded.shape[:-1], outputs), 0, 2)
+    # Of a blank patch, sums of products are zero, where a ReLU has no slope. Biases start at zero, so that it matters.
+    inked = jnp.any(images != 0, axis=-1, keepdims=True)
+    inked = jnp.any(_unfold(_unfold(inked, kernel_width, axis=2), kernel_height, axis=1), axis=-1, keepdims=True)
+    return convolved - jax.lax.stop_gradient(jnp.where(inked, 0, convolved))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 2, 3))
