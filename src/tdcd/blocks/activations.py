@@ -11,15 +11,17 @@ from tdcd.blocks.cnn import Cnn
 from tdcd.blocks.mlp import Mlp
 
 
-@lru_cache
 def numbers_a_row(block: Block, feature_shape: tuple[int, ...]) -> int:
     """How many numbers a row takes up in the largest array on the way to phi; of a foreign block, in its features.
 
     >>> numbers_a_row(Mlp((50,)), (20,)), numbers_a_row(Cnn((8, 8), embedding=32), (28, 14))
     (50, 2304)
     """
-    if not isinstance(block, Cnn | Mlp):
-        return math.prod(feature_shape)
+    return _most_numbers(block, feature_shape) if isinstance(block, Cnn | Mlp) else math.prod(feature_shape)
+
+
+@lru_cache
+def _most_numbers(block: Cnn | Mlp, feature_shape: tuple[int, ...]) -> int:
     blocks = jax.eval_shape(lambda: block.init(jax.random.key(0), feature_shape, 1))
 
     def sizes(rows: int) -> list[int]:
