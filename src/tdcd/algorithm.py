@@ -56,7 +56,7 @@ def average(client_blocks: Tree, shares: Array) -> Tree:
     return jax.tree.map(lambda leaf: _of(leaf).tensordot(shares.astype(leaf.dtype), leaf, axes=1), client_blocks)
 
 
-def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
+def phi(block: Tree, features: Array, *, apply: Apply, numbers_a_row: int | None = None) -> Array:
     r"""One client's contribution to its rows' scores, with the fresh hub block.
 
     .. math:: \Phi_{k,j}^{\zeta} = \{X_{(j)}^{(p)} \tilde\theta_{(j)} : p \in \zeta\}
@@ -65,13 +65,15 @@ def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
 
     Args:
         features: ``[E, P, ...]``, the client's rows in each minibatch.
+        numbers_a_row: in the largest array on the way to phi, if that is known.
 
     Returns:
         ``[E, P, C]``.
     """
     num_batches, num_rows, *shape = features.shape
     rows = features.reshape(num_batches * num_rows, *shape)
-    portions = min(len(rows), math.ceil(rows.size / _numbers_at_once()))
+    numbers = rows.size if numbers_a_row is None else len(rows) * numbers_a_row
+    portions = min(len(rows), math.ceil(numbers / _numbers_at_once(known=numbers_a_row is not None)))
     if portions <= 1:
         scores = apply(block, rows)
     else:
@@ -81,9 +83,9 @@ def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
     return scores.reshape(num_batches, num_rows, -1)
 
 
-def _numbers_at_once() -> int:
-    """How many features phi takes at a time, so that a deep block's activations fit in a cache or a GPU's memory."""
-    return 1 << (15 if jax.default_backend() == "cpu" else 22)
+def _numbers_at_once(*, known: bool) -> int:
+    """How many numbers, or features, phi takes at a time, so that they fit in a CPU's cache or a GPU's memory."""
+    return 1 << (22 if jax.default_backend() != "cpu" else 20 if known else 15)
 
 
 def stack(client_phi: Array, slots: Array) -> Array:

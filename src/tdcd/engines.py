@@ -14,7 +14,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd import lane_program, program
-from tdcd.blocks import Cnn, Mlp
+from tdcd.blocks.activations import numbers_a_row
 from tdcd.blocks.base import Block
 from tdcd.devices import Devices
 from tdcd.federation import Federation
@@ -259,24 +259,6 @@ class _Layout(NamedTuple):
     labels: Any
     positions: Any
     slots: Any
-
-
-def numbers_a_row(block: Block, feature_shape: tuple[int, ...]) -> int:
-    """How many numbers a row takes up in the largest array on the way to phi; of a foreign block, in its features.
-
-    >>> numbers_a_row(Mlp((50,)), (20,)), numbers_a_row(Cnn((8, 8), embedding=32), (28, 14))
-    (50, 2304)
-    """
-    if not isinstance(block, Cnn | Mlp):
-        return math.prod(feature_shape)
-    blocks = jax.eval_shape(lambda: block.init(jax.random.key(0), feature_shape, 1))
-
-    def sizes(rows: int) -> list[int]:
-        traced = jax.make_jaxpr(block.phi)(blocks, np.empty((rows, *feature_shape), np.float32))
-        return [variable.aval.size for step in traced.eqns for variable in step.outvars]
-
-    # Arrays that do not grow with the rows, such as reshaped weights, do not count.
-    return max(math.prod(feature_shape), *(more - less for less, more in zip(sizes(2), sizes(3), strict=True)))
 
 
 def _rounds(bytes_a_round: int) -> int:

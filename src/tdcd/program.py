@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tdcd import algorithm
+from tdcd.blocks.activations import numbers_a_row
 from tdcd.blocks.base import Block
 from tdcd.devices import WHOLE, Devices, spec
 from tdcd.objective import Objective, Tree
@@ -109,7 +110,7 @@ def one_round(
     devices, phis = program.devices, []
     dtype = silos[0].shares.dtype
     for model, block, silo, placement in zip(program.blocks, hub_blocks, silos, placements, strict=True):
-        sent = algorithm.phi(block, silo.features[placement.rows].astype(dtype), apply=model.phi)
+        sent = hub_phi(model, block, silo.features[placement.rows].astype(dtype))
         phis.append(algorithm.stack(devices.gather(sent, axis=1), placement.slots))
     averages = []
     for index, (silo, placement) in enumerate(zip(silos, placements, strict=True)):
@@ -145,6 +146,13 @@ def one_round(
     return summed
 
 
+def hub_phi(model: Block, block: Tree, features: Array) -> Array:
+    """:func:`tdcd.algorithm.phi`, for as many rows at a time as suit the processor."""
+    # An accelerator's memory takes rows by the million; it is a CPU's cache that what is on the way has to fit in.
+    numbers = numbers_a_row(model, features.shape[2:]) if jax.default_backend() == "cpu" else None
+    return algorithm.phi(block, features, apply=model.phi, numbers_a_row=numbers)
+
+
 @partial(jax.jit, static_argnames=("rows", "blocks"))
 def scores(
     hub_blocks: list[Tree], features: list[Array], begin: Array, *, rows: int, blocks: tuple[Block, ...]
@@ -152,7 +160,7 @@ def scores(
     """The summed phi of all silos, for ``rows`` samples from ``begin`` on."""
     dtype = jax.tree.leaves(hub_blocks)[0].dtype
     phis = [
-        algorithm.phi(block, jax.lax.dynamic_slice_in_dim(part, begin, rows).astype(dtype)[None], apply=model.phi)[0]
+        hub_phi(model, block, jax.lax.dynamic_slice_in_dim(part, begin, rows).astype(dtype)[None])[0]
         for model, block, part in zip(blocks, hub_blocks, features, strict=True)
     ]
     return sum(phis[1:], start=phis[0])

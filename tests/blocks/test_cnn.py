@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import oracle
-from tdcd.blocks.cnn import Cnn, _convolve_patches, _convolve_rows, _convolve_strips
+from tdcd.blocks import Cnn
+from tdcd.blocks.convolution import _convolve_patches, _convolve_rows, _convolve_short, _convolve_strips
+from tdcd.blocks.short_filters import short_filter
 from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective
 from tdcd.partition import shuffled_rows
@@ -72,7 +74,22 @@ def test_phi_and_its_gradient_are_those_of_a_convolution(cnn, shape):
     assert_close(got, expected)
 
 
-@pytest.mark.parametrize("unfolded", [_convolve_rows, _convolve_patches, _convolve_strips])
+def convolve_whole_rows(images, weight):
+    return _convolve_rows(images, weight, images.shape[2] - weight.shape[1] + 1)
+
+
+def convolve_three_places(images, weight):
+    return _convolve_rows(images, weight, 3)
+
+
+def convolve_short(images, weight):
+    return _convolve_short(images, weight, short_filter(images.shape[2], weight.shape[1]))
+
+
+WAYS = [convolve_whole_rows, convolve_three_places, convolve_short, _convolve_patches, _convolve_strips]
+
+
+@pytest.mark.parametrize("unfolded", WAYS)
 @pytest.mark.parametrize(("cnn", "shape"), CASES)
 def test_products_of_unfolded_images_are_a_convolution(cnn, shape, unfolded):
     """Whichever way suits the processor, the precision and the sizes."""
@@ -101,6 +118,32 @@ def test_an_accelerator_does_more_arithmetic_only_where_it_is_cheap(monkeypatch,
         cost = jax.jit(Cnn().phi).lower(block, images).cost_analysis()
     least = 2 * len(images) * (24 * 12 * 15 * 64 + 8 * 4 * 960 * 64 + 512 * 256 + 256 * 10)
     assert cost["flops"] / least == pytest.approx(more, rel=0.05)
+
+
+def test_a_cpu_does_less_arithmetic_for_many_channels():
+    images, block = jnp.zeros((10, 28, 14)), Cnn().init(jax.random.key(0), (28, 14), 10)
+    cost = jax.jit(Cnn().phi).lower(block, images).cost_analysis()
+    assert cost["flops"] < 0.65 * 2 * len(images) * (24 * 12 * 15 * 64 + 8 * 4 * 960 * 64 + 512 * 256 + 256 * 10)
+
+
+def test_short_filters_round_little_in_float32():
+    rng = np.random.default_rng(1)
+    images, weight = rng.random(size=(7, 12, 9, 64)), rng.normal(size=(5, 3, 64, 8))
+    exact = convolve_short(images, weight)
+    rounded = convolve_short(images.astype(np.float32), weight.astype(np.float32))
+    assert rounded.dtype == jnp.float32
+    assert float(jnp.max(jnp.abs(rounded - exact))) < 1e-5 * float(jnp.std(exact))
+
+
+def test_short_filters_of_a_blank_patch_are_zero_and_have_its_gradient():
+    """Biases start at zero: rounding there would switch on what a ReLU keeps off."""
+    rng = np.random.default_rng(1)
+    images, weight = rng.normal(size=(7, 12, 9, 20)), rng.normal(size=(5, 3, 20, 8))
+    images[:, :, 6:] = 0
+    got, expected = (jax.vjp(way, images, weight) for way in (convolve_short, _convolve_strips))
+    assert np.count_nonzero(expected[0] == 0) == expected[0][:, :, 6:].size
+    np.testing.assert_array_equal(got[0] == 0, expected[0] == 0)
+    assert_close(got[1](jnp.ones_like(got[0])), expected[1](jnp.ones_like(got[0])))
 
 
 def test_the_gradient_of_equal_pixels_goes_to_the_first():
