@@ -18,7 +18,7 @@ from tdcd.runfolder import toml_text
 from tdcd.runtime.launch import Trial, environment
 from tdcd.runtime.messages import Message, encode
 
-EVERY, ROUNDS, TURNS = 200, 600, 5
+EVERY, ROUNDS, TURNS = 500, 1000, 5
 CONFIG = {
     "data": {"source": "superconductors", "rows": 20000},
     "model": {"block": "linear", "l2": 0.01},

@@ -221,7 +221,7 @@ class Liar(Lab):
         if (sender, receiver) == ("hub.a", "hub.c"):
             message = decode(data, sender=sender, receiver=receiver)
             if message.kind == "phi" and message.round == 2:
-                data = encode(replace(message, arrays={"phi": message.arrays["phi"] + np.float32(1e-3)}))
+                data = encode(message.but(arrays={"phi": message.arrays["phi"] + np.float32(1e-3)}))
         super().post(sender, receiver, data)
 
 

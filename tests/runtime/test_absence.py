@@ -1,7 +1,5 @@
 """Clients that a hub goes on without: the mathematics of what is left, and what the history says of it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from in_process import SECRET, InProcess
@@ -404,7 +402,7 @@ def refusal(machine, message):
 
 
 def changed(message, **arrays):
-    return replace(message, arrays={**message.arrays, **arrays})
+    return message.but(arrays={**message.arrays, **arrays})
 
 
 def heard_by(office, receiver, kind, sender="hub.b"):
@@ -457,7 +455,7 @@ def test_a_hub_refuses_masks_that_do_not_fit(early):
 )
 def test_a_hub_refuses_what_cannot_be_said_of_another_ones_clients(early, note, text):
     hub, message = heard_by(early, "hub.a", "scores")
-    assert refusal(hub, replace(message, note={**message.note, **note})) == text
+    assert refusal(hub, message.but(note={**message.note, **note})) == text
 
 
 @pytest.mark.parametrize("name", ["absent", "present", "rows"])
@@ -503,4 +501,4 @@ def test_nobody_is_left_out_by_others_without_the_setting():
     client, message = heard_by(office, A2, "steps", "hub.a")
     assert refusal(client, changed(message, absent=np.zeros(len(message.arrays["phi_others"]), np.uint8))) == text
     hub, message = heard_by(office, "hub.a", "scores")
-    assert refusal(hub, replace(message, note={**message.note, "unscored": [B1]})) == text
+    assert refusal(hub, message.but(note={**message.note, "unscored": [B1]})) == text

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,7 +85,7 @@ def along(message, data):
 
 
 def altered(message, **changes):
-    return along(message, encode(replace(message, **changes)))
+    return along(message, encode(message.but(**changes)))
 
 
 # Every message, at every party
@@ -427,18 +426,18 @@ def recorded():
 def odd_versions(message):
     """The message with one of its words, or one of its packed arrays, replaced by something else."""
     for name in message.note:
-        yield replace(message, note={key: value for key, value in message.note.items() if key != name})
+        yield message.but(note={key: value for key, value in message.note.items() if key != name})
         for odd in ODD:
-            yield replace(message, note={**message.note, name: odd})
+            yield message.but(note={**message.note, name: odd})
             if isinstance(message.note[name], dict):
                 for key in message.note[name]:
-                    yield replace(message, note={**message.note, name: {**message.note[name], key: odd}})
+                    yield message.but(note={**message.note, name: {**message.note[name], key: odd}})
     for name, value in message.arrays.items():
         if value.dtype == np.uint8 and name != "held_out":
             for odd in ODD:
-                yield replace(message, arrays={**message.arrays, name: pack(odd)})
+                yield message.but(arrays={**message.arrays, name: pack(odd)})
         for shape in ((0,), (1,), (2, 0), (3, 1)):
-            yield replace(message, arrays={**message.arrays, name: np.ones(shape, value.dtype)})
+            yield message.but(arrays={**message.arrays, name: np.ones(shape, value.dtype)})
 
 
 def crashes(recorded, party, kind, sender=""):

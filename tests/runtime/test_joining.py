@@ -94,7 +94,7 @@ SEEDS = pytest.mark.parametrize("seed", range(3))
 @SEEDS
 def test_another_version_of_a_client(data, seed):
     def newer(message):
-        return replace(message, note={**message.note, "protocol": 2}) if message.sender == NORTH else message
+        return message.but(note={**message.note, "protocol": 2}) if message.sender == NORTH else message
 
     office = Office(data, seed, change=newer).run()
     assert_nobody_starts(office, f"{NORTH} speaks protocol 2 and hub.lab speaks 1: upgrade the older one")
@@ -104,7 +104,7 @@ def test_another_version_of_a_client(data, seed):
 def test_another_version_of_a_hub(data, seed):
     def newer(message):
         is_hello = message.kind == "hello" and message.sender == "hub.lab"
-        return replace(message, note={**message.note, "protocol": 7}) if is_hello else message
+        return message.but(note={**message.note, "protocol": 7}) if is_hello else message
 
     office = Office(data, seed, change=newer).run()
     assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "1", "upgrade the older one")

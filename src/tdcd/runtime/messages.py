@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -45,8 +44,7 @@ class Refused(Exception):  # noqa: N818
     """An incoming message that is not acted upon; the text says why."""
 
 
-@dataclass(frozen=True, eq=False)
-class Message:
+class Message(msgspec.Struct, frozen=True, eq=False, dict=True):
     """One message."""
 
     kind: str
@@ -55,9 +53,9 @@ class Message:
     round: int = 0
     run: str = ""
     """Which training this belongs to; empty before the hubs have agreed on it."""
-    note: Mapping[str, Any] = field(default_factory=dict)
+    note: Mapping[str, Any] = {}
     """Small facts, as JSON: texts, finite numbers of 64 bits, and lists and dicts of them."""
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = {}
 
     @property
     def payload_bytes(self) -> int:
@@ -71,7 +69,11 @@ class Message:
 
     def to(self, receiver: str) -> "Message":
         """The same message to somebody else."""
-        return self if receiver == self.receiver else replace(self, receiver=receiver)
+        return self if receiver == self.receiver else self.but(receiver=receiver)
+
+    def but(self, **changes: Any) -> "Message":
+        """The same message with something else in it."""
+        return msgspec.structs.replace(self, **changes)
 
 
 def encode(message: Message) -> bytes:
