@@ -212,12 +212,17 @@ def write_durably(path: Path, content: bytes) -> None:
     """Replace a file's content: after a crash at any moment it is the old one or the new one, never a part."""
     temporary = f"{path}.tmp"
     with open(temporary, "wb", buffering=0) as file:  # noqa: PTH123
-        rest = memoryview(content)
-        while rest:
-            rest = rest[file.write(rest) :]
+        write_all(file.fileno(), content)
         os.fsync(file.fileno())
     os.replace(temporary, path)  # noqa: PTH105
     sync_folder(path.parent)
+
+
+def write_all(file: int, content: bytes) -> None:
+    """Write all of it to an open file; a single call may take a part only."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]
 
 
 def sync_folder(path: Path) -> None:

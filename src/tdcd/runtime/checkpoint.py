@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.runfolder import sync_folder, write_durably
+from tdcd.runfolder import sync_folder, write_all, write_durably
 from tdcd.runtime.failpoints import failpoint
 from tdcd.runtime.farewell import Farewell
 from tdcd.runtime.instructions import Arrays, State
@@ -27,7 +27,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, hub: str) -> None:
         """Read what the folder holds; it need not be there."""
-        self._folder, self._hub = folder, hub
+        self._hub = hub
         self.newest: State | None = None
         """The newest sound state."""
         self.complaints: list[str] = []
@@ -65,9 +65,9 @@ def _write_over(path: Path, content: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         half = len(content) // 2
-        _write(file, content[:half])
+        write_all(file, content[:half])
         failpoint("save.half")
-        _write(file, content[half:])
+        write_all(file, content[half:])
         if os.fstat(file).st_size > len(content):
             os.ftruncate(file, len(content))
         getattr(os, "fdatasync", os.fsync)(file)
@@ -75,12 +75,6 @@ def _write_over(path: Path, content: bytes) -> None:
         os.close(file)
     if is_new:
         sync_folder(path.parent)
-
-
-def _write(file: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(file, rest) :]
 
 
 def _read(path: Path, hub: str) -> State:
