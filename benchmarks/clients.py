@@ -46,7 +46,7 @@ def peak_memory_over_data() -> float:
         silos.append(Silo(f"silo{index}", features, rows))
     data = Federation(tuple(silos), rng.standard_normal(num_samples, np.float32))
     engine = simulation(data)
-    engine.scores(engine.init())
+    engine.scores(engine.init().blocks)
     advance(engine, 64)
     size = sum(silo.features.nbytes for silo in silos)
     return (peak_memory() - before) / size

@@ -22,7 +22,7 @@ def main() -> dict[str, Any]:
         ("ridge", ridge.simulation(data), data.labels, 2 * 82, 4 * 82),
         ("cnn", network, images.labels, 2 * cnn.FLOPS, 2 * 4 * 28 * 14),
     ):
-        blocks = engine.init()
+        blocks = engine.init().blocks
 
         def evaluate(engine: Simulation = engine, blocks: Any = blocks, labels: Any = labels) -> None:
             engine.loss(blocks, engine.scores(blocks), labels)

@@ -77,7 +77,7 @@ def main() -> dict[str, float]:
             with watched() as seen:
                 mapped = simulation([np.load(path, mmap_mode="r") for path in paths])
                 advance(mapped)
-                mapped.scores(mapped.init())
+                mapped.scores(mapped.init().blocks)
             held = simulation([np.load(path) for path in paths])
             ours, theirs = (s / ROUNDS for s in alternate([partial(advance, e) for e in (mapped, held)], repetitions=3))
             figures |= {f"{dtype}_mapped_ms": ours * 1e3, f"{dtype}_memory_ms": theirs * 1e3}

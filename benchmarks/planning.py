@@ -11,8 +11,8 @@ from dataclasses import replace
 from tdcd.config import check_config
 from tdcd.network import PRESETS
 from tdcd.planning import CANDIDATES, PlanTable, plan_local_steps
-from tdcd.planning.cost import simulate, with_local_steps
-from tdcd.run import Plan, plan
+from tdcd.planning.cost import with_local_steps
+from tdcd.run import Plan, plan, simulate
 
 CONFIG = {
     "data": {"source": "superconductors", "rows": 20000},
@@ -28,11 +28,11 @@ def brute_force(planned: Plan, local_steps: int, target: float) -> float:
     """Rounds to the target; infinite if the run diverges or takes too long."""
     another = planned._replace(settings=replace(planned.settings, seed=1))
     engine = simulate(with_local_steps(another, local_steps))
-    blocks, loss, rounds = engine.init(), 0.0, 0
+    state, loss, rounds = engine.init(), 0.0, 0
     while math.isfinite(loss) and rounds * local_steps < MOST_STEPS:
-        blocks = engine.advance(blocks, rounds, 1)
+        state = engine.advance(state, rounds, 1)
         rounds += 1
-        loss = engine.loss(blocks, engine.scores(blocks), planned.federation.labels)
+        loss = engine.loss(state.blocks, engine.scores(state.blocks), planned.federation.labels)
         if loss <= target:
             return rounds
     return math.inf

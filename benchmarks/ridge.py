@@ -40,7 +40,7 @@ def main() -> dict[str, float]:
     actions = {"ours": partial(advance, engine, rounds)}
     if FusedLoop.is_possible():
         loop_in_c = FusedLoop(data, engine.settings, rounds)
-        ends = engine.advance(engine.init(), 0, rounds)
+        ends = engine.advance(engine.init(), 0, rounds).blocks
         for block, same in zip(ends, loop_in_c.run(), strict=True):
             np.testing.assert_allclose(np.asarray(block["weight"])[:, 0], same, rtol=1e-3, atol=1e-5)
         actions["fused"] = loop_in_c.run

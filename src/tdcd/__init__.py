@@ -15,7 +15,7 @@ from tdcd.federation import Federation, Silo
 from tdcd.history import Record
 from tdcd.objective import Objective
 from tdcd.settings import Settings
-from tdcd.simulate import Simulation
+from tdcd.simulation.simulate import Simulation
 from tdcd.train import Result, train
 
 __version__ = "0.1.0"

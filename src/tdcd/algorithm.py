@@ -10,24 +10,30 @@ The paper: Das and Patterson, "Multi-tier federated learning for vertically part
 6. :func:`project`       every client gets the rows of that sum that it holds;                          line 14
 7. :func:`local_steps`   every client takes Q gradient steps on its block, the others frozen.           line 19
 
-The simulation maps the client functions over all clients of a silo at once; the real federation calls the same
-functions in each process, the hub's with NumPy arrays. Shapes: E minibatches of B samples are exchanged a round (E = Q,
-or 1 when one minibatch serves all local steps); a client holds at most P of a minibatch's samples; phi has C outputs.
+Every engine of the simulation and both real parties call these functions; they differ only in how they lay rows out. A
+step of any block is :func:`local_step`, a step of linear blocks :func:`linear_step`, and both move the block by
+:func:`local_update`. What may vary is in :mod:`tdcd.core.variant`.
+
+Shapes: E minibatches of B samples are exchanged per round (E = Q, or 1 when one minibatch serves all local steps); a
+client holds at most P of a minibatch's samples; phi has C outputs.
 """
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from tdcd.core.update import State, Update
 from tdcd.objective import Objective, Tree
 
 Gradient = Literal["unbiased", "mean"]
 Apply = Callable[[Tree, Array], Array]
 """A block's phi: (block, features ``[rows, ...]``) to ``[rows, C]``."""
+Losses = Callable[[Array, Any], Array]
+"""The loss of every row: (its own phi ``[..., C]``, what the client knows of it) to ``[...]``."""
 
 
 def _of(array: Array) -> Any:
@@ -45,7 +51,7 @@ def _pick(rows: Array, which: Array) -> Array:
 
 
 def average(client_blocks: Tree, shares: Array) -> Tree:
-    r"""The hub's block: the mean of its clients' blocks, weighted by the rows they hold.
+    r"""The mean of a hub's clients' blocks, weighted by the rows they hold.
 
     .. math:: \tilde\theta_{(j)} = \sum_k \frac{n_k}{M}\, \theta_{k,j}
 
@@ -56,7 +62,7 @@ def average(client_blocks: Tree, shares: Array) -> Tree:
     return jax.tree.map(lambda leaf: _of(leaf).tensordot(shares.astype(leaf.dtype), leaf, axes=1), client_blocks)
 
 
-def phi(block: Tree, features: Array, *, apply: Apply, numbers_a_row: int | None = None) -> Array:
+def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
     r"""One client's contribution to its rows' scores, with the fresh hub block.
 
     .. math:: \Phi_{k,j}^{\zeta} = \{X_{(j)}^{(p)} \tilde\theta_{(j)} : p \in \zeta\}
@@ -65,27 +71,13 @@ def phi(block: Tree, features: Array, *, apply: Apply, numbers_a_row: int | None
 
     Args:
         features: ``[E, P, ...]``, the client's rows in each minibatch.
-        numbers_a_row: in the largest array on the way to phi, if that is known.
 
     Returns:
         ``[E, P, C]``.
     """
     num_batches, num_rows, *shape = features.shape
-    rows = features.reshape(num_batches * num_rows, *shape)
-    numbers = rows.size if numbers_a_row is None else len(rows) * numbers_a_row
-    portions = min(len(rows), math.ceil(numbers / _numbers_at_once(known=numbers_a_row is not None)))
-    if portions <= 1:
-        scores = apply(block, rows)
-    else:
-        chunks = jnp.pad(rows, [(0, -len(rows) % portions)] + [(0, 0)] * len(shape)).reshape(portions, -1, *shape)
-        scores = jax.lax.map(lambda chunk: apply(block, chunk), chunks)
-        scores = scores.reshape(portions * chunks.shape[1], -1)[: len(rows)]
+    scores = apply(block, features.reshape(num_batches * num_rows, *shape))
     return scores.reshape(num_batches, num_rows, -1)
-
-
-def _numbers_at_once(*, known: bool) -> int:
-    """How many numbers, or features, phi takes at a time, so that they fit in a CPU's cache or a GPU's memory."""
-    return 1 << (22 if jax.default_backend() != "cpu" else 20 if known else 15)
 
 
 def stack(client_phi: Array, slots: Array) -> Array:
@@ -107,7 +99,7 @@ def sum_others(phis: Sequence[Array], silo: int) -> Array:
     .. math:: \Phi_{-j} = \sum_{l \neq j} \Phi_l
 
     Args:
-        phis: one ``[E, B, C]`` a silo.
+        phis: one ``[E, B, C]`` per silo.
     """
     others = [sent for index, sent in enumerate(phis) if index != silo]
     none: Array = _of(phis[silo]).zeros_like(phis[silo])
@@ -127,7 +119,7 @@ def project(phi_others: Array, positions: Array) -> Array:
     return _pick(phi_others, positions)
 
 
-def row_weight(counts: Array, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array) -> Array:
+def row_weight(counts: Array, *, gradient: Gradient, num_samples: Any, batch_size: Any, held: Array) -> Array:
     r"""What a client multiplies the loss of each of its rows by: its rule for turning rows into a gradient.
 
     ``"unbiased"`` is :math:`M / (n_k B)`, so that the hub's average is the centralised minibatch gradient for every
@@ -135,6 +127,8 @@ def row_weight(counts: Array, *, gradient: Gradient, num_samples: int, batch_siz
 
     Args:
         counts: the client's rows in a minibatch; any shape.
+        num_samples: M; if clients are absent, what the others hold.
+        batch_size: B; if samples are absent, how many each minibatch still has, of the shape of ``counts``.
         held: n_k, the rows the client holds in all; of that shape, or one for all minibatches.
     """
     if gradient == "mean":
@@ -143,7 +137,7 @@ def row_weight(counts: Array, *, gradient: Gradient, num_samples: int, batch_siz
 
 
 def row_weights(
-    counts: Array, num_rows: int, *, gradient: Gradient, num_samples: int, batch_size: int, held: Array
+    counts: Array, num_rows: int, *, gradient: Gradient, num_samples: Any, batch_size: Any, held: Array
 ) -> Array:
     """:func:`row_weight` for every row of a client; padding, and so a minibatch without rows of it, weighs zero.
 
@@ -159,60 +153,102 @@ def row_weights(
     return jnp.where(jnp.arange(num_rows) < counts[:, None], weight[:, None], 0)
 
 
+class Descent(NamedTuple):
+    """What a client's local steps go by."""
+
+    losses: Losses
+    objective: Objective
+    """For the regulariser."""
+    update: Update
+    step_size: Array
+    """eta."""
+
+
+class Minibatch(NamedTuple):
+    """A client's rows of one minibatch, or of E of them on the first axis."""
+
+    features: Any
+    """``[P, ...]``, padded to P."""
+    known: Any
+    """What the client knows of those rows, see :class:`tdcd.core.variant.Known`."""
+    weights: Any
+    """``[P]``, see :func:`row_weights`."""
+
+
+Moving = tuple[Tree, State]
+"""A client's block and the state of its update."""
+
+
+def local_update(moving: Moving, gradient: Tree, descent: Descent) -> Moving:
+    r"""The block after one local step, given the gradient of the data term. Paper, Algorithm 1, line 19.
+
+    .. math:: \theta \leftarrow \theta - \eta\, \big(g(\Phi_{-k,j}, \theta; \zeta^\tau) + \lambda\, \theta\big)
+    """
+    block, state = moving
+    penalty = jax.grad(descent.objective.penalty)(block)
+    whole = jax.tree.map(jnp.add, gradient, penalty)
+    return descent.update.step(block, whole, state, descent.step_size)
+
+
+def local_step(moving: Moving, minibatch: Minibatch, *, apply: Apply, descent: Descent) -> Moving:
+    """One local step of any block: its gradient by differentiation of the rows' weighted losses."""
+
+    def data_term(block: Tree) -> Array:
+        losses = descent.losses(apply(block, minibatch.features), minibatch.known)
+        return jnp.sum(minibatch.weights * losses)
+
+    return local_update(moving, jax.grad(data_term)(moving[0]), descent)
+
+
+def linear_step(
+    moving: Moving, phi: Array, known: Any, weighted_sum: Callable[[Array], Tree], *, descent: Descent
+) -> Moving:
+    r"""One local step of linear blocks, in whatever way many clients' rows are laid out.
+
+    The gradient of a linear block is the weighted sum :math:`\sum_p w_p\, x_p\, \partial f / \partial \phi_p`.
+
+    Args:
+        phi: ``[..., C]``, every row's own phi: its features times its client's block.
+        weighted_sum: from dloss ``[..., C]``, the slope of each row's loss, to the clients' gradients.
+    """
+    dloss = jax.grad(lambda phi: jnp.sum(descent.losses(phi, known)))(phi)
+    return local_update(moving, weighted_sum(dloss), descent)
+
+
 def local_steps(
     block: Tree,
-    features: Array,
-    labels: Array,
-    phi_others: Array,
-    weights: Array,
-    num_rows: Array | None = None,
+    minibatches: Any,
+    iteration: Array,
     *,
-    apply: Apply,
-    objective: Objective,
-    step_size: Array,
+    step: Callable[[Moving, Any], Moving],
+    descent: Descent,
     steps: int,
-    prefixes: Sequence[int] = (),
-    unroll: int = 1,
+    scan: Callable[..., Any] = jax.lax.scan,
 ) -> Tree:
     r"""Q gradient steps on one client's block, the other silos frozen.
 
-    .. math:: \theta \leftarrow \theta - \eta\, g(\Phi_{-k,j}, \theta; \zeta^\tau)
-
-    ``phi_others`` was computed when the round started and stays; only ``block`` moves. Step tau uses minibatch tau,
-    or the only one.
+    What the client knows of the others was computed when the round began and stays; only ``block`` moves. Step tau uses
+    minibatch tau, or the only one.
 
     Args:
-        features: ``[E, P, ...]``, the client's rows in each minibatch, padded to P.
-        labels: ``[E, P]``.
-        phi_others: ``[E, P, C]``.
-        weights: ``[E, P]``, see :func:`row_weights`.
-        num_rows: ``[E]``, how many rows are not padding; only ``prefixes`` need it.
+        minibatches: a :class:`Minibatch` of E, or any tree that ``step`` takes one of, with E first.
+        iteration: local steps taken before this round.
+        step: :func:`local_step` with its block's phi, or an engine's own way of calling it.
         steps: Q.
-        prefixes: some numbers of rows below P, ascending. A step then works on the first of them that holds all its
-            rows rather than on all P; the result is the same.
-        unroll: how many steps to compile one after another into the loop's body, which pays if they are tiny.
+        scan: how to loop.
     """
+    start = (block, descent.update.start(block, iteration))
+    if jax.tree.leaves(minibatches)[0].shape[0] == steps:
+        (stepped, _), _ = scan(lambda moving, minibatch: (step(moving, minibatch), None), start, minibatches)
+        return stepped
+    only = jax.tree.map(lambda part: part[0], minibatches)
+    (stepped, _), _ = scan(lambda moving, _: (step(moving, only), None), start, length=steps)
+    return stepped
 
-    def loss(block: Tree, features: Array, labels: Array, phi_others: Array, weights: Array) -> Array:
-        losses = objective.losses(apply(block, features) + phi_others, labels)
-        return jnp.sum(weights * losses) + objective.penalty(block)
 
-    def step(block: Tree, minibatch: tuple[Array, ...]) -> tuple[Tree, None]:
-        gradient = jax.grad(loss)(block, *minibatch)
-        return jax.tree.map(lambda leaf, slope: leaf - step_size * slope, block, gradient), None
-
-    def shortened(block: Tree, minibatch: tuple[Array, ...]) -> tuple[Tree, None]:
-        *parts, count = minibatch
-        sizes = [*prefixes, len(parts[0])]
-        branches = [lambda block, *p, n=n: step(block, tuple(part[:n] for part in p))[0] for n in sizes]
-        chosen = jnp.searchsorted(jnp.array(prefixes), count)
-        return jax.lax.switch(chosen, branches, block, *parts), None
-
-    minibatches: tuple[Array, ...] = (features, labels, phi_others, weights)
-    one_step = step
-    if prefixes and num_rows is not None:
-        minibatches, one_step = (*minibatches, num_rows), shortened
-    if features.shape[0] == steps:
-        return jax.lax.scan(one_step, block, minibatches, unroll=unroll)[0]
-    only = tuple(part[0] for part in minibatches)
-    return jax.lax.scan(lambda block, _: one_step(block, only), block, length=steps, unroll=unroll)[0]
+def client_steps(
+    block: Tree, minibatches: Minibatch, iteration: Array, *, apply: Apply, descent: Descent, steps: int
+) -> Tree:
+    """:func:`local_steps` by :func:`local_step`: line 19 as one client does it."""
+    step = partial(local_step, apply=apply, descent=descent)
+    return local_steps(block, minibatches, iteration, step=step, descent=descent, steps=steps)

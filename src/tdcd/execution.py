@@ -9,6 +9,7 @@ from tdcd.devices import Devices
 
 Keep = Literal["auto", "device", "host"]
 Precision = Literal["float32", "tf32", "bfloat16"]
+EngineName = Literal["auto", "clients", "grouped", "flat"]
 ALGORITHMS = {"float32": "float32", "tf32": "default", "bfloat16": "BF16_BF16_F32"}
 """What JAX calls each :data:`Precision`; its default on a GPU is TF32 where there is any."""
 
@@ -22,15 +23,17 @@ class Execution:
             the rows that it needs; ``"device"``: in the device's memory; ``"auto"``: there if it fits well.
         precision: of products of float32 matrices on an accelerator that has faster ones; a CPU always has float32.
         devices: over which clients are spread.
+        engine: of the simulation; ``"auto"`` takes the fastest that runs the problem.
     """
 
     keep: Keep = "auto"
     precision: Precision = "tf32"
     devices: Devices = field(default_factory=Devices)
+    engine: EngineName = "auto"
 
     def __post_init__(self) -> None:
         """Refuse words that mean nothing."""
-        for name, kind in (("keep", Keep), ("precision", Precision)):
+        for name, kind in (("keep", Keep), ("precision", Precision), ("engine", EngineName)):
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not '{getattr(self, name)}'")
 

@@ -98,12 +98,6 @@ class Federation:
         return len(self.labels)
 
     @property
-    def num_classes(self) -> int:
-        """How many classes the labels have, the held-out ones counted in, if they are classes."""
-        held_out = [] if self.test_labels is None else [self.test_labels.max()]
-        return int(max([self.labels.max(), *held_out])) + 1
-
-    @property
     def num_silos(self) -> int:
         """N."""
         return len(self.silos)

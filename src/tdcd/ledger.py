@@ -46,6 +46,7 @@ def round_messages(
     samples: int,
     outputs: int,
     itemsize: int,
+    sent: int | None = None,
     apart: Apart = "clients",
 ) -> tuple[Sent, ...]:
     r"""What one communication round sends, by kind of message.
@@ -55,6 +56,9 @@ def round_messages(
     clients together send the phi of all S samples and get that of the others, :math:`s\,S\,C` each way, however
     the rows are split; and every hub sends :math:`s\,S\,C` to each of the N - 1 others. One silo alone has nothing
     to exchange, so its clients send blocks only. What parties on one machine tell each other is not sent.
+
+    Args:
+        sent: the bytes of phi between two hubs, if they are encoded; see :func:`tdcd.core.variant.wire_bytes`.
 
     >>> for sent in round_messages([10, 20], [5, 3], samples=100, outputs=1, itemsize=4):
     ...     print(*sent)
@@ -67,19 +71,19 @@ def round_messages(
     num_silos, num_clients = len(parameters), sum(clients)
     blocks = sum(d * k for d, k in zip(parameters, clients, strict=True)) * itemsize
     phi = samples * outputs * itemsize
-    sent: list[Sent] = []
+    found: list[Sent] = []
     if apart == "clients":
-        sent += [
+        found += [
             Sent("block", "hub_to_client", num_clients, blocks),
             Sent("block", "client_to_hub", num_clients, blocks),
         ]
         if num_silos > 1:
-            sent.append(Sent("phi", "client_to_hub", num_clients, num_silos * phi))
-            sent.append(Sent("phi_others", "hub_to_client", num_clients, num_silos * phi))
+            found.append(Sent("phi", "client_to_hub", num_clients, num_silos * phi))
+            found.append(Sent("phi_others", "hub_to_client", num_clients, num_silos * phi))
     if apart != "nobody" and num_silos > 1:
         pairs = num_silos * (num_silos - 1)
-        sent.append(Sent("phi", "hub_to_hub", pairs, pairs * phi))
-    return tuple(sent)
+        found.append(Sent("phi", "hub_to_hub", pairs, pairs * (phi if sent is None else sent)))
+    return tuple(found)
 
 
 def by_link(sent: Sequence[Sent], count: Literal["bytes", "messages"]) -> Traffic:

@@ -1,5 +1,6 @@
 """Objectives: the loss of one sample given the summed phi of all silos, and the L2 regulariser."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -55,6 +56,16 @@ class Objective:
             fits &= (labels >= 0) & (labels == np.round(labels))
         if not fits.all():
             raise ValueError(f"{self.loss} loss takes labels that are {wanted}, not {labels[~fits][0]}")
+
+    def num_outputs(self, labels: Sequence[NDArray[Any] | None]) -> int:
+        """C for these labels: the classes of a softmax, the held-out ones counted in; otherwise one."""
+        if self.loss != "softmax":
+            return 1
+        return int(max(some.max() for some in labels if some is not None and len(some))) + 1
+
+    def label_dtype(self, dtype: str) -> np.dtype[Any]:
+        """Of labels in a run whose arithmetic has ``dtype``."""
+        return np.dtype(np.int32 if self.loss == "softmax" else dtype)
 
     def losses(self, phi: Array, labels: Array) -> Array:
         """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""

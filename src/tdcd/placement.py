@@ -146,22 +146,32 @@ class Placer:
         return place(ids, self.owner, counts, width)
 
 
-def place_alike(placers: Sequence[Placer], ids: NDArray[np.int32]) -> list[Placement]:
-    """Each silo's placement of the first minibatches of ``ids``, as many rounds as need the same level of padding.
+def place_alike(placers: Sequence[Sequence[Placer]], ids: NDArray[np.int32]) -> list[list[Placement]]:
+    """Every run's placements, silo by silo, of the first rounds of ``ids`` ``[S, R, E, B]``.
 
-    Rounds that need another run in a call of their own, so how rounds are grouped into calls never shows. All silos are
-    padded to the level that one of them needs, so that there are few combinations to compile.
+    Those are as many rounds as need the same level of padding. Rounds that need another run in a call of their own, so
+    how rounds are grouped into calls never shows. All silos of all runs are padded to the level that one of them needs,
+    so that there are few combinations to compile.
+
+    Args:
+        placers: of each run, one per silo; the same object for silos that split the rows alike.
     """
-    counts = {id(placer): placer.count(ids) for placer in placers}
-    levels = np.max([placer.levels(counts[id(placer)]) for placer in placers], axis=0)
+    counts = [{id(p): p.count(own) for p in each} for each, own in zip(placers, ids, strict=True)]
+    every = [
+        placer.levels(counted[id(placer)]) for each, counted in zip(placers, counts, strict=True) for placer in each
+    ]
+    levels = np.max(every, axis=0)
     same = levels == levels[0]
-    rounds = len(ids) if same.all() else int(np.argmin(same))
-    placed: dict[int, Placement] = {}
-    for placer in placers:
-        if id(placer) not in placed:
-            width = placer.padding.width(int(levels[0]))
-            placed[id(placer)] = placer.place(ids[:rounds], counts[id(placer)][:rounds], width)
-    return [placed[id(placer)] for placer in placers]
+    rounds = len(same) if same.all() else int(np.argmin(same))
+    widths = [max(p.padding.width(int(levels[0])) for p in silo) for silo in zip(*placers, strict=True)]
+    runs = []
+    for each, own, counted in zip(placers, ids, counts, strict=True):
+        placed: dict[tuple[int, int], Placement] = {}
+        for placer, width in zip(each, widths, strict=True):
+            if (id(placer), width) not in placed:
+                placed[id(placer), width] = placer.place(own[:rounds], counted[id(placer)][:rounds], width)
+        runs.append([placed[id(placer), width] for placer, width in zip(each, widths, strict=True)])
+    return runs
 
 
 def shared(placers: Sequence[Placer]) -> list[Placer]:

@@ -1,7 +1,5 @@
 """A run between its rounds: where it is, what was measured, and what of it is on disk."""
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,10 +13,10 @@ from tdcd.ledger import Sent, by_link
 from tdcd.objective import Tree
 from tdcd.runfolder import RunFolder, describe
 from tdcd.settings import Settings
+from tdcd.simulation.engines.base import State
 
 SECONDS_PER_CALL = 0.3
 """How long the engine may run before progress shows and a request to stop is heard."""
-SECONDS_PER_CHECKPOINT = 5.0
 
 Status = Literal["finished", "interrupted", "diverged"]
 
@@ -32,8 +30,8 @@ class Figures(NamedTuple):
     """``train`` and ``test`` figures by name."""
 
 
-class Pace:
-    """How many rounds fit in one call of the engine, learnt from the calls so far."""
+class CallSizer:
+    """How many rounds to ask of the engine at a time, learnt from the calls so far."""
 
     def __init__(self) -> None:
         self._rounds = 1.0
@@ -48,24 +46,21 @@ class Pace:
 
 
 class TrainingRun:
-    """One run: the hub blocks after its last round, its history, and its run folder if it has one."""
+    """One run: the state after its last round, its history, and its run folder if it has one."""
 
-    def __init__(
-        self, federation: Federation, settings: Settings, hub_blocks: list[Tree], sent: Sequence[Sent]
-    ) -> None:
+    def __init__(self, federation: Federation, settings: Settings, state: State, sent: Sequence[Sent]) -> None:
         """Before round 0.
 
         Args:
             sent: the messages of one round.
         """
-        self.federation, self.settings, self.hub_blocks = federation, settings, hub_blocks
+        self.federation, self.settings, self.state = federation, settings, state
         self.round, self.seconds = 0, 0.0
         self.history: list[Record] = []
         self.folder: RunFolder | None = None
         self.names = [silo.name for silo in federation.silos]
         self._sent = sent
-        self._saved_at = -math.inf
-        self._finite = (hub_blocks, 0)
+        self._finite = (state, 0)
 
     @property
     def diverged(self) -> bool:
@@ -75,24 +70,38 @@ class TrainingRun:
     def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
         """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
         if resume_every is None:
-            facts = describe(self.federation, count_parameters(self.hub_blocks))
+            facts = describe(self.federation, count_parameters(self.state.blocks))
             self.folder = RunFolder.create(path, config, facts)
             return
         self.folder = RunFolder.open(path)
-        self.hub_blocks, self.round = self.folder.load_blocks(self.names, self.hub_blocks)
+        self.state, self.round = self._saved(self.folder)
         self.history = self.folder.rewind(self.round, resume_every)
         self.seconds = self.history[-1].seconds if self.history else 0.0
-        self._finite = (self.hub_blocks, self.round)
+        self._finite = (self.state, self.round)
         self.folder.write_config(config)
+
+    def _saved(self, folder: RunFolder) -> tuple[State, int]:
+        """What :meth:`checkpoint` wrote."""
+        blocks, round_index = folder.load_blocks(self.names, self.state.blocks)
+        memory = _memory(self.state)
+        kept = [name for name, tree in zip(self.names, memory, strict=True) if jax.tree.leaves(tree)]
+        if not kept:
+            return self.state._replace(blocks=blocks), round_index
+        templates = [tree for tree in memory if jax.tree.leaves(tree)]
+        loaded, same_round = folder.load_blocks([f"{name}.memory" for name in kept], templates)
+        if same_round != round_index:
+            raise ValueError(f"the files in {folder.path / 'model'} are of rounds {round_index} and {same_round}")
+        remembered = dict(zip(kept, loaded, strict=True))
+        found = [remembered.get(name, tree) for name, tree in zip(self.names, memory, strict=True)]
+        return State(blocks, [update for update, _ in found], [past for _, past in found]), round_index
 
     def is_due(self, every: int, rounds: int) -> bool:
         """Whether this round is to be evaluated, and is not yet."""
         due = self.round % every == 0 or self.round == rounds
         return due and (not self.history or self.history[-1].round < self.round)
 
-    def advanced(self, hub_blocks: list[Tree], rounds: int, seconds: float) -> None:
-        """Take over the blocks that so many more rounds gave."""
-        self.hub_blocks = hub_blocks
+    def advanced(self, rounds: int, seconds: float) -> None:
+        """Count so many more rounds; :attr:`state` follows when it is needed."""
         self.round += rounds
         self.seconds += seconds
 
@@ -112,21 +121,25 @@ class TrainingRun:
         if self.folder is not None:
             self.folder.append(record)
         if not record.diverged:
-            self._finite = (self.hub_blocks, self.round)
+            self._finite = (self.state, self.round)
         return record
 
-    def checkpoint(self, *, at_least: float = 0.0) -> None:
-        """Save the blocks, unless they were saved less than ``at_least`` seconds ago."""
-        if self.folder is not None and time.monotonic() - self._saved_at > at_least:
-            self.folder.save_blocks(self.names, self.hub_blocks, self.round)
-            self._saved_at = time.monotonic()
+    def checkpoint(self) -> None:
+        """Save the state."""
+        if self.folder is not None:
+            self.folder.save_blocks(self.names, self.state.blocks, self.round, _memory(self.state))
 
     def close(self, status: Status) -> None:
         """End the run: the last finite model is the one that stays."""
-        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.hub_blocks))
+        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.state.blocks))
         if status == "diverged" or not finite:
-            self.hub_blocks, self.round = self._finite
+            self.state, self.round = self._finite
         self.checkpoint()
+
+
+def _memory(state: State) -> list[Tree]:
+    """What each hub remembers besides its block."""
+    return list(zip(state.updates, state.past, strict=True))
 
 
 def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:

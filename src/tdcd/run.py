@@ -3,6 +3,7 @@
 import importlib
 import shutil
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ from tdcd.alone import train_alone
 from tdcd.baselines import rewrite
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection, check_config, override
+from tdcd.core.participation import RandomClients
+from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
 from tdcd.data.table import Task
 from tdcd.devices import Devices
@@ -20,6 +23,8 @@ from tdcd.ledger import Apart
 from tdcd.objective import Loss, Objective
 from tdcd.runfolder import RunFolder
 from tdcd.settings import Settings
+from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
+from tdcd.simulation.simulate import Simulation
 from tdcd.tables.assemble import Assembled, assemble
 from tdcd.tables.saving import save_preparations
 from tdcd.train import Result, train
@@ -41,6 +46,8 @@ class Plan(NamedTuple):
     blocks: tuple[Block, ...]
     objective: Objective
     settings: Settings
+    variant: Variant = Variant()
+    """The member of the TDCD family."""
     apart: Apart = "clients"
     """Who is on a machine of its own."""
     assembled: Assembled | None = None
@@ -76,6 +83,7 @@ def plan(config: Config, table: Table | None = None) -> Plan:
         blocks_of(config),
         Objective(loss, config.model.l2),
         settings_of(config),
+        variant_of(config),
         assembled=assembled,
     )
     try:
@@ -118,8 +126,43 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
 
 def settings_of(config: Config) -> Settings:
     """The numbers of Algorithm 1 in a configuration."""
-    keys = config.train.model_dump(exclude={"rounds", "algorithm", "silo", "precision"})
+    keys = config.train.model_dump(include={field.name for field in fields(Settings)})
     return Settings(seed=config.seed, dtype=config.dtype, **keys)
+
+
+def variant_of(config: Config) -> Variant:
+    """The member of the TDCD family that a configuration asks for."""
+    train = config.train
+    if train.variant is not None:
+        return _own_variant(train.variant)
+    parts: dict[str, Any] = {}
+    if train.optimizer != "sgd" or train.schedule != "constant" or train.hub_optimizer != "average":
+        # Optax is imported only where it is asked for.
+        from tdcd.core import optimizers  # noqa: PLC0415
+
+        if train.optimizer != "sgd" or train.schedule != "constant":
+            factor = optimizers.schedule(train.schedule, max(1, train.rounds * train.local_steps))
+            transform = optimizers.direction(train.optimizer, train.momentum)
+            parts["update"] = optimizers.ClientOptimizer(transform, factor)
+        if train.hub_optimizer != "average":
+            transform = optimizers.direction(train.hub_optimizer, train.momentum)
+            parts["hub_update"] = optimizers.HubOptimizer(transform, train.hub_step_size)
+    if train.participation < 1:
+        parts["participation"] = RandomClients(train.participation)
+    return Variant(**parts)
+
+
+def _own_variant(where: str) -> Variant:
+    """A variant of the user's own, ``package.module:name``: the value, or a function that returns it."""
+    package, _, name = where.partition(":")
+    try:
+        found = getattr(importlib.import_module(package), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError([f"train.variant = {where!r}: {error}"]) from None
+    variant = found if isinstance(found, Variant) else found()
+    if not isinstance(variant, Variant):
+        raise ConfigError([f"train.variant = {where!r}: it is a {type(variant).__name__}, not a tdcd.Variant"])
+    return variant
 
 
 def blocks_of(config: Config) -> tuple[Block, ...]:
@@ -156,7 +199,6 @@ def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
 def execute(planned: Plan, out: Path, devices: Devices | None = None, **options: Any) -> Result:
     """Train what was planned; ``options`` are passed on to :func:`tdcd.train`."""
     config = planned.config
-    execution = Execution(config.data.keep, config.train.precision, devices or Devices())
     result = train(
         planned.federation,
         planned.blocks,
@@ -167,7 +209,8 @@ def execute(planned: Plan, out: Path, devices: Devices | None = None, **options:
         apart=planned.apart,
         out=out,
         config=config.model_dump(),
-        execution=execution,
+        execution=execution_of(planned, devices),
+        variant=planned.variant,
         **options,
     )
     if planned.assembled is not None and result.folder is not None:
@@ -175,6 +218,18 @@ def execute(planned: Plan, out: Path, devices: Devices | None = None, **options:
     if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
         train_alone(planned, out, options.get("should_stop", lambda: False))
     return result
+
+
+def execution_of(planned: Plan, devices: Devices | None = None) -> Execution:
+    """How a plan is carried out."""
+    config = planned.config
+    return Execution(config.data.keep, config.train.precision, devices or Devices(), config.train.engine)
+
+
+def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:
+    """The simulation of a plan; or of several that differ in nothing but seed, step size and l2."""
+    first, runs = plans[0], [Run(plan.federation, plan.objective, plan.settings) for plan in plans]
+    return Simulation.of_runs(runs, first.blocks, execution_of(first), first.variant, most_rounds)
 
 
 def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:

@@ -6,6 +6,7 @@
     federation.json             silos, columns, clients and their rows
     history.jsonl               one line per evaluated round
     model/<silo>.safetensors    each hub's block; the round is in the metadata
+    model/<silo>.memory.safetensors    what else a hub remembers, if its variant has it remember anything
     report.html
 """
 
@@ -111,16 +112,20 @@ class RunFolder:
         self._recover()
         return (self.path / "model").exists()
 
-    def save_blocks(self, names: Sequence[str], hub_blocks: Sequence[Tree], round_index: int) -> None:
-        """Replace all silos' blocks at once."""
+    def save_blocks(
+        self, names: Sequence[str], hub_blocks: Sequence[Tree], round_index: int, memory: Sequence[Tree] = ()
+    ) -> None:
+        """Replace all silos' blocks at once, and what else each hub remembers."""
         model, new, old = self.path / "model", self.path / "model.new", self.path / "model.old"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
-        for name, block in zip(names, hub_blocks, strict=True):
-            tensors = {key: np.asarray(leaf) for key, leaf in named_leaves(block).items()}
+        remembered = [(f"{name}.memory", tree) for name, tree in zip(names, memory, strict=False)]
+        for name, tree in [*zip(names, hub_blocks, strict=True), *remembered]:
+            tensors = {key: np.asarray(leaf) for key, leaf in named_leaves(tree).items()}
             # One metadata entry: several would be written in an order that changes from run to run.
             metadata = {"tdcd": json.dumps({"silo": name, "round": round_index})}
-            write_durably(new / f"{name}.safetensors", save(tensors, metadata))
+            if tensors:
+                write_durably(new / f"{name}.safetensors", save(tensors, metadata))
         self._recover()
         if model.exists():
             model.rename(old)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tdcd.algorithm import Gradient
-from tdcd.schedule import Draws, Minibatches
+from tdcd.schedule import Draws, Minibatches, num_exchanged
 
 Dtype = Literal["float32", "float64"]
 
@@ -46,6 +46,19 @@ class Settings:
             raise ValueError(f"step_size must be a positive number, not {self.step_size}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, not {self.seed}")
+
+    def effective_batch_size(self, num_samples: int) -> int:
+        """B, which is all M samples where every minibatch is full; refuses a B that is larger than M."""
+        if self.minibatches == "full":
+            return num_samples
+        if self.batch_size > num_samples:
+            raise ValueError(f"batch_size is {self.batch_size}, but there are only {num_samples} samples")
+        return self.batch_size
+
+    @property
+    def num_exchanged(self) -> int:
+        """E, the minibatches that a round exchanges phi for."""
+        return num_exchanged(self.minibatches, self.local_steps)
 
 
 def draws_of(settings: Settings, num_samples: int) -> Draws:

@@ -1,5 +1,6 @@
 """Training: the round loop, evaluation, history and checkpoints."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
+from tdcd.core.variant import Variant, wire_bytes
 from tdcd.devices import agreed
 from tdcd.execution import Execution
 from tdcd.federation import Federation
@@ -18,10 +20,13 @@ from tdcd.history import Record
 from tdcd.ledger import Apart, Sent, round_messages
 from tdcd.metrics import metrics
 from tdcd.objective import Objective, Tree
-from tdcd.recording import SECONDS_PER_CHECKPOINT, Figures, Pace, Status, TrainingRun, count_parameters
-from tdcd.schedule import num_exchanged
+from tdcd.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 from tdcd.settings import Settings
-from tdcd.simulate import Simulation
+from tdcd.simulation.simulate import Simulation
+
+SECONDS_PER_CHECKPOINT = 5.0
+CHECKPOINT_SHARE = 0.1
+"""Of the time, at most so much goes into checkpoints."""
 
 
 class Progress(NamedTuple):
@@ -70,6 +75,7 @@ def train(
     observe: Observer = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
     execution: Execution | None = None,
+    variant: Variant | None = None,
 ) -> Result:
     """Train a federation in one process.
 
@@ -84,80 +90,127 @@ def train(
         observe: called after every engine call.
         should_stop: asked after every engine call; true ends the run early, with a checkpoint.
         execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
+        variant: the member of the TDCD family; by default Algorithm 1.
     """
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
     chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
-    simulation = Simulation(federation, chosen, objective, settings, execution)
-    start = simulation.init()
-    run = TrainingRun(
-        federation, settings, start, messages_of(federation, settings, start, simulation.num_outputs, apart)
-    )
+    simulation = Simulation(federation, chosen, objective, settings, execution, variant)
+    state = simulation.init()
+    run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), apart))
     if out is not None and jax.process_index() == 0:
         described = config or _describe(chosen, objective, settings, rounds, evaluate_every)
         run.attach(Path(out), described, evaluate_every if resume else None)
-
-    def evaluate() -> Record:
-        record = run.add(measure(simulation, federation, run.hub_blocks))
-        if not record.diverged:
-            run.checkpoint(at_least=SECONDS_PER_CHECKPOINT)
-        return record
-
-    def result(status: Status) -> Result:
-        run.close(status)
-        folder = None if run.folder is None else run.folder.path
-        named = dict(zip(run.names, run.hub_blocks, strict=True))
-        return Result(run.history, named, run.round, status, simulation, folder)
-
-    if run.is_due(evaluate_every, rounds):
-        evaluate()
-    observe(Progress(run.round, rounds, run.history[-1]))
-    pace = Pace()
-    while run.round < rounds and not run.diverged:
-        if agreed(should_stop()):
-            return result("interrupted")
-        target = min(rounds, (run.round // evaluate_every + 1) * evaluate_every)
-        _advance(run, simulation, agreed(pace.rounds(target - run.round)), pace)
-        record = evaluate() if run.round == target else None
-        observe(Progress(run.round, rounds, record))
-    return result("diverged" if run.diverged else "finished")
+    status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
+    folder = None if run.folder is None else run.folder.path
+    named = dict(zip(run.names, run.state.blocks, strict=True))
+    return Result(run.history, named, run.round, status, simulation, folder)
 
 
-def _advance(run: TrainingRun, simulation: Simulation, rounds: int, pace: Pace) -> None:
-    began = time.perf_counter()
-    hub_blocks = simulation.advance(run.hub_blocks, run.round, rounds)
-    jax.block_until_ready(hub_blocks)  # type: ignore[no-untyped-call]
-    seconds = time.perf_counter() - began
-    pace.took(rounds, seconds)
-    run.advanced(hub_blocks, rounds, seconds)
+class Training:
+    """The training loop: one run, or several that are at the same round of a simulation of all of them."""
+
+    def __init__(self, simulation: Simulation, runs: Sequence[TrainingRun], rounds: int, every: int) -> None:
+        """Take the runs as they stand; ``rounds`` in all, evaluated ``every`` so many."""
+        self._simulation, self._runs, self._rounds, self._every = simulation, runs, rounds, every
+        self._state = simulation.join([run.state for run in runs])
+        # Many runs are not worth a checkpoint each before anything has happened.
+        self._saved_at = -math.inf if len(runs) == 1 else time.monotonic()
+        self._save_after = SECONDS_PER_CHECKPOINT
+
+    def train(self, observe: Observer, should_stop: Callable[[], bool]) -> Status:
+        """Run what is left."""
+        now, sizer = self._runs[0].round, CallSizer()
+        self._record()
+        observe(Progress(now, self._rounds, self._runs[0].history[-1]))
+        while now < self._rounds and self._still_finite():
+            if agreed(should_stop()):
+                return self._close("interrupted")
+            target = min(self._rounds, (now // self._every + 1) * self._every)
+            rounds = agreed(sizer.rounds(target - now))
+            self._advance(now, rounds, sizer)
+            now += rounds
+            record = self._record() if now == target else None
+            observe(Progress(now, self._rounds, record))
+        return self._close("finished") if self._still_finite() else "diverged"
+
+    def _advance(self, now: int, rounds: int, sizer: CallSizer) -> None:
+        began = time.perf_counter()
+        self._state = self._simulation.advance(self._state, now, rounds)
+        jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
+        seconds = time.perf_counter() - began
+        sizer.took(rounds, seconds)
+        for run in self._still_finite():
+            run.advanced(rounds, seconds / len(self._runs))
+
+    def _still_finite(self) -> list[TrainingRun]:
+        return [run for run in self._runs if not run.diverged]
+
+    def _record(self) -> Record | None:
+        """Evaluate the runs that are due and have not diverged; the first one's record."""
+        self._hand_out()
+        if not any(run.is_due(self._every, self._rounds) for run in self._still_finite()):
+            return None
+        for run, figures in zip(self._runs, measure(self._simulation, self._state.blocks), strict=True):
+            if run.is_due(self._every, self._rounds) and not run.diverged and run.add(figures).diverged:
+                run.close("diverged")
+        if time.monotonic() - self._saved_at > self._save_after:
+            self._checkpoint()
+        return self._runs[0].history[-1]
+
+    def _hand_out(self) -> None:
+        """Give every run its state."""
+        for run, state in zip(self._runs, self._simulation.part(self._state), strict=True):
+            if not run.diverged:
+                run.state = state
+
+    def _checkpoint(self) -> None:
+        began = time.monotonic()
+        for run in self._still_finite():
+            run.checkpoint()
+        self._saved_at = time.monotonic()
+        self._save_after = max(SECONDS_PER_CHECKPOINT, (self._saved_at - began) / CHECKPOINT_SHARE)
+
+    def _close(self, status: Status) -> Status:
+        self._hand_out()
+        for run in self._still_finite():
+            run.close(status)
+        return status
 
 
-def measure(simulation: Simulation, federation: Federation, hub_blocks: list[Tree]) -> Figures:
-    """The global model's losses and metrics, over the training samples and the held-out ones."""
-    loss = simulation.objective.loss
-    scores = simulation.scores(hub_blocks)
-    train_loss = simulation.loss(hub_blocks, scores, federation.labels)
-    figures = {"train": metrics(loss, scores, federation.labels, federation.label_scale)}
-    test_loss = None
+def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
+    """Every run's losses and metrics of its global model, over the training samples and the held-out ones."""
+    federation, runs = simulation.federation, range(len(simulation.runs))
+    samples: dict[str, tuple[Any, Any]] = {"train": (None, federation.labels)}
     if federation.test_labels is not None:
-        held_out = [silo.test_features for silo in federation.silos if silo.test_features is not None]
-        scores = simulation.scores(hub_blocks, held_out)
-        test_loss = simulation.loss(hub_blocks, scores, federation.test_labels)
-        figures["test"] = metrics(loss, scores, federation.test_labels, federation.label_scale)
-    return Figures(train_loss, test_loss, figures)
+        samples["test"] = ([silo.test_features for silo in federation.silos], federation.test_labels)
+    losses, figures = {}, {}
+    for split, (features, labels) in samples.items():
+        scores = simulation.scores(hub_blocks, features)
+        losses[split] = simulation.losses(hub_blocks, scores, labels)
+        each = scores if len(runs) > 1 else [scores]
+        figures[split] = [metrics(simulation.objective.loss, own, labels, federation.label_scale) for own in each]
+    return [
+        Figures(
+            losses["train"][run],
+            losses["test"][run] if "test" in losses else None,
+            {split: own[run] for split, own in figures.items()},
+        )
+        for run in runs
+    ]
 
 
-def messages_of(
-    federation: Federation, settings: Settings, hub_blocks: list[Tree], num_outputs: int, apart: Apart
-) -> tuple[Sent, ...]:
-    """The messages of one round."""
-    batch_size = federation.num_samples if settings.minibatches == "full" else settings.batch_size
+def messages_of(simulation: Simulation, parameters: Sequence[int], apart: Apart) -> tuple[Sent, ...]:
+    """The messages of one round; ``parameters`` are those of each silo's block."""
+    settings, outputs = simulation.settings, simulation.num_outputs
+    shape = (settings.num_exchanged, simulation.batch_size, outputs)
     return round_messages(
-        count_parameters(hub_blocks),
-        [silo.num_clients for silo in federation.silos],
-        samples=num_exchanged(settings.minibatches, settings.local_steps) * batch_size,
-        outputs=num_outputs,
+        parameters,
+        [silo.num_clients for silo in simulation.federation.silos],
+        samples=settings.num_exchanged * simulation.batch_size,
+        outputs=outputs,
         itemsize=np.dtype(settings.dtype).itemsize,
+        sent=wire_bytes(simulation.variant.exchange, shape, settings.dtype),
         apart=apart,
     )
 

@@ -15,7 +15,7 @@ from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective
 from tdcd.partition import shuffled_rows
 from tdcd.settings import Settings
-from tdcd.simulate import Simulation
+from tdcd.simulation.simulate import Simulation
 
 SMALL = Cnn(channels=(2, 3), kernel=(3, 2), embedding=5)
 CASES = [

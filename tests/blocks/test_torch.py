@@ -15,7 +15,7 @@ from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective
 from tdcd.partition import shuffled_rows
 from tdcd.settings import Settings
-from tdcd.simulate import Simulation
+from tdcd.simulation.simulate import Simulation
 
 NUM_FEATURES, NUM_HIDDEN, NUM_OUTPUTS = 6, 5, 3
 

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 import oracle
 from tdcd.blocks import Block, Linear
+from tdcd.core.variant import Variant
+from tdcd.execution import Execution
 from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective, Tree
 from tdcd.partition import Rows, contiguous_rows, dirichlet_rows, equal_sizes, proportional_sizes, shuffled_rows
 from tdcd.settings import Settings
-from tdcd.simulate import Simulation
+from tdcd.simulation.simulate import Simulation
 
 Arrays = list[list[NDArray[Any]]]
 SPLITS = ("aligned", "shuffled", "unequal", "dirichlet")
@@ -95,13 +97,15 @@ class Problem:
     def with_settings(self, **changes: Any) -> Self:
         return replace(self, settings=replace(self.settings, **changes))
 
-    def simulation(self) -> Simulation:
-        return Simulation(self.federation, self.blocks, self.objective, self.settings)
+    def simulation(self, engine: str = "auto", keep: str = "auto", variant: Variant | None = None) -> Simulation:
+        execution = Execution(keep=keep, engine=engine)
+        return Simulation(self.federation, self.blocks, self.objective, self.settings, execution, variant)
 
     def simulate(self, num_rounds: int) -> Arrays:
         """The hub blocks after ``num_rounds`` rounds of the package's simulation."""
         start = jax.tree.map(lambda leaf: np.asarray(leaf, self.settings.dtype), self.start)
-        return arrays(self.simulation().advance(start, 0, num_rounds))
+        simulation = self.simulation()
+        return arrays(simulation.advance(simulation.state_of(start), 0, num_rounds).blocks)
 
     def solve(self, num_rounds: int) -> Arrays:
         """The same by the oracle."""

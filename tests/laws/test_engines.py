@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import Problem, Shape, arrays, distance, examples
-
-from tdcd.blocks import Linear, Mlp
 from tdcd.engines import ClientEngine, LaneEngine
-from tdcd.execution import Execution
-from tdcd.federation import Federation
 from tdcd.lanes import Lanes
-from tdcd.objective import Objective
 from tdcd.row_engine import RowEngine
 from tdcd.row_program import cut
-from tdcd.simulate import Simulation
+
+from tdcd.blocks import Linear, Mlp
+from tdcd.execution import Execution
+from tdcd.federation import Federation
+from tdcd.objective import Objective
+from tdcd.simulation.simulate import Simulation
 
 TOLERANCE = 1e-10
 

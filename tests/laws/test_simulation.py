@@ -17,7 +17,7 @@ from tdcd.objective import Objective
 from tdcd.placement import Placer, holders
 from tdcd.schedule import batch_ids
 from tdcd.settings import Settings
-from tdcd.simulate import ROWS_AT_ONCE, Simulation
+from tdcd.simulation.simulate import ROWS_AT_ONCE, Simulation
 
 TOLERANCE = 1e-10
 MOVED = 1e-2
@@ -223,8 +223,8 @@ def test_steps_on_fewer_rows_and_clients_in_turn_change_nothing_beyond_rounding(
     settings = Settings(local_steps=5, batch_size=120, step_size=0.05, minibatches=minibatches, dtype="float64")
     plain = Simulation(federation, [Mlp((3,))] * 2, Objective("squared", 0.01), settings)
     heavy = Simulation(federation, [Mlp((3,))] * 2, Objective("squared", 0.01), settings)
-    monkeypatch.setattr("tdcd.engines.HEAVY", 0)
-    monkeypatch.setattr("tdcd.engines.TINY", 0)
+    monkeypatch.setattr("tdcd.simulation.engines.clients.HEAVY", 0)
+    monkeypatch.setattr("tdcd.simulation.engines.clients.TINY", 0)
     heavy._engine.choose_for(cpu)
     assert heavy._engine.program.in_turn == cpu
     assert all(bool(prefixes) == cpu for prefixes in heavy._engine.program.prefixes)

@@ -166,7 +166,8 @@ def at_the_ridge_solution(clients, local_steps):
     x, y, _ = whole(problem)
     best = np.linalg.solve(x.T @ x / len(x) + L2 * np.eye(5), x.T @ y / len(x))
     start = [{"weight": best[:2]}, {"weight": best[2:]}]
-    return best, problem.simulation().advance(start, 0, 20)
+    simulation = problem.simulation()
+    return best, simulation.advance(simulation.state_of(start), 0, 20).blocks
 
 
 @pytest.mark.parametrize(("clients", "local_steps"), [((1, 1), 5), ((3, 2), 1)])

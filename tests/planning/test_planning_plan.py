@@ -11,10 +11,10 @@ from tdcd.config import ConfigError, check_config
 from tdcd.ledger import Traffic
 from tdcd.network import PRESETS
 from tdcd.planning import Row, plan_local_steps
-from tdcd.planning.cost import Cost, simulate, with_local_steps
+from tdcd.planning.cost import Cost, with_local_steps
 from tdcd.planning.promise import soonest
 from tdcd.planning.reason import recommend
-from tdcd.run import plan
+from tdcd.run import plan, simulate
 from tdcd.theory import Constants, bound, max_step_size
 
 CANDIDATES = (1, 5, 20, 50)

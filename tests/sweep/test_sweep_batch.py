@@ -3,15 +3,15 @@
 import jax
 import numpy as np
 import pytest
-
-from tdcd.config import check_config
-from tdcd.run import plan
-from tdcd.simulate import Simulation
-from tdcd.sweep import batch
-from tdcd.sweep.batch import batch_of, runs_at_once
 from tdcd.sweep.client_batch import ClientBatch
 from tdcd.sweep.evaluation import Evaluator
 from tdcd.sweep.lane_batch import LaneBatch
+
+from tdcd.config import check_config
+from tdcd.run import plan
+from tdcd.simulation.simulate import Simulation
+from tdcd.sweep import batch
+from tdcd.sweep.batch import batch_of, runs_at_once
 from tdcd.train import measure
 
 BASE = {"dtype": "float64", "data": {"source": "diabetes"}, "federation": {"silos": 2, "clients": [3, 2]}}

@@ -1,20 +1,45 @@
-"""How much memory a block's phi takes on the way."""
+"""How large a block's activations are, and its phi in portions of rows whose activations fit in a cache."""
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.cnn import Cnn
 from tdcd.blocks.mlp import Mlp
+from tdcd.objective import Tree
+
+PORTION_ON_CPU, PORTION = 1 << 20, 1 << 22
+"""The most numbers of a portion of rows: in the largest activation, which has to fit in a CPU's cache; in the features,
+on an accelerator, whose memory takes rows by the million."""
 
 
-def numbers_a_row(block: Block, feature_shape: tuple[int, ...]) -> int:
-    """How many numbers a row takes up in the largest array on the way to phi; of a foreign block, in its features.
+def phi_in_portions(block: Block) -> Callable[[Tree, Array], Array]:
+    """The block's phi, for any number of rows: in as many portions as suit the processor."""
 
-    >>> numbers_a_row(Mlp((50,)), (20,)), numbers_a_row(Cnn((8, 8), embedding=32), (28, 14))
+    def apply(parameters: Tree, features: Array) -> Array:
+        num_rows, *shape = features.shape
+        cpu = jax.default_backend() == "cpu"
+        per_row = activation_size_per_row(block, tuple(shape)) if cpu else math.prod(shape)
+        portions = min(num_rows, math.ceil(num_rows * per_row / (PORTION_ON_CPU if cpu else PORTION)))
+        if portions <= 1:
+            return block.phi(parameters, features)
+        chunks = jnp.pad(features, [(0, -num_rows % portions)] + [(0, 0)] * len(shape)).reshape(portions, -1, *shape)
+        scores: Array = jax.lax.map(lambda chunk: block.phi(parameters, chunk), chunks)
+        return scores.reshape(portions * chunks.shape[1], -1)[:num_rows]
+
+    return apply
+
+
+def activation_size_per_row(block: Block, feature_shape: tuple[int, ...]) -> int:
+    """How many numbers a row has in the block's largest activation; of a foreign block, in its features.
+
+    >>> activation_size_per_row(Mlp((50,)), (20,)), activation_size_per_row(Cnn((8, 8), embedding=32), (28, 14))
     (50, 2304)
     """
     return _most_numbers(block, feature_shape) if isinstance(block, Cnn | Mlp) else math.prod(feature_shape)

@@ -17,9 +17,9 @@ from tdcd.history import Record
 from tdcd.ledger import Apart
 from tdcd.network import INSIDE, Link, Network, preset, round_seconds
 from tdcd.report.folder import Run
-from tdcd.run import Plan, finish, plan
+from tdcd.run import Plan, finish, plan, simulate
 from tdcd.schedule import num_exchanged
-from tdcd.simulate import Simulation
+from tdcd.simulation.simulate import Simulation
 from tdcd.sweep.runner import Step
 from tdcd.train import Progress
 
@@ -124,7 +124,7 @@ def compare(
 
 def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seconds: float | None) -> Contender:
     run, settings = Run.read(folder), planned.settings
-    simulation = Simulation(planned.federation, planned.blocks, planned.objective, settings)
+    simulation = simulate(planned)
     if step_seconds is None:
         compute = _measured_once(planned, simulation, folder / "compute.json")
     else:

@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from tdcd import algorithm
+from tdcd.algorithm import Descent, Minibatch
+from tdcd.core.variant import Known
 from tdcd.objective import Tree
 from tdcd.placement import Placer
 from tdcd.run import Plan
 from tdcd.schedule import batch_ids, num_exchanged
-from tdcd.simulate import Simulation
+from tdcd.simulation.simulate import Simulation
 
 REPEATS = 9
 """Timings of which the median counts."""
@@ -44,7 +46,7 @@ def measured(planned: Plan, simulation: Simulation) -> Compute:
     slowest silo counts; where all silos are on one machine, their steps come one after the other.
     """
     with jax.enable_x64(simulation.settings.dtype == "float64"):
-        times = [_client(planned, simulation, index, block) for index, block in enumerate(simulation.init())]
+        times = [_client(planned, simulation, index, block) for index, block in enumerate(simulation.init().blocks)]
     if not _exchanges(planned):
         return Compute(0.0, sum(silo.step_seconds for silo in times))
     return Compute(max(silo.phi_seconds for silo in times), max(silo.step_seconds for silo in times))
@@ -72,20 +74,19 @@ def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> C
     labels = jnp.asarray(federation.labels[rows])
     phi_others = jnp.zeros((*rows.shape, simulation.num_outputs), settings.dtype)
     weights = jnp.full(rows.shape, 1 / width, settings.dtype)
-    apply = simulation.blocks[index].phi
+    minibatches = Minibatch(features, Known(labels, phi_others, phi_others), weights)
+    apply, objective, variant = simulation.blocks[index].phi, simulation.objective, simulation.variant
+    losses = partial(variant.knowledge.losses, index, objective=objective)
+    descent = Descent(losses, objective, variant.update, jnp.asarray(settings.step_size, settings.dtype))
     phi = jax.jit(partial(algorithm.phi, apply=apply))
     steps = jax.jit(
-        partial(
-            algorithm.local_steps,
-            apply=apply,
-            objective=simulation.objective,
-            step_size=jnp.asarray(settings.step_size, settings.dtype),
-            steps=settings.local_steps,
+        lambda block, minibatches: algorithm.client_steps(
+            block, minibatches, jnp.zeros((), jnp.int32), apply=apply, descent=descent, steps=settings.local_steps
         )
     )
     return Compute(
         _median_seconds(lambda: phi(block, features)),
-        _median_seconds(lambda: steps(block, features, labels, phi_others, weights)) / settings.local_steps,
+        _median_seconds(lambda: steps(block, minibatches)) / settings.local_steps,
     )
 
 

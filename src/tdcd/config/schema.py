@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tdcd.algorithm import Gradient
 from tdcd.baselines import Algorithm
-from tdcd.execution import Keep, Precision
+from tdcd.execution import EngineName, Keep, Precision
 from tdcd.network import Preset
 from tdcd.objective import Loss
 from tdcd.partition import RowRule
@@ -147,8 +147,24 @@ class TrainSection(_Section):
     step_size: PositiveFloat = 0.05
     minibatches: Minibatches = "fresh"
     gradient: Gradient = "unbiased"
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    """How a client's block follows its gradients; what the optimiser remembers lasts one round."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the step size falls: not at all, or to zero at the end of ``rounds``."""
+    hub_optimizer: Literal["average", "momentum", "adam"] = "average"
+    """How a hub's block follows the average of its clients' blocks: it is the average, or moves towards it."""
+    hub_step_size: PositiveFloat = 1.0
+    """Of ``hub_optimizer``, unless it is ``average``."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of ``momentum`` optimisers."""
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """In a simulation, the fraction of each silo's clients that answer in a round, drawn anew each time."""
+    variant: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    """A variant of your own, ``package.module:name``, in place of the keys above from ``optimizer`` on."""
     precision: Precision = "tf32"
     """Of float32 matrix products in a simulation on a GPU; a CPU always computes them in float32."""
+    engine: EngineName = "auto"
+    """Of a simulation: the fastest that runs the problem, or the one of this name."""
 
 
 class EvaluateSection(_Section):

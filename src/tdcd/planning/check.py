@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.config import ConfigError, check_config
-from tdcd.planning.cost import simulate
 from tdcd.planning.facts import is_linear
 from tdcd.report.folder import Run
-from tdcd.run import Plan, plan
-from tdcd.simulate import Simulation
+from tdcd.run import Plan, plan, simulate
+from tdcd.simulation.simulate import Simulation
 from tdcd.theory import (
     Bound,
     Constants,
@@ -167,7 +166,7 @@ def _again(folder: Path) -> tuple[Run, Plan, Simulation]:
         raise ValueError(f"{folder} holds no round yet: run more of it with tdcd run --resume {folder}")
     planned = plan(config)
     simulation = simulate(planned)
-    start = simulation.init()
+    start = simulation.init().blocks
     loss = simulation.loss(start, simulation.scores(start), planned.federation.labels)
     before = run.history[0].train_loss
     if not isclose(loss, before, rel_tol=1e-3):

@@ -10,9 +10,8 @@ import numpy as np
 from tdcd.compare.compute import Compute, given, measured
 from tdcd.ledger import Traffic, by_link, round_messages
 from tdcd.network import Network, round_seconds
-from tdcd.run import Plan
+from tdcd.run import Plan, simulate
 from tdcd.schedule import num_exchanged
-from tdcd.simulate import Simulation
 
 STEPS_TIMED = 10
 """Local steps over which a client's computing is measured, so that the call around them hardly counts."""
@@ -32,11 +31,6 @@ def with_local_steps(planned: Plan, local_steps: int) -> Plan:
     return planned._replace(settings=replace(planned.settings, local_steps=local_steps))
 
 
-def simulate(planned: Plan) -> Simulation:
-    """The simulation of a plan."""
-    return Simulation(planned.federation, planned.blocks, planned.objective, planned.settings)
-
-
 def round_costs(planned: Plan, network: Network, step_seconds: float | None) -> Callable[[int], Cost]:
     """The cost of a round as a function of Q.
 
@@ -45,7 +39,7 @@ def round_costs(planned: Plan, network: Network, step_seconds: float | None) -> 
     """
     simulation, settings = simulate(planned), planned.settings
     silos = planned.federation.silos
-    parameters = [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in simulation.init()]
+    parameters = [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in simulation.init().blocks]
     compute, itemsize = _computing(planned, step_seconds), np.dtype(settings.dtype).itemsize
 
     def cost(local_steps: int) -> Cost:

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from tdcd.blocks.linear import Linear
 from tdcd.objective import Tree
-from tdcd.planning.cost import simulate
-from tdcd.run import Plan
+from tdcd.run import Plan, simulate
 from tdcd.theory import Constants, Noise, constants, initial_gap, max_step_size, sigmas
 from tdcd.theory.progress import Observer
 
@@ -40,7 +39,7 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
     """Work them out, each within ``seconds``."""
     federation, blocks, objective = planned.federation, planned.blocks, planned.objective
     simulation = simulate(planned)
-    start = simulation.init()
+    start = simulation.init().blocks
     initial = simulation.loss(start, simulation.scores(start), federation.labels)
     known, optimum, noise = None, None, None
     if "torch" not in planned.config.model.block:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import jax
 
-from tdcd.objective import Tree
-from tdcd.planning.cost import Cost, simulate, with_local_steps
-from tdcd.run import Plan
-from tdcd.simulate import Simulation
+from tdcd.planning.cost import Cost, with_local_steps
+from tdcd.run import Plan, simulate
+from tdcd.simulation.engines.base import State
+from tdcd.simulation.simulate import Simulation
 from tdcd.theory.progress import Observer, Progress
 
 BLOWN_UP = 10.0
@@ -40,7 +40,7 @@ class Pilot:
     """Begins before training; a new run begins it anew."""
     diverged: list[float] = field(default_factory=list)
     """Step sizes with which the run diverged."""
-    blocks: list[Tree] = field(default_factory=list)
+    state: State | None = None
     _simulation: Simulation | None = None
 
     @property
@@ -86,12 +86,13 @@ class Pilot:
         begin, rounds = self.curve[-1].round, self.stride
         simulation = self.compiled()
         began = time.monotonic()
-        blocks = simulation.advance(self.blocks, begin, rounds)
-        jax.block_until_ready(blocks)  # type: ignore[no-untyped-call]
+        assert self.state is not None
+        state = simulation.advance(self.state, begin, rounds)
+        jax.block_until_ready(state)  # type: ignore[no-untyped-call]
         pace = (time.monotonic() - began) / (rounds * self.local_steps)
-        loss = simulation.loss(blocks, simulation.scores(blocks), self.planned.federation.labels)
+        loss = simulation.loss(state.blocks, simulation.scores(state.blocks), self.planned.federation.labels)
         if math.isfinite(loss) and loss <= BLOWN_UP * self.curve[0].loss:
-            self.blocks = blocks
+            self.state = state
             self.curve.append(Point(begin + rounds, loss))
         else:
             self._diverge()
@@ -101,9 +102,9 @@ class Pilot:
         """The simulation, which once ran a round for nothing, so that the next one's time is its own."""
         if self._simulation is None:
             self._simulation = simulate(self.planned)
-            if len(self.curve) == 1:
-                self.blocks = self._simulation.init()
-            jax.block_until_ready(self._simulation.advance(self.blocks, 0, 1))  # type: ignore[no-untyped-call]
+            if self.state is None or len(self.curve) == 1:
+                self.state = self._simulation.init()
+            jax.block_until_ready(self._simulation.advance(self.state, 0, 1))  # type: ignore[no-untyped-call]
         return self._simulation
 
     def _diverge(self) -> None:

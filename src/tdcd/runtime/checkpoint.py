@@ -49,6 +49,7 @@ class Checkpoints:
     def save(self, state: State) -> None:
         """Make a state durable in place of the oldest; if that fails, the same place is for the next."""
         arrays = {**{f"block/{name}": leaf for name, leaf in state.block.items()}, **_packed(state.said)}
+        arrays |= {f"memory/{name}": leaf for name, leaf in state.memory.items()}
         note = {"heard": state.heard, "recorded": state.recorded}
         content = encode(Message("checkpoint", self._hub, self._hub, state.round, state.run, note, arrays))
         failpoint("save.before")
@@ -81,9 +82,14 @@ def _read(path: Path, hub: str) -> State:
     message = decode(path.read_bytes(), sender=hub, receiver=hub)
     if message.kind != "checkpoint":
         raise Refused(f"it is a '{message.kind}' of round {message.round}")
-    block = {name.removeprefix("block/"): part for name, part in message.arrays.items() if name.startswith("block/")}
+    block, memory = _under(message, "block/"), _under(message, "memory/")
     heard, recorded = message.note.get("heard"), message.note.get("recorded", 0)
-    return State(message.run, message.round, block, _unpacked(message, hub), heard, recorded)
+    return State(message.run, message.round, block, _unpacked(message, hub), heard, recorded, memory)
+
+
+def _under(message: Message, prefix: str) -> Arrays:
+    """The arrays whose names begin so, by what follows."""
+    return {name.removeprefix(prefix): part for name, part in message.arrays.items() if name.startswith(prefix)}
 
 
 def save_farewell(path: Path, farewell: Farewell) -> None:

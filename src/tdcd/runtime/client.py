@@ -159,7 +159,15 @@ class Client:
         model, settings = self.job.blocks[self.silo], self.job.settings
         chosen = train >= 0
         self._compute = ClientCompute(
-            model, objective, settings, features[chosen], labels[chosen], train[chosen], int(note["num_samples"])
+            model,
+            objective,
+            settings,
+            features[chosen],
+            labels[chosen],
+            train[chosen],
+            int(note["num_samples"]),
+            self.job.variant,
+            self.silo,
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape = features.shape[1:]
@@ -212,7 +220,7 @@ class Client:
     def _step(self, message: Message, phi_others: NDArray[Any], presence: Presence | None = None) -> list[Message]:
         assert self._compute is not None
         assert self._share is not None
-        leaves = named_leaves(self._compute.steps(self._block, self._share, phi_others, presence))
+        leaves = named_leaves(self._compute.steps(self._block, self._share, phi_others, message.round, presence))
         if not all(np.isfinite(leaf).all() for leaf in leaves.values()):
             return self._answer(message, "diverged")
         return self._answer(message, "block", arrays=leaves)

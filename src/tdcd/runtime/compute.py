@@ -11,11 +11,13 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd import algorithm
+from tdcd.algorithm import Descent, Minibatch
+from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
+from tdcd.core.variant import Known, Variant
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Padding
-from tdcd.schedule import num_exchanged
 from tdcd.settings import Settings, draws_of
 
 AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
@@ -63,6 +65,8 @@ class ClientCompute:
         labels: NDArray[Any],
         samples: NDArray[np.int64],
         num_samples: int,
+        variant: Variant | None = None,
+        silo: int = 0,
     ) -> None:
         """Take the training rows.
 
@@ -72,17 +76,18 @@ class ClientCompute:
             num_samples: M.
         """
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
-        self.batch_size = num_samples if settings.minibatches == "full" else settings.batch_size
+        self.batch_size = settings.effective_batch_size(num_samples)
         self._block, self._objective = block, objective
+        self._variant, self._silo = variant or Variant(), silo
         self._draws = draws_of(settings, num_samples)
         self._row_of = np.full(num_samples, -1, np.int32)
         self._row_of[samples] = np.arange(len(samples), dtype=np.int32)
         self._padding = Padding(len(samples), num_samples, self.batch_size)
         self._features = np.asarray(features, settings.dtype)
-        self._labels = np.asarray(labels, np.int32 if objective.loss == "softmax" else settings.dtype)
+        self._labels = np.asarray(labels, objective.label_dtype(settings.dtype))
         row_bytes = self._features[:1].nbytes * self._padding.usual
-        exchanged = num_exchanged(settings.minibatches, settings.local_steps)
-        self._at_once = max(1, min(AT_ONCE, BYTES_AT_ONCE // max(1, exchanged * row_bytes)))
+        per_round = max(1, settings.num_exchanged * row_bytes)
+        self._at_once = max(1, min(AT_ONCE, BYTES_AT_ONCE // per_round))
         self._shares = lru_cache(maxsize=2)(self._lay_out)
         with self.precision():
             self._step_size = jnp.asarray(settings.step_size, settings.dtype)
@@ -139,34 +144,54 @@ class ClientCompute:
             scores: NDArray[Any] = np.asarray(_phi(block, rows[None], model=self._block))[0]
             return scores
 
-    def steps(self, block: Tree, share: Share, phi_others: NDArray[Any], presence: Presence | None = None) -> Tree:
-        """The client's block after Q local steps, on those of its rows that take part."""
+    def steps(
+        self,
+        block: Tree,
+        share: Share,
+        received: NDArray[Any],
+        round_index: int = 0,
+        presence: Presence | None = None,
+    ) -> Tree:
+        """The client's block after Q local steps, on those of its rows that take part.
+
+        Args:
+            received: ``[n, C]``, what its hub passed on of the exchange.
+        """
         held = self._held
         if presence is not None:
-            share, phi_others = presence.share, phi_others[presence.rows]
+            share, received = presence.share, received[presence.rows]
             # A row weighs M' / (n_k B') now, with the M' rows and B' samples that are left: M / (held B) for this held.
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
             with self.precision():
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
-        padded = np.zeros((share.labels.size, phi_others.shape[1]), phi_others.dtype)
-        padded[share.places] = phi_others
+        start = self.phi(block, share) if self._variant.knowledge.needs_phi_start else None
+        known = Known(share.labels, _padded(share, received), None if start is None else _padded(share, start))
         with self.precision():
             stepped = _steps(
                 block,
                 share.features,
-                share.labels,
+                known,
                 share.counts,
-                padded.reshape(*share.labels.shape, -1),
                 held,
                 self._step_size,
+                np.int32(round_index * self.settings.local_steps),
                 model=self._block,
                 objective=self._objective,
+                variant=self._variant,
+                silo=self._silo,
                 gradient=self.settings.gradient,
                 steps=self.settings.local_steps,
                 num_samples=self.num_samples,
                 batch_size=self.batch_size,
             )
         return jax.tree.map(np.asarray, stepped)
+
+
+def _padded(share: Share, rows: NDArray[Any]) -> NDArray[Any]:
+    """``[E, P, C]``, from ``[n, C]``; zero on padding."""
+    padded = np.zeros((share.labels.size, rows.shape[1]), rows.dtype)
+    padded[share.places] = rows
+    return padded.reshape(*share.labels.shape, -1)
 
 
 def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
@@ -183,21 +208,26 @@ def _rows(padded: NDArray[Any]) -> NDArray[Any]:
 
 @partial(jax.jit, static_argnames=("model",))
 def _phi(block: Tree, features: Array, *, model: Block) -> Array:
-    return algorithm.phi(block, features, apply=model.phi)
+    return algorithm.phi(block, features, apply=phi_in_portions(model))
 
 
-@partial(jax.jit, static_argnames=("model", "objective", "gradient", "steps", "num_samples", "batch_size"))
+_FIXED = ("model", "objective", "variant", "silo", "gradient", "steps", "num_samples", "batch_size")
+
+
+@partial(jax.jit, static_argnames=_FIXED)
 def _steps(
     block: Tree,
     features: Array,
-    labels: Array,
+    known: Known,
     counts: Array,
-    phi_others: Array,
     held: Array,
     step_size: Array,
+    iteration: Array,
     *,
     model: Block,
     objective: Objective,
+    variant: Variant,
+    silo: int,
     gradient: algorithm.Gradient,
     steps: int,
     num_samples: int,
@@ -205,20 +235,18 @@ def _steps(
 ) -> Tree:
     weights = algorithm.row_weights(
         counts,
-        labels.shape[1],
+        features.shape[1],
         gradient=gradient,
         num_samples=num_samples,
         batch_size=batch_size,
         held=held,
     )
-    return algorithm.local_steps(
+    losses = partial(variant.knowledge.losses, silo, objective=objective)
+    return algorithm.client_steps(
         block,
-        features,
-        labels,
-        phi_others,
-        weights,
+        Minibatch(features, known, weights),
+        iteration,
         apply=model.phi,
-        objective=objective,
-        step_size=step_size,
+        descent=Descent(losses, objective, variant.update, step_size),
         steps=steps,
     )

@@ -1,7 +1,7 @@
 """What a hub's state machine asks of whoever runs it, in the order in which it is to be done."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ class State:
     """The digest of what each hub said in the last exchange."""
     recorded: int = 0
     """The round of the last line of the history; 0 before the first."""
+    memory: Arrays = field(default_factory=dict)
+    """What the hub's update remembers."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from tdcd.blocks.base import Block
 from tdcd.config import Config, ConfigError
-from tdcd.run import blocks_of, settings_of
+from tdcd.core.variant import Everybody, Variant
+from tdcd.run import blocks_of, settings_of, variant_of
 from tdcd.settings import Settings
 
 SHARED = ("seed", "dtype", "data", "federation", "model", "train", "evaluate", "silos")
@@ -42,6 +43,7 @@ class Job:
             problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
         if self.config.train.algorithm != "tdcd":
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
+        problems += _only_simulated(self.variant)
         if problems:
             raise ConfigError(problems)
 
@@ -74,6 +76,11 @@ class Job:
         return settings_of(self.config)
 
     @cached_property
+    def variant(self) -> Variant:
+        """The member of the TDCD family."""
+        return variant_of(self.config)
+
+    @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """What each silo trains."""
         return blocks_of(self.config)
@@ -98,6 +105,19 @@ class Job:
     def peers(self, silo: int) -> tuple[str, ...]:
         """The other hubs."""
         return tuple(hub for index, hub in enumerate(self.hubs) if index != silo)
+
+
+def _only_simulated(variant: Variant) -> list[str]:
+    """The parts of a variant that real parties cannot honour, each with the reason."""
+    problems = []
+    if variant.timing.depth:
+        problems.append(f"train.variant: {variant.timing} uses blocks of earlier rounds, which only a simulation does")
+    if variant.participation != Everybody():
+        problems.append(
+            "train.participation: real clients answer when they can, so only a simulation draws who does; "
+            "federation.client_grace_s says how long a hub waits for one"
+        )
+    return problems
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -30,7 +30,8 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> None:
     samples = compute.num_exchanged * compute.batch_size
     training, held_out = compute.roll.num_samples, int(compute.roll.held_out.sum())
     if message.kind == "phi":
-        array(message, "phi", dtype, [samples, compute.num_outputs])
+        for name, (kind, shape) in compute.wire.items():
+            array(message, name, kind, shape)
     elif message.kind == "scores":
         array(message, "train", dtype, [training, compute.num_outputs])
         array(message, "test", dtype, [held_out, compute.num_outputs])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.variant import wire_bytes
 from tdcd.history import Record
 from tdcd.ledger import by_link, round_messages
 from tdcd.metrics import metrics
@@ -70,6 +71,7 @@ class Records:
             samples=compute.num_exchanged * compute.batch_size,
             outputs=compute.num_outputs,
             itemsize=np.dtype(self.job.settings.dtype).itemsize,
+            sent=wire_bytes(compute.variant.exchange, compute.phi_shape, self.job.settings.dtype),
         )
         return Record(
             round=round_index,

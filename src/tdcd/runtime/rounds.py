@@ -54,6 +54,7 @@ class Rounds:
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
         self.round, self.phase = 0, ""
         self.block: Tree = compute.start
+        self._memory: Tree = compute.memory
         self.parameters: list[int] = []
         """Of each silo's block; known when the hubs have met."""
         self._asked: dict[str, Message] = {}
@@ -65,6 +66,7 @@ class Rounds:
         self._behind = -1
         if restored is not None:
             self.round, self.block = restored.round, compute.tree(restored.block)
+            self._memory = compute.remembered(restored.memory)
             self._behind, self._recorded = restored.round + 2, restored.recorded
             self.exchange.restore(restored.said, dict(restored.heard or {}))
         # What it may have told its peers before it came back, it must tell them again with the same clients.
@@ -249,19 +251,20 @@ class Rounds:
         parts = self.exchange.parts("phi", self.round)
         if parts is None:
             return out or None
-        others = self.compute.project(self.round, [part.arrays["phi"] for part in parts])
+        others = self.compute.project(self.round, [part.arrays for part in parts])
         absent, without = union(parts, "absent"), self.absences.out(self.round, "begin")
         known = self.compute.presence(self.round, absent, without)
         contents = [{"phi_others": rows, **more} for rows, more in zip(others, known, strict=True)]
         return out + self._ask("stepping", "steps", contents)
 
     def _stepped(self) -> list[Instruction]:
-        self.block = self.compute.average(self._answered())
+        average = self.compute.average(self._answered())
+        self.block, self._memory = self.compute.next_block(self.block, average, self._memory)
         self.round += 1
         self.exchange.forget(self.round)
         back: list[Absence] = self.absences.take_back(self.round) if self.round >= self._free_from else []
-        exchange, block = self.exchange, named_leaves(self.block)
-        state = State(self.run, self.round, block, exchange.words, dict(exchange.digests), self._recorded)
+        exchange, block, memory = self.exchange, named_leaves(self.block), named_leaves(self._memory)
+        state = State(self.run, self.round, block, exchange.words, dict(exchange.digests), self._recorded, memory)
         return [*back, *self._enter(), Save(state)]
 
     def _shared(self) -> list[Instruction] | None:

@@ -1,23 +1,26 @@
 """What a hub computes: the functions of :mod:`tdcd.algorithm` that are a hub's, on what its clients and peers sent."""
 
 from collections.abc import Collection, Sequence
-from functools import lru_cache
+from contextlib import nullcontext
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpy.typing import NDArray
 
-from tdcd import algorithm, program
+from tdcd import algorithm
 from tdcd.blocks.start import start_block
+from tdcd.core.update import HubUpdate, TakeAverage
+from tdcd.core.variant import AsItIs, Exchange, LabelsEverywhere, Sending, Wire, seed_words
 from tdcd.metrics import metrics
 from tdcd.objective import Objective, Tree
 from tdcd.runfolder import named_leaves
 from tdcd.runtime.instructions import Arrays
 from tdcd.runtime.job import Job
-from tdcd.runtime.roll import Roll
-from tdcd.schedule import num_exchanged
+from tdcd.runtime.roll import Mismatch, Roll
 from tdcd.settings import draws_of
 
 AT_ONCE, SAMPLES_AT_ONCE = 32, 1 << 16
@@ -40,10 +43,13 @@ class HubCompute:
         """Take the silo's index, its samples and the shape of one of them."""
         self.settings, self.roll, self.silo = job.settings, roll, silo
         self.objective = Objective(roll.loss(job.config), job.config.model.l2)
-        self.num_outputs = int(roll.labels.max()) + 1 if self.objective.loss == "softmax" else 1
-        full = self.settings.minibatches == "full"
-        self.batch_size = roll.num_samples if full else self.settings.batch_size
-        self.num_exchanged = num_exchanged(self.settings.minibatches, self.settings.local_steps)
+        self.variant = job.variant
+        self.num_outputs = self.objective.num_outputs([roll.labels])
+        self.batch_size = self.settings.effective_batch_size(roll.num_samples)
+        self.num_exchanged = self.settings.num_exchanged
+        self.phi_shape = (self.num_exchanged, self.batch_size, self.num_outputs)
+        self.wire = self.variant.exchange.layout(self.phi_shape, self.settings.dtype)
+        """The dtype and shape of every array that hubs send each other for a round's phi, by name."""
         self._draws = draws_of(self.settings, roll.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = roll.train_owner.astype(np.min_scalar_type(max(256, len(roll.rows))))
@@ -53,6 +59,9 @@ class HubCompute:
         started = start_block(job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs)
         self.start: Tree = jax.tree.map(np.asarray, started)
         self._structure = jax.tree.structure(self.start)
+        with self._precision():
+            self.memory: Tree = jax.tree.map(np.asarray, self.variant.hub_update.start(self.start))
+        """What the hub's update remembers before round 0."""
         self.shapes: dict[str, tuple[int, ...]] = {n: leaf.shape for n, leaf in named_leaves(self.start).items()}
         """The shape of every array of the block, by name."""
         self._at_once = max(1, min(AT_ONCE, SAMPLES_AT_ONCE // (self.num_exchanged * self.batch_size)))
@@ -91,13 +100,35 @@ class HubCompute:
         """The silo's part of a round's exchange (line 11), from what each client said.
 
         Returns:
-            ``phi`` ``[E * B, C]`` in minibatch order; if the samples of clients without an answer are among them,
-            ``absent`` ``[E * B]``, 1 where phi is zero for that reason.
+            Phi ``[E, B, C]`` in minibatch order, as the exchange encodes it; if the samples of clients without an
+            answer are among them, ``absent`` ``[E * B]``, 1 where phi is zero for that reason.
         """
         layout = self.layout(round_index)
         rows = [self._rows(answer, "phi", len(place)) for answer, place in zip(answers, layout.places, strict=True)]
         stacked: Any = algorithm.stack(np.concatenate(rows)[None], layout.slots)  # type: ignore[arg-type]
-        return {"phi": np.asarray(stacked[0]), **_masks(absent=_mask(len(stacked[0]), answers, layout.places))}
+        phi, sending = np.asarray(stacked[0]).reshape(self.phi_shape), self._sending(round_index, self.silo)
+        absent = _masks(absent=_mask(len(stacked[0]), answers, layout.places))
+        if self.variant.exchange == AsItIs():
+            return {"phi": phi, **absent}
+        with self._precision():
+            sent = _encode(phi, sending.seed, sending.round, silo=self.silo, exchange=self.variant.exchange)
+        return {**{name: np.asarray(sent[name]) for name in self.wire}, **absent}
+
+    def _sending(self, round_index: int, silo: int) -> Sending:
+        return Sending(seed_words(self.settings.seed), np.int32(round_index), silo)
+
+    def _decoded(self, round_index: int, silo: int, part: Arrays) -> Any:
+        """A silo's phi ``[E, B, C]``, from what its hub sent."""
+        if self.variant.exchange == AsItIs():
+            return part["phi"]
+        sending, sent = self._sending(round_index, silo), {name: part[name] for name in self.wire}
+        with self._precision():
+            phi = _decode(sent, sending.seed, sending.round, silo=silo, exchange=self.variant.exchange)
+            return np.asarray(phi)
+
+    def _precision(self) -> Any:
+        """The context in which JAX's arrays have the settings' precision."""
+        return jax.enable_x64(self.settings.dtype == "float64")
 
     def _rows(self, answer: Arrays | None, name: str, count: int) -> NDArray[Any]:
         """An array of a client's answer; zeros if it has none."""
@@ -105,11 +136,15 @@ class HubCompute:
             return answer[name]
         return np.zeros((count, self.num_outputs), self.settings.dtype)
 
-    def project(self, round_index: int, phis: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """What each client gets of the other silos' sum (lines 13 and 14): ``[n, C]`` a client."""
-        others: Any = algorithm.sum_others([phi[None] for phi in phis], self.silo)  # type: ignore[misc]
+    def project(self, round_index: int, parts: Sequence[Arrays]) -> list[NDArray[Any]]:
+        """What each client gets of the exchange (lines 13 and 14), from every hub's part: ``[n, C]`` per client."""
+        phis = [self._decoded(round_index, silo, part) for silo, part in enumerate(parts)]
+        labels: Any = self.roll.train_labels[self._draws(round_index)]
+        with self._precision() if self.variant.knowledge != LabelsEverywhere() else nullcontext():
+            passed: Any = self.variant.knowledge.pass_on(self.silo, phis, labels, self.objective)
+        rows = np.asarray(passed).reshape(1, -1, self.num_outputs)
         places = self.layout(round_index).places
-        return [np.asarray(algorithm.project(others, place[None])[0]) for place in places]  # type: ignore[arg-type]
+        return [np.asarray(algorithm.project(rows, place[None])[0]) for place in places]  # type: ignore[arg-type]
 
     def presence(self, round_index: int, absent: NDArray[np.bool_] | None, clients: Collection[int]) -> list[Arrays]:
         """What each client must know to step on the samples that are left; nothing if all are.
@@ -135,6 +170,23 @@ class HubCompute:
         blocks = [answer for answer in answers if answer is not None]
         stacked = self.tree({name: np.stack([block[name] for block in blocks]) for name in self.shapes})
         return algorithm.average(stacked, self._shares(tuple(answer is not None for answer in answers)))
+
+    def next_block(self, block: Tree, average: Tree, memory: Tree) -> tuple[Tree, Tree]:
+        """The hub's next block and what its update remembers (line 5), from the average of its clients' blocks."""
+        if self.variant.hub_update == TakeAverage():
+            return average, memory
+        with self._precision():
+            moved = _hub_step(block, average, memory, update=self.variant.hub_update)
+            as_arrays: tuple[Tree, Tree] = jax.tree.map(np.asarray, moved)
+            return as_arrays
+
+    def remembered(self, leaves: Arrays) -> Tree:
+        """What the hub's update remembers, from its named arrays; refuses others."""
+        wanted = named_leaves(self.memory)
+        for name, leaf in wanted.items():
+            if name not in leaves or leaves[name].shape != leaf.shape or leaves[name].dtype != leaf.dtype:
+                raise Mismatch(f"the checkpoint's '{name}' does not fit train.hub_optimizer: begin anew")
+        return jax.tree.unflatten(jax.tree.structure(self.memory), [leaves[name] for name in wanted])
 
     def _shares_of(self, present: tuple[bool, ...]) -> Any:
         """What part of the rows each of these clients holds."""
@@ -166,7 +218,7 @@ class HubCompute:
 
     def penalty(self, block: Tree) -> float:
         """The regulariser of the silo's block."""
-        with jax.enable_x64(self.settings.dtype == "float64"):
+        with self._precision():
             return float(self.objective.penalty(block))
 
     def figures(
@@ -175,11 +227,31 @@ class HubCompute:
         """The global model's loss and metrics from its scores, over the samples that are not absent."""
         roll, chosen = self.roll, slice(None) if absent is None else ~absent
         labels = roll.test_labels if held_out else roll.train_labels
-        kind = jnp.int32 if self.objective.loss == "softmax" else self.settings.dtype
-        with jax.enable_x64(self.settings.dtype == "float64"):
-            losses = program.losses(scores, jnp.asarray(labels, kind), objective=self.objective)
+        with self._precision():
+            truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
+            losses = _losses(scores, truth, objective=self.objective)
         loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
         return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], roll.label_scale)
+
+
+@partial(jax.jit, static_argnames=("silo", "exchange"))
+def _encode(phi: Array, seed: Array, round_index: Array, *, silo: int, exchange: Exchange) -> Wire:
+    return exchange.encode(phi, Sending(seed, round_index, silo))
+
+
+@partial(jax.jit, static_argnames=("silo", "exchange"))
+def _decode(sent: Wire, seed: Array, round_index: Array, *, silo: int, exchange: Exchange) -> Array:
+    return exchange.decode(sent, Sending(seed, round_index, silo))
+
+
+@partial(jax.jit, static_argnames=("update",))
+def _hub_step(block: Tree, average: Tree, memory: Tree, *, update: HubUpdate) -> tuple[Tree, Tree]:
+    return update.step(block, average, memory)
+
+
+@partial(jax.jit, static_argnames=("objective",))
+def _losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
+    return objective.losses(scores, labels)
 
 
 def _mask(size: int, answers: Sequence[Arrays | None], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:

@@ -37,7 +37,7 @@ class Landscape:
         self.blocks, self.objective = tuple(blocks), objective
         chosen = slice(None) if rows is None else rows
         softmax = objective.loss == "softmax"
-        outputs = federation.num_classes if softmax else 1
+        outputs = objective.num_outputs([federation.labels, federation.test_labels])
         with jax.enable_x64(True):
             self.features = [jnp.asarray(silo.features[chosen]) for silo in federation.silos]
             self.labels = jnp.asarray(federation.labels[chosen], jnp.int32 if softmax else jnp.float64)

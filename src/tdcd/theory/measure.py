@@ -11,7 +11,7 @@ from tdcd.federation import Federation
 from tdcd.objective import Tree
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.html import Html
-from tdcd.simulate import Simulation
+from tdcd.simulation.simulate import Simulation
 from tdcd.theory.landscape import Landscape
 from tdcd.theory.progress import Meter, Observer, silent
 from tdcd.theory.theorem import Bound
@@ -63,23 +63,24 @@ def gradient_norms(
     if rounds < 1 or every < 1:
         raise ValueError(f"rounds and every must be at least 1, not {rounds} and {every}")
     landscape = Landscape(federation, simulation.blocks, simulation.objective)
-    first = simulation.init() if start is None else list(start)
+    state = simulation.init() if start is None else simulation.state_of(start)
+    first = state.blocks
     steps = range(0, rounds, every)
     meter = Meter(len(steps), seconds, observe)
-    hub_blocks, norms, iterations = first, list[float](), list[int]()
+    norms, iterations = list[float](), list[int]()
     for begin in steps:
-        gradient = landscape.loss_and_gradient(landscape.flatten(hub_blocks))[1]
+        gradient = landscape.loss_and_gradient(landscape.flatten(state.blocks))[1]
         norms.append(float(gradient @ gradient))
         end = min(begin + every, rounds)
         iterations.append(end * simulation.settings.local_steps)
         meter.tell("squared gradient norm", norms[-1], finished=True)
-        advanced = simulation.advance(hub_blocks, begin, end - begin)
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(advanced)):
+        advanced = simulation.advance(state, begin, end - begin)
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(advanced.blocks)):
             break
-        hub_blocks = advanced
+        state = advanced
         if meter.expired:
             break
-    return Measured(np.array(norms), np.array(iterations), first, hub_blocks)
+    return Measured(np.array(norms), np.array(iterations), first, state.blocks)
 
 
 def bound_figure(measured: Measured, bound: Bound) -> Html:

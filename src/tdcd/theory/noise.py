@@ -12,8 +12,11 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd import algorithm
-from tdcd.algorithm import Gradient
+from tdcd.algorithm import Descent, Gradient, Minibatch
+from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
+from tdcd.core.update import Sgd
+from tdcd.core.variant import Known, LabelsEverywhere
 from tdcd.federation import Federation
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Placement, holders, place
@@ -197,7 +200,7 @@ def _client_gradients(
 ) -> list[Array]:
     """``[K, D_j]`` a silo: what its clients would step along on the minibatch ``ids`` ``[1, B]``."""
     phis = [
-        algorithm.phi(block, part[ids].astype(jnp.float64), apply=model.phi)
+        algorithm.phi(block, part[ids].astype(jnp.float64), apply=phi_in_portions(model))
         for model, block, part in zip(blocks, hub_blocks, features, strict=True)
     ]
     found = []
@@ -207,15 +210,18 @@ def _client_gradients(
         weigh = partial(
             algorithm.row_weights, num_rows=num_rows, gradient=rule, num_samples=len(labels), batch_size=batch_size
         )
+        losses = partial(LabelsEverywhere().losses, silo, objective=objective)
+        descent = Descent(losses, objective, Sgd(), jnp.ones(()))
         step = partial(
-            algorithm.local_steps, hub_block, apply=model.phi, objective=objective, step_size=jnp.ones(()), steps=1
+            algorithm.client_steps, hub_block, iteration=jnp.zeros(()), apply=model.phi, descent=descent, steps=1
         )
-        stepped = jax.vmap(step)(
+        others = jax.vmap(partial(algorithm.project, algorithm.sum_others(phis, silo)))(placement.positions)
+        minibatches = Minibatch(
             features[silo][rows].astype(jnp.float64),
-            labels[rows],
-            jax.vmap(partial(algorithm.project, algorithm.sum_others(phis, silo)))(placement.positions),
+            Known(labels[rows], others),
             jax.vmap(weigh)(placement.counts, held=held[silo]),
         )
+        stepped = jax.vmap(step)(minibatches)
         # A step of size one goes exactly the gradient's way.
         moved = jax.tree.map(lambda before, after: (before - after).reshape(len(after), -1), hub_block, stepped)
         found.append(jnp.concatenate(jax.tree.leaves(moved), axis=1))

@@ -1,4 +1,4 @@
-"""Rows on their way to the device: gathered on the host while the device works on the ones before."""
+"""Rows that go to the device: gathered on the host while the device works on the call before."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +16,12 @@ IN_FLIGHT = 2
 Item = TypeVar("Item")
 
 
-def ahead(items: Iterator[Item]) -> Iterator[Item]:
+def prefetch(items: Iterator[Item]) -> Iterator[Item]:
     """The same items, each made by another thread while the one before it is in use.
 
     A compiled loop keeps the thread that started it busy on a GPU, so only another one can prepare what comes next.
 
-    >>> list(ahead(iter("abc")))
+    >>> list(prefetch(iter("abc")))
     ['a', 'b', 'c']
     """
     with ThreadPoolExecutor(1) as maker:
@@ -31,11 +31,11 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield item
 
 
-class Shipping:
+class StagingBuffers:
     """Memory for the arrays of a few calls, used again and again: fresh memory costs more than filling it.
 
-    JAX may read an array where it lies for as long as a call runs, so a call's memory is filled again only when the
-    call has finished.
+    JAX may read an array where it is for as long as a call runs, so a call's memory is filled again only when the call
+    has finished.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,9 @@ class Shipping:
         return memory[key]
 
     def take(self, name: Any, table: NDArray[Any], rows: NDArray[np.integer[Any]], rounds: int) -> NDArray[Any]:
-        """``table[rows]``, in an array with room for ``rounds`` rounds; what is in the spare ones is undefined."""
-        room = self.room(name, (rounds, *rows.shape[1:], *table.shape[1:]), table.dtype)
-        np.take(table, rows, axis=0, out=room[: len(rows)], mode="clip")
+        """``table[rows]`` for ``rows`` ``[S, R, ...]``, with room for ``rounds``; the spare room is undefined."""
+        runs, num_rounds, *shape = rows.shape
+        room = self.room(name, (runs, rounds, *shape, *table.shape[1:]), table.dtype)
+        for own, chosen in zip(room, rows, strict=True):
+            np.take(table, chosen, axis=0, out=own[:num_rounds], mode="clip")
         return room

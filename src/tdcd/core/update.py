@@ -1,0 +1,62 @@
+"""How blocks move: a client's by gradients within a round, a hub's from one round to the next."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+from jax import Array
+
+from tdcd.objective import Tree
+
+State = Any
+"""What an update remembers, as a tree of arrays; ``()`` for nothing."""
+
+
+class Update(Protocol):
+    """How a gradient moves a client's block. A client's state lasts one round: it keeps nothing between rounds."""
+
+    def start(self, block: Tree, iteration: Array) -> State:
+        """The state when a round begins with the hub's ``block``; ``iteration`` local steps were taken before it."""
+        ...
+
+    def step(self, block: Tree, gradient: Tree, state: State, step_size: Array) -> tuple[Tree, State]:
+        """The block and the state after one local step."""
+        ...
+
+
+class HubUpdate(Protocol):
+    """How a hub turns the average of its clients' blocks into its next block. Its state is part of its checkpoint."""
+
+    def start(self, block: Tree) -> State:
+        """The state before round 0."""
+        ...
+
+    def step(self, block: Tree, average: Tree, state: State) -> tuple[Tree, State]:
+        """The hub's next block, from the one that the round began with, and the state that goes with it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sgd:
+    r"""Plain gradient steps, :math:`\theta \leftarrow \theta - \eta g`. Paper, Algorithm 1, line 19."""
+
+    def start(self, block: Tree, iteration: Array) -> State:
+        """Nothing to remember."""
+        return ()
+
+    def step(self, block: Tree, gradient: Tree, state: State, step_size: Array) -> tuple[Tree, State]:
+        """One step against the gradient."""
+        return jax.tree.map(lambda leaf, slope: leaf - step_size * slope, block, gradient), state
+
+
+@dataclass(frozen=True)
+class TakeAverage:
+    """The average is the hub's next block. Paper, Algorithm 1, line 5."""
+
+    def start(self, block: Tree) -> State:
+        """Nothing to remember."""
+        return ()
+
+    def step(self, block: Tree, average: Tree, state: State) -> tuple[Tree, State]:
+        """The average."""
+        return average, state

@@ -1,0 +1,229 @@
+"""What all engines share: the problem, a call's arguments, and the compiled loop over rounds."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd.blocks import Linear
+from tdcd.blocks.base import Block
+from tdcd.core.variant import Variant
+from tdcd.devices import WHOLE, Devices
+from tdcd.federation import Federation, Silo
+from tdcd.objective import Objective, Tree
+from tdcd.schedule import num_exchanged
+from tdcd.settings import Settings
+
+BYTES_PER_CALL = 16 << 20
+"""About how many bytes one call ships to the device at most; a call of few rounds takes as much room."""
+ROUNDS_PER_CALL = 64
+HEAVY = 1 << 18
+"""A local step is heavy if the rows of a minibatch have more numbers than this."""
+
+
+class Run(NamedTuple):
+    """One run of a batch: runs differ in seed, step size and l2, and in which client holds which rows."""
+
+    federation: Federation
+    objective: Objective
+    settings: Settings
+
+
+class State(NamedTuple):
+    """What a federation remembers between two rounds: all of it is its hubs'.
+
+    Of several runs every array has a first axis for them.
+    """
+
+    blocks: list[Tree]
+    """Each hub's block."""
+    updates: list[Any]
+    """The state of each hub's update."""
+    past: list[Any]
+    """Each hub's blocks of earlier rounds, the latest first, if the timing needs them; ``()`` otherwise."""
+
+
+class Problem(NamedTuple):
+    """What an engine works on: S runs of the same data, and how to carry them out."""
+
+    runs: tuple[Run, ...]
+    blocks: tuple[Block, ...]
+    variant: Variant
+    batch_size: int
+    num_outputs: int
+    tables: list[NDArray[Any]]
+    """Each silo's features on the host."""
+    labels: NDArray[Any]
+    on_device: list[Array] | None
+    """The same features there, if they stay there."""
+    devices: Devices
+    most_rounds: int = ROUNDS_PER_CALL
+    """No call needs more rounds than these."""
+
+    @property
+    def federation(self) -> Federation:
+        """The first run's: all have the same samples and columns."""
+        return self.runs[0].federation
+
+    @property
+    def settings(self) -> Settings:
+        """The first run's: all have the same but for seed and step size."""
+        return self.runs[0].settings
+
+    @property
+    def batches(self) -> int:
+        """E, the minibatches of a round."""
+        return num_exchanged(self.settings.minibatches, self.settings.local_steps)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether all blocks are linear."""
+        return all(type(block) is Linear for block in self.blocks)
+
+    def rounds_per_call(self, bytes_per_round: int) -> int:
+        """How many rounds go into one call if each ships so many bytes per run."""
+        return int(np.clip(BYTES_PER_CALL // (len(self.runs) * bytes_per_round), 1, self.most_rounds))
+
+    def over_runs(self, per_run: Sequence[Any] | NDArray[Any]) -> Any:
+        """One array per run as an argument of a compiled program: the only one, or all on a first axis."""
+        return per_run[0] if len(per_run) == 1 else np.stack([*per_run])
+
+    def held(self, silo: Silo) -> NDArray[Any]:
+        """``[K]``: n_k, the rows that each client of a silo holds."""
+        return np.array([len(rows) for rows in silo.rows], self.settings.dtype)
+
+    def numbers(self) -> tuple[Any, Any]:
+        """The step size and the l2 of every run as arguments of a compiled program; of one run, l2 is compiled in."""
+        dtype = self.settings.dtype
+        step_size = self.over_runs([np.asarray(run.settings.step_size, dtype) for run in self.runs])
+        if len(self.runs) == 1:
+            return step_size, None
+        return step_size, self.over_runs([np.asarray(run.objective.l2, dtype) for run in self.runs])
+
+
+class Call(NamedTuple):
+    """Some rounds, ready for the device."""
+
+    rounds: int
+    memory: int
+    """Where its arrays are; see :class:`tdcd.simulation.staging.StagingBuffers`."""
+    arguments: Any
+
+
+class Engine(Protocol):
+    """Runs rounds."""
+
+    name: str
+    rounds_per_call: int
+    """The most rounds that one compiled call does."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Lay out what stays."""
+        ...
+
+    @classmethod
+    def supports(cls, problem: Problem) -> str | None:
+        """Why this engine cannot run a problem; None if it can."""
+        ...
+
+    @classmethod
+    def suits(cls, problem: Problem) -> bool:
+        """Whether it is the fastest there is for a problem that it supports."""
+        ...
+
+    def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
+        """The call for the first rounds of ``ids`` ``[S, R, E, B]``; any thread may do this, one call after the other.
+
+        Args:
+            first_round: the number of the first of them.
+        """
+        ...
+
+    def run(self, state: State, call: Call) -> State:
+        """The state after the rounds of a call."""
+        ...
+
+
+class Program(Protocol):
+    """What is fixed when rounds are compiled."""
+
+    @property
+    def runs(self) -> int:
+        """S."""
+        ...
+
+    @property
+    def devices(self) -> Devices:
+        """Where it runs."""
+        ...
+
+    def axes(self) -> tuple[Any, Any]:
+        """How ``shared`` and ``own`` are spread over several devices."""
+        ...
+
+    def lay_out(self, shared: Any, own: Any) -> Any:
+        """What :meth:`one_round` takes for ``own``, worked out for all rounds at once."""
+        ...
+
+    def one_round(self, state: State, shared: Any, own: Any, index: Array) -> State:
+        """One communication round of Algorithm 1, round ``index`` of the call."""
+        ...
+
+
+@partial(jax.jit, static_argnames=("rounds", "program"))
+def run_rounds(state: State, shared: Any, own: Any, num_rounds: Array, *, rounds: int, program: Program) -> State:
+    """The state after rounds 0 .. ``num_rounds`` - 1 of a call with room for ``rounds``.
+
+    Args:
+        shared: arrays that all runs share.
+        own: arrays that differ between runs: of several runs, with an axis for them in front.
+    """
+
+    def run(state: State, shared: Any, own: Any, num_rounds: Array) -> State:
+        ready = program.lay_out(shared, own)
+
+        def body(index: Array, state: State) -> State:
+            return program.one_round(state, shared, ready, index)
+
+        if rounds == 1:
+            # The host waits for a loop of any number of rounds before it can start the next call.
+            return body(jnp.zeros((), jnp.int32), state)
+        advanced: State = jax.lax.fori_loop(0, num_rounds, body, state)
+        return advanced
+
+    if program.runs > 1:
+        mapped: State = jax.vmap(run, in_axes=(0, None, 0, None))(state, shared, own, num_rounds)
+        return mapped
+    spread = program.devices.spread(run, (WHOLE, *program.axes(), WHOLE))
+    advanced: State = spread(state, shared, own, num_rounds)
+    return advanced
+
+
+class TracedObjective(Objective):
+    """An objective whose l2 is an argument of the compiled program, and so cannot be checked."""
+
+    def __init__(self, loss: Any, l2: Any) -> None:
+        """Take a loss and a traced l2."""
+        super().__init__(loss, l2)
+
+    def __post_init__(self) -> None:
+        """Check nothing."""
+
+    @classmethod
+    def of(cls, objective: Objective, l2: Any) -> Objective:
+        """The objective with a traced l2, or as it is if there is none."""
+        return objective if l2 is None else cls(objective.loss, l2)
+
+
+def padded(part: NDArray[Any], capacity: int) -> NDArray[Any]:
+    """``[S, R, ...]`` with room for ``capacity`` rounds, so that a shorter call runs the same program."""
+    if part.shape[1] == capacity:
+        return part
+    room = np.zeros((len(part), capacity, *part.shape[2:]), part.dtype)
+    room[:, : part.shape[1]] = part
+    return room

@@ -1,0 +1,209 @@
+"""The compiled round of the general engine: any blocks, any variant, every client's rows in an array of their own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tdcd import algorithm
+from tdcd.algorithm import Descent, Minibatch, Moving
+from tdcd.blocks.activations import phi_in_portions
+from tdcd.blocks.base import Block
+from tdcd.core.variant import Known, Sending, Variant
+from tdcd.devices import WHOLE, Devices, spec
+from tdcd.objective import Objective, Tree
+from tdcd.placement import Placement
+from tdcd.simulation.engines.base import State, TracedObjective
+
+
+class Shared(NamedTuple):
+    """What all runs share; arrays, or how they are spread over several devices; so in :class:`Own`."""
+
+    features: Any
+    """Of each silo ``[M, ...]``, or the rows that a call is about."""
+    labels: Any
+
+
+class Own(NamedTuple):
+    """What is a run's own in a call of R rounds."""
+
+    ids: Any
+    """``[R, E, B]``."""
+    placements: Any
+    """One per silo."""
+    held: Any
+    """Of each silo ``[K]``: n_k."""
+    shares: Any
+    """Of each silo ``[K]``: n_k / M; ``[R, K]`` if clients may be absent."""
+    present: Any
+    """``[R, E, B]``: which samples every silo has a client for in that round; None if all clients answer."""
+    remaining: Any
+    """Of each silo ``[R]``: how many samples the clients that answer hold; None if all answer."""
+    rounds: Any
+    """``[R]``: the rounds' numbers."""
+    seed: Any
+    """See :class:`tdcd.core.variant.Sending`."""
+    step_size: Any
+    l2: Any
+    """None if it is compiled in."""
+
+
+@dataclass(frozen=True)
+class ClientsProgram:
+    """What is fixed when rounds are compiled; see :class:`tdcd.simulation.engines.base.Program`."""
+
+    blocks: tuple[Block, ...]
+    objective: Objective
+    variant: Variant
+    gradient: algorithm.Gradient
+    steps: int
+    prefixes: tuple[tuple[int, ...], ...]
+    """Of each silo some numbers of rows below P, ascending. A local step of clients in turn works on the first of them
+    that holds all its rows rather than on all P; the result is the same."""
+    in_turn: bool
+    """Clients one after the other, each in the processor's cache, rather than all at once."""
+    unroll: int
+    """Local steps that are compiled one after another into the loop's body, which pays if they are tiny."""
+    num_samples: int
+    runs: int
+    devices: Devices
+
+    def axes(self) -> tuple[Shared, Own]:
+        """Each device has some clients, and some rows for phi."""
+        placement = Placement(positions=spec(1), counts=spec(1), rows=spec(2), slots=WHOLE)
+        per_client = spec(0) if self.variant.participation == Variant().participation else spec(1)
+        own = Own(WHOLE, [placement] * len(self.blocks), spec(0), per_client, *[WHOLE] * 6)
+        return Shared(WHOLE, WHOLE), own
+
+    def lay_out(self, shared: Shared, own: Own) -> Own:
+        """Nothing to do beforehand."""
+        return own
+
+    def one_round(self, state: State, shared: Shared, own: Own, index: Array) -> State:
+        """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
+        own = self._now(own, index)
+        phis = [self._exchanged(silo, state, shared, own) for silo in range(len(self.blocks))]
+        averages = [self._stepped(silo, state, shared, own, phis) for silo in range(len(self.blocks))]
+        summed: list[Tree] = self.devices.sum(averages)
+        moved = [
+            self.variant.hub_update.step(block, average, remembered)
+            for block, average, remembered in zip(state.blocks, summed, state.updates, strict=True)
+        ]
+        past = [_remember(*both) for both in zip(state.blocks, state.past, strict=True)]
+        return State([block for block, _ in moved], [remembered for _, remembered in moved], past)
+
+    def _now(self, own: Own, index: Array) -> Own:
+        """Round ``index`` of a call."""
+
+        def at(part: Any) -> Any:
+            return jax.tree.map(lambda array: array[index], part)
+
+        parts = {name: at(getattr(own, name)) for name in ("ids", "placements", "present", "remaining", "rounds")}
+        return own._replace(**parts, shares=own.shares if own.present is None else at(own.shares))
+
+    def _phi(self, silo: int, block: Tree, shared: Shared, own: Own) -> Array:
+        """The silo's phi in minibatch order, ``[E, B, C]``: lines 9 and 11."""
+        placement, dtype = own.placements[silo], own.held[0].dtype
+        features = shared.features[silo][placement.rows].astype(dtype)
+        sent = algorithm.phi(block, features, apply=phi_in_portions(self.blocks[silo]))
+        return algorithm.stack(self.devices.gather(sent, axis=1), placement.slots)
+
+    def _exchanged(self, silo: int, state: State, shared: Shared, own: Own) -> Array:
+        """The silo's phi as the others have it after the exchange: line 12."""
+        variant, block = self.variant, state.blocks[silo]
+        if variant.timing.depth:
+            age = variant.timing.age(silo, own.rounds)
+            block = jax.tree.map(lambda now, old: jnp.concatenate([now[None], old])[age], block, state.past[silo])
+        sending = Sending(own.seed, own.rounds, silo)
+        phi = self._phi(silo, block, shared, own)
+        return variant.exchange.decode(variant.exchange.encode(phi, sending), sending)
+
+    def _stepped(self, silo: int, state: State, shared: Shared, own: Own, phis: list[Array]) -> Tree:
+        """The average of the clients' blocks after their local steps: lines 13 to 19, and 5."""
+        placement, block = own.placements[silo], state.blocks[silo]
+        # The sample ids of every client's rows, [K, E, P].
+        rows = jax.vmap(lambda positions: jnp.take_along_axis(own.ids, positions, axis=1))(placement.positions)
+        dtype = own.held[0].dtype
+        objective = TracedObjective.of(self.objective, own.l2)
+        descent = Descent(
+            lambda phi, known: self.variant.knowledge.losses(silo, phi, known, objective),
+            objective,
+            self.variant.update,
+            own.step_size,
+        )
+        client_steps = partial(
+            algorithm.local_steps,
+            block,
+            iteration=own.rounds * self.steps,
+            step=self._step(silo, descent),
+            descent=descent,
+            steps=self.steps,
+            scan=partial(jax.lax.scan, unroll=self.unroll),
+        )
+        minibatches = Minibatch(
+            shared.features[silo][rows].astype(dtype),
+            self._known(silo, block, shared, own, rows, phis, objective),
+            self._weights(silo, own, rows.shape[2]),
+        )
+        return algorithm.average(self.map_clients(client_steps, (minibatches, placement.counts)), own.shares[silo])
+
+    def _known(
+        self, silo: int, block: Tree, shared: Shared, own: Own, rows: Array, phis: list[Array], objective: Objective
+    ) -> Known:
+        """What every client knows of its rows: lines 13 and 14."""
+
+        def projected(array: Array) -> Array:
+            return jax.vmap(partial(algorithm.project, array))(own.placements[silo].positions)
+
+        knowledge, labels = self.variant.knowledge, shared.labels
+        received = projected(knowledge.pass_on(silo, phis, labels[own.ids], objective))
+        start = projected(self._phi(silo, block, shared, own)) if knowledge.needs_phi_start else None
+        return Known(labels[rows], received, start)
+
+    def _weights(self, silo: int, own: Own, num_rows: int) -> Array:
+        """``[K, E, P]``: what each client's rows weigh."""
+        placement, held = own.placements[silo], own.held[silo]
+        weigh = partial(algorithm.row_weights, num_rows=num_rows, gradient=self.gradient)
+        if own.present is None:
+            weigh = partial(weigh, num_samples=self.num_samples, batch_size=own.ids.shape[1])
+            return jax.vmap(weigh)(placement.counts, held=held)
+        here = jax.vmap(partial(algorithm.project, own.present[..., None]))(placement.positions)[..., 0]
+        real = here & (jnp.arange(num_rows) < placement.counts[..., None])
+        left = jnp.maximum(jnp.sum(own.present, axis=1), 1)
+        weight = partial(algorithm.row_weight, gradient=self.gradient, num_samples=own.remaining[silo], batch_size=left)
+        weights = jax.vmap(weight)(jnp.sum(real, axis=2), held=held)
+        return jnp.where(real, weights[..., None], 0)
+
+    def _step(self, silo: int, descent: Descent) -> Callable[[Moving, Any], Moving]:
+        """A local step on as few rows as hold all of the client's."""
+        step = partial(algorithm.local_step, apply=self.blocks[silo].phi, descent=descent)
+        prefixes = self.prefixes[silo]
+        if not prefixes:
+            return lambda moving, minibatch: step(moving, minibatch[0])
+
+        def shortened(moving: Moving, minibatch: tuple[Minibatch, Array]) -> Moving:
+            whole, count = minibatch
+            sizes = [*prefixes, len(whole.weights)]
+            branches = [lambda m, mb, n=n: step(m, jax.tree.map(lambda part: part[:n], mb)) for n in sizes]
+            chosen = jnp.searchsorted(jnp.array(prefixes), count)
+            moved: Moving = jax.lax.switch(chosen, branches, moving, whole)
+            return moved
+
+        return shortened
+
+    def map_clients(self, client_steps: Callable[..., Tree], minibatches: Any) -> Tree:
+        """Run the local steps of all clients of a silo; ``minibatches`` have the clients first."""
+        if self.in_turn:
+            return jax.lax.map(client_steps, minibatches)
+        return jax.vmap(client_steps)(minibatches)
+
+
+def _remember(block: Tree, past: Any) -> Any:
+    """The hub's earlier blocks after one more round."""
+    if not jax.tree.leaves(past):
+        return past
+    return jax.tree.map(lambda now, old: jnp.concatenate([now[None], old[:-1]]), block, past)

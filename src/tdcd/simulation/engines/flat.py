@@ -1,0 +1,77 @@
+"""The engine for linear blocks with one output on an accelerator: only sample ids are shipped."""
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, run_rounds
+from tdcd.simulation.engines.flat_program import SEGMENT, FlatProgram, FlatSilo, Own, Shared
+from tdcd.simulation.engines.grouped import GroupedEngine
+from tdcd.simulation.staging import StagingBuffers
+
+PLACES_PER_CALL = 1 << 21
+"""About how many places for rows the segments of a call have: more take the host longer to draw before the first call.
+"""
+
+
+class FlatEngine:
+    """All clients' rows in the order of the minibatch: no padding, and nothing to lay out on the host."""
+
+    name = "flat"
+
+    def __init__(self, problem: Problem) -> None:
+        """Put what stays on the device."""
+        assert problem.on_device is not None
+        settings, federation, hold = problem.settings, problem.federation, problem.devices.hold
+        samples = federation.num_samples
+        silos = []
+        for silo, table in zip(federation.silos, problem.on_device, strict=True):
+            held = problem.held(silo)
+            silos.append(FlatSilo(table.reshape(samples, -1), hold((held / samples).astype(held.dtype)), hold(held)))
+        owners = hold(np.stack([silo.owner() for silo in federation.silos]))
+        self._problem, self._shared = problem, Shared(silos, owners, hold(problem.labels))
+        self._program = FlatProgram(
+            objective=problem.runs[0].objective,
+            variant=problem.variant,
+            gradient=settings.gradient,
+            steps=settings.local_steps,
+            num_samples=samples,
+            devices=problem.devices,
+        )
+        self._buffers = StagingBuffers()
+        places = problem.batch_size + SEGMENT * max(silo.num_clients for silo in federation.silos)
+        self.rounds_per_call = max(1, PLACES_PER_CALL // (problem.batches * places))
+
+    @classmethod
+    def supports(cls, problem: Problem) -> str | None:
+        """What the grouped engine does, for one output, one run and one device that holds the data."""
+        if (reason := GroupedEngine.supports(problem)) is not None:
+            return reason
+        if problem.num_outputs > 1:
+            return f"it runs blocks of one output, and there are {problem.num_outputs}"
+        if len(problem.runs) > 1:
+            return "it does not batch runs"
+        if problem.on_device is None or problem.devices.count > 1:
+            return "it needs all features on one device (data.keep = 'device')"
+        return None
+
+    @classmethod
+    def suits(cls, problem: Problem) -> bool:
+        """On an accelerator, where a minibatch has many numbers."""
+        numbers = problem.batch_size * sum(table[0].size for table in problem.tables)
+        return jax.default_backend() != "cpu" and numbers > HEAVY
+
+    def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
+        """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
+        memory, rounds = self._buffers.begin(), ids.shape[1]
+        room = self._buffers.room("ids", (self.rounds_per_call, *ids.shape[2:]), ids.dtype)
+        room[:rounds] = ids[0]
+        # On its way while the device works on the call before.
+        shipped = self._problem.devices.hold(room)
+        return Call(rounds, memory, (self._shared, Own(shipped, self._problem.numbers()[0]), rounds))
+
+    def run(self, state: State, call: Call) -> State:
+        """See :meth:`tdcd.simulation.engines.base.Engine.run`."""
+        advanced: State = run_rounds(state, *call.arguments, rounds=self.rounds_per_call, program=self._program)
+        self._buffers.sent(call.memory, advanced)
+        return advanced

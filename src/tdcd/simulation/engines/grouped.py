@@ -1,0 +1,158 @@
+"""The engine for linear blocks: many clients' rows in one array, with little padding or none."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.placement import Placement, place_alike, shared
+from tdcd.simulation.engines.base import Call, Problem, State, padded, run_rounds
+from tdcd.simulation.engines.grouped_program import GroupedProgram, GroupedRows, GroupedSilo, Own
+from tdcd.simulation.engines.groups import ClientGroups
+from tdcd.simulation.staging import StagingBuffers
+
+
+class GroupedEngine:
+    """Several times faster than one client after another, and in a batch of runs as well."""
+
+    name = "grouped"
+
+    def __init__(self, problem: Problem) -> None:
+        """Deal the clients out to groups."""
+        self._problem, devices = problem, problem.devices
+        samples = problem.federation.num_samples
+        self._groups = [self._dealt([run.federation.silos[i].owner() for run in problem.runs]) for i in self._silos]
+        self._placers = [shared([groups.placer for groups in run]) for run in zip(*self._groups, strict=True)]
+        self._tables = [table.reshape(samples, -1) for table in problem.tables]
+        self._features = None
+        if problem.on_device is not None:
+            self._features = [table.reshape(samples, -1) for table in problem.on_device]
+        self._clients = [self._clients_of(silo) for silo in self._silos]
+        self._program = GroupedProgram(
+            objective=problem.runs[0].objective,
+            variant=problem.variant,
+            gradient=problem.settings.gradient,
+            steps=problem.settings.local_steps,
+            num_silos=problem.federation.num_silos,
+            num_samples=samples,
+            batch_size=problem.batch_size,
+            runs=len(problem.runs),
+            devices=devices,
+        )
+        self._buffers = StagingBuffers()
+        row = [12 + (table[0].nbytes if problem.on_device is None else 4) for table in self._tables]
+        rows = [groups[0].shape[0] * groups[0].placer.usual for groups in self._groups]
+        per_round = problem.batches * sum(a * b for a, b in zip(row, rows, strict=True))
+        self.rounds_per_call = problem.rounds_per_call(per_round)
+
+    @property
+    def _silos(self) -> range:
+        return range(self._problem.federation.num_silos)
+
+    @classmethod
+    def supports(cls, problem: Problem) -> str | None:
+        """Linear blocks, and Algorithm 1 itself."""
+        if not problem.is_linear:
+            return "it runs linear blocks only"
+        if problem.variant.changed:
+            return f"it runs Algorithm 1 as it is, and {', '.join(problem.variant.changed)} differs"
+        return None
+
+    @classmethod
+    def suits(cls, problem: Problem) -> bool:
+        """Always, where there is nothing better."""
+        return True
+
+    def _dealt(self, owners: Sequence[NDArray[np.int32]]) -> list[ClientGroups]:
+        """A silo's groups in every run; of several runs they must be of one shape, and one group needs no padding."""
+        problem = self._problem
+        shape = None if len(owners) == 1 else (1, int(owners[0].max()) + 1)
+        return [ClientGroups(owner, problem.batch_size, problem.devices.count, shape) for owner in owners]
+
+    def _clients_of(self, silo: int) -> GroupedSilo:
+        problem, samples = self._problem, self._problem.federation.num_samples
+        held = [problem.held(run.federation.silos[silo]) for run in problem.runs]
+        shares = [g.arrange((h / samples).astype(h.dtype), 0) for g, h in zip(self._groups[silo], held, strict=True)]
+        counts = [g.arrange(h, 1) for g, h in zip(self._groups[silo], held, strict=True)]
+        hold = problem.devices.hold
+        return GroupedSilo(hold(problem.over_runs(shares), 0), hold(problem.over_runs(counts), 0))
+
+    def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
+        """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
+        memory = self._buffers.begin()
+        placed = place_alike(self._placers, ids)
+        num_rounds = len(placed[0][0].rows)
+        ids = ids[:, :num_rounds]
+        # Silos that split the rows alike, or have one group each, share all but their features.
+        silos = list(zip(*placed, strict=True))
+        firsts = [next(i for i, first in enumerate(silos) if first[0] is placement[0]) for placement in silos]
+        layouts = {first: self._layout(ids, first, silos[first]) for first in set(firsts)}
+        rows = [self._rows(silo, layouts[first]) for silo, first in enumerate(firsts)]
+        own = Own(self._clients, rows, *self._problem.numbers())
+        return Call(num_rounds, memory, (self._features, own, num_rounds))
+
+    def run(self, state: State, call: Call) -> State:
+        """See :meth:`tdcd.simulation.engines.base.Engine.run`."""
+        advanced: State = run_rounds(state, *call.arguments, rounds=self.rounds_per_call, program=self._program)
+        self._buffers.sent(call.memory, advanced)
+        return advanced
+
+    def _layout(self, ids: NDArray[np.int32], silo: int, placements: Sequence[Placement]) -> "_Layout":
+        rows, real, positions, places = ids[:, :, :, None], None, None, None
+        if placements[0].positions.shape[1] > 1:
+            # Only a single run has several groups.
+            order, where = _by_group(placements[0])
+            rows = np.take_along_axis(ids[0], order.reshape(*ids.shape[1:3], -1), axis=2).reshape(order.shape)[None]
+            real = (np.arange(order.shape[3]) < placements[0].counts.transpose(0, 2, 1)[..., None])[None]
+            positions, places = self._put(order[None], 2), self._put(where[None])
+        numbers = rows.astype(np.intp)
+        labels = self._buffers.take(("labels", silo), self._problem.labels, numbers, self.rounds_per_call)
+        return _Layout(numbers, real, self._put(labels, 2), positions, places)
+
+    def _put(self, part: NDArray[Any], axis: int | None = None) -> Any:
+        """``[S, R, ...]`` on the devices; ``axis`` is one of ``[R, ...]``."""
+        problem = self._problem
+        return problem.devices.put(problem.over_runs(padded(part, self.rounds_per_call)), axis)
+
+    def _rows(self, silo: int, layout: "_Layout") -> GroupedRows:
+        rows = layout.rows
+        real: Any = [None] * len(rows) if layout.real is None else layout.real
+        slots = [g.slots(own, which) for g, own, which in zip(self._groups[silo], rows, real, strict=True)]
+        features = self._put(rows.astype(np.int32), 2) if self._features is not None else self._gathered(silo, rows)
+        by_run = slots[0][None] if len(slots) == 1 else np.stack(slots)
+        return GroupedRows(features, layout.labels, self._put(by_run, 2), layout.positions, layout.places)
+
+    def _gathered(self, silo: int, rows: NDArray[np.intp]) -> Any:
+        """The features of these rows; each device's part is gathered by itself."""
+        table, rounds, take = self._tables[silo], self.rounds_per_call, self._buffers.take
+        if len(rows) > 1:
+            return take((silo, ""), table, rows, rounds)
+
+        def part(index: Any) -> NDArray[Any]:
+            gathered: NDArray[Any] = take((silo, str(index)), table, rows[0][index[:4]][None], rounds)[0]
+            return gathered
+
+        return self._problem.devices.make((rounds, *rows.shape[2:], *table.shape[1:]), part, axis=2)
+
+
+class _Layout(NamedTuple):
+    """Minibatches group by group, ``[S, R, E, L, P]``."""
+
+    rows: NDArray[np.intp]
+    real: NDArray[np.bool_] | None
+    """Which are not padding; all of them if None."""
+    labels: Any
+    positions: Any
+    places: Any
+
+
+def _by_group(placement: Placement) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Positions ``[R, E, L, P]``, and places ``[R, E, B]`` in the padded groups one after the other."""
+    positions = np.ascontiguousarray(placement.positions.transpose(0, 2, 1, 3))
+    counts = placement.counts.transpose(0, 2, 1)
+    # Slots count the rows before a sample; in padded groups, those before its group are more.
+    shift = np.arange(counts.shape[2]) * positions.shape[3] + counts - np.cumsum(counts, axis=2)
+    by_row = np.repeat(shift.ravel(), counts.ravel()).reshape(placement.slots.shape)
+    places = placement.slots + np.take_along_axis(by_row, placement.slots, axis=2)
+    return positions, places.astype(np.int32)

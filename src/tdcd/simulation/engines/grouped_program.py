@@ -1,0 +1,230 @@
+"""The compiled round of linear blocks with the clients of a silo in groups.
+
+All silos step together, so that a step can also do its minibatch's part of the exchange: the hub's block, which stays
+as it was when the round began, goes through the same matrix product as the clients' blocks. Small silos that are
+alike are stacked: what takes time is then the number of operations, not their size.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tdcd import algorithm
+from tdcd.algorithm import Descent
+from tdcd.core.variant import Known, Variant
+from tdcd.devices import WHOLE, Devices, spec
+from tdcd.objective import Objective
+from tdcd.simulation.engines.base import State, TracedObjective
+
+SMALL = 1 << 14
+"""A silo whose rows of a minibatch are more numbers than this is not stacked with others."""
+
+
+class GroupedSilo(NamedTuple):
+    """One silo's clients in L groups of G slots; arrays, or how they are spread over several devices."""
+
+    shares: Any
+    """``[L, G]``: n_k / M; 0 where there is no client."""
+    held: Any
+    """``[L, G]``: n_k; 1 where there is no client."""
+
+
+class GroupedRows(NamedTuple):
+    """One silo's rows of the minibatches of R rounds, group by group."""
+
+    rows: Any
+    """``[R, E, L, P]`` sample ids; or ``[R, E, L, P, D]``, their features."""
+    labels: Any
+    """``[R, E, L, P]``."""
+    slots: Any
+    """``[R, E, L, P]``: the slot of the client that holds the row; G on padding."""
+    positions: Any
+    """``[R, E, L, P]``: where in the minibatch each row stands. None if it is the only group, in that order."""
+    places: Any
+    """``[R, E, B]``: where in the groups, one after the other, each sample of the minibatch is; None likewise."""
+
+
+class Own(NamedTuple):
+    """What is a run's own in a call."""
+
+    silos: Any
+    rows: Any
+    step_size: Any
+    l2: Any
+    """None if it is compiled in."""
+
+
+@dataclass(frozen=True)
+class GroupedProgram:
+    """What is fixed when rounds are compiled; see :class:`tdcd.simulation.engines.base.Program`.
+
+    What all runs share are the silos' features ``[M, D]``, if the device holds them.
+    """
+
+    objective: Objective
+    variant: Variant
+    gradient: algorithm.Gradient
+    steps: int
+    num_silos: int
+    num_samples: int
+    batch_size: int
+    runs: int
+    devices: Devices
+
+    def axes(self) -> tuple[Any, Own]:
+        """Each device has some of the groups."""
+        silo = GroupedSilo(spec(0), spec(0))
+        rows = GroupedRows(spec(2), spec(2), spec(2), spec(2), WHOLE)
+        return WHOLE, Own([silo] * self.num_silos, [rows] * self.num_silos, WHOLE, WHOLE)
+
+    def lay_out(self, shared: Any, own: Own) -> Own:
+        """Nothing to do beforehand."""
+        return own
+
+    def one_round(self, state: State, shared: list[Array] | None, own: Own, index: Array) -> State:
+        """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
+        hubs, silos, rows = [block["weight"] for block in state.blocks], own.silos, own.rows
+        stacks = [_stack(members, hubs, silos) for members in _alike(hubs, silos, rows)]
+        clients = [jnp.broadcast_to(one.hubs, (*one.held.shape, *one.hubs.shape[2:])) for one in stacks]
+        objective = TracedObjective.of(self.objective, own.l2)
+        # Silos of a stack step as one; Algorithm 1's loss is the same for all.
+        losses = partial(self.variant.knowledge.losses, 0, objective=objective)
+        descent = Descent(losses, objective, self.variant.update, own.step_size)
+
+        def step(number: Array, clients: list[Array]) -> list[Array]:
+            which = number if rows[0].labels.shape[1] == self.steps else 0
+            now = [GroupedRows(*(None if part is None else part[index, which] for part in silo)) for silo in rows]
+            return self._step(clients, stacks, hubs, now, shared, descent)
+
+        clients = jax.lax.fori_loop(0, self.steps, step, clients)
+        averages: dict[int, Array] = {}
+        for one, blocks in zip(stacks, clients, strict=True):
+            for silo, block in zip(one.silos, jnp.split(blocks, len(one.silos)), strict=True):
+                averages[silo] = jnp.einsum("lg,lgcd->dc", silos[silo].shares, block)[: len(hubs[silo])]
+        summed: list[Array] = self.devices.sum([averages[silo] for silo in range(len(silos))])
+        return state._replace(blocks=[{"weight": weight} for weight in summed])
+
+    def _step(
+        self,
+        clients: list[Array],
+        stacks: list["_Stack"],
+        hubs: list[Array],
+        now: list[GroupedRows],
+        shared: list[Array] | None,
+        descent: Descent,
+    ) -> list[Array]:
+        """One local step of all clients, with its minibatch's part of the exchange."""
+        tables: list[Any] = [None] * len(now) if shared is None else shared
+        features = [_in_a_row([_features(tables[i], now[i], hubs[i]) for i in one.silos]) for one in stacks]
+        scores = [_scores(block, one.hubs, rows) for block, one, rows in zip(clients, stacks, features, strict=True)]
+        phis = {}
+        for one, score in zip(stacks, scores, strict=True):
+            for silo, phi in zip(one.silos, jnp.split(score[:, -1], len(one.silos)), strict=True):
+                phis[silo] = self._stacked(phi, now[silo])
+        in_order = [phis[silo] for silo in range(len(now))]
+        stepped = []
+        for one, block, score, rows in zip(stacks, clients, scores, features, strict=True):
+            others = [_projected(algorithm.sum_others(in_order, silo), now[silo]) for silo in one.silos]
+            labels = _in_a_row([now[silo].labels for silo in one.silos])
+            if now[one.silos[0]].positions is None:
+                # In single groups rows are in the minibatch's order, and labels the same for all silos.
+                labels = jnp.broadcast_to(now[one.silos[0]].labels, labels.shape)
+            slots = _in_a_row([now[silo].slots for silo in one.silos])
+            own = slots[:, None] == jnp.arange(one.held.shape[1], dtype=slots.dtype)[:, None]
+            phi = jnp.sum(jnp.where(own[:, :, None], score[:, :-1], 0), axis=1).swapaxes(1, 2)
+            weighted_sum = partial(self._weighted_sum, features=rows, own=own, held=one.held)
+            moved, _ = algorithm.linear_step(
+                (block, ()), phi, Known(labels, _in_a_row(others)), weighted_sum, descent=descent
+            )
+            stepped.append(moved)
+        return stepped
+
+    def _stacked(self, phi: Array, groups: GroupedRows) -> Array:
+        """``[1, B, C]`` in minibatch order, from ``[L, C, P]``."""
+        by_row = self.devices.gather(phi.swapaxes(1, 2), axis=0).reshape(1, -1, phi.shape[1])
+        return by_row if groups.places is None else algorithm.stack(by_row, groups.places[None])
+
+    def _weighted_sum(self, dloss: Array, *, features: Array, own: Array, held: Array) -> Array:
+        """``[L, G, C, D]``: the gradient of the data term, for every client.
+
+        Args:
+            dloss: ``[L, P, C]``.
+            own: ``[L, G, P]``, which rows are the client's.
+            held: ``[L, G]``.
+        """
+        weight = algorithm.row_weight(
+            jnp.sum(own, axis=2),
+            gradient=self.gradient,
+            num_samples=self.num_samples,
+            batch_size=self.batch_size,
+            held=held,
+        )
+        weighted = jnp.where(own[:, :, None], dloss.swapaxes(1, 2)[:, None] * weight[..., None, None], 0)
+        groups, size, outputs, rows = weighted.shape
+        gradients = jnp.einsum("lbp,lpd->lbd", weighted.reshape(groups, size * outputs, rows), features)
+        return gradients.reshape(groups, size, outputs, -1)
+
+
+class _Stack(NamedTuple):
+    """Silos whose groups are computed as if they were groups of one."""
+
+    silos: tuple[int, ...]
+    hubs: Array
+    """``[L, 1, C, D]``: for every group the block of its hub."""
+    held: Array
+    """``[L, G]``."""
+
+
+def _alike(hubs: list[Array], silos: list[GroupedSilo], rows: list[GroupedRows]) -> list[tuple[int, ...]]:
+    """The silos in stacks: small ones with as many groups, clients and rows, and about as many features."""
+    stacks: list[tuple[int, ...]] = []
+    shapes = [(silo.shares.shape, groups.labels.shape[2:]) for silo, groups in zip(silos, rows, strict=True)]
+    for silo in sorted(range(len(silos)), key=lambda silo: len(hubs[silo])):
+        last = stacks[-1][0] if stacks else silo
+        fits = shapes[last] == shapes[silo] and len(hubs[silo]) <= 1.25 * len(hubs[last])
+        if stacks and fits and math.prod(shapes[silo][1]) * len(hubs[silo]) <= SMALL:
+            stacks[-1] += (silo,)
+        else:
+            stacks.append((silo,))
+    return stacks
+
+
+def _stack(members: tuple[int, ...], hubs: list[Array], silos: list[GroupedSilo]) -> _Stack:
+    groups = len(silos[members[0]].held)
+    blocks = _in_a_row([jnp.broadcast_to(hubs[i].T, (groups, 1, *hubs[i].T.shape)) for i in members])
+    return _Stack(members, blocks, _in_a_row([silos[i].held for i in members]))
+
+
+def _in_a_row(parts: list[Array]) -> Array:
+    """The silos' groups in one array, with zeros where a silo has fewer features than another."""
+    width = max(part.shape[-1] for part in parts)
+    room = [[(0, 0)] * (part.ndim - 1) + [(0, width - part.shape[-1])] for part in parts]
+    return jnp.concatenate([jnp.pad(part, spare) for part, spare in zip(parts, room, strict=True)])
+
+
+def _features(table: Array | None, groups: GroupedRows, hub: Array) -> Array:
+    """``[L, P, D]``."""
+    rows: Array = groups.rows if table is None else table[groups.rows]
+    return rows.astype(hub.dtype)
+
+
+def _scores(clients: Array, hubs: Array, features: Array) -> Array:
+    """``[L, G + 1, C, P]``: every row's phi under every client of its group, and under the hub's block."""
+    blocks = jnp.concatenate([clients, hubs], axis=1)
+    groups, size, outputs, width = blocks.shape
+    # One axis for all blocks of a group: with more of them the features would be copied into another order.
+    scores = jnp.einsum("lbd,lpd->lbp", blocks.reshape(groups, size * outputs, width), features)
+    return scores.reshape(groups, size, outputs, -1)
+
+
+def _projected(phi_others: Array, groups: GroupedRows) -> Array:
+    """``[L, P, C]`` of the groups' rows, from ``[1, B, C]``."""
+    if groups.positions is None:
+        return phi_others
+    positions = groups.positions.reshape(1, -1)
+    return algorithm.project(phi_others, positions).reshape(*groups.positions.shape, -1)

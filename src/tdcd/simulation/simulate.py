@@ -1,0 +1,268 @@
+"""The simulation: a whole federation in one process, or in a few that work as one."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd.blocks.base import Block
+from tdcd.blocks.start import start_block
+from tdcd.core.variant import Variant
+from tdcd.execution import Execution
+from tdcd.federation import Federation, aligned_empty
+from tdcd.objective import Objective, Tree
+from tdcd.schedule import batch_ids
+from tdcd.settings import Settings
+from tdcd.simulation import evaluation
+from tdcd.simulation.engines import choose_engine
+from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State
+from tdcd.simulation.staging import prefetch
+
+ROWS_AT_ONCE = 4096
+"""Evaluation goes over the samples in chunks of this many."""
+SCORES_AT_ONCE = 1 << 22
+"""And several runs' over as many as have so many scores in all."""
+FITS_WELL = 0.5
+"""Data that takes up more of the device's memory than this share stays on the host."""
+
+
+class Simulation:
+    """A federation in one process. Between rounds its whole state is what its hubs remember: a :class:`State`.
+
+    The functions of :mod:`tdcd.algorithm` run over all clients of a silo at once; rounds run in a loop inside one
+    compiled program, whose trip count is an argument: any number of rounds gives the same bits as one at a time.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        blocks: Sequence[Block],
+        objective: Objective,
+        settings: Settings,
+        execution: Execution | None = None,
+        variant: Variant | None = None,
+    ) -> None:
+        """Put the data where it stays.
+
+        Args:
+            blocks: one per silo.
+            execution: on which devices and how; by default on JAX's default device.
+            variant: the member of the TDCD family; by default Algorithm 1.
+        """
+        self._set_up((Run(federation, objective, settings),), blocks, execution, variant)
+
+    @classmethod
+    def of_runs(
+        cls,
+        runs: Sequence[Run],
+        blocks: Sequence[Block],
+        execution: Execution | None = None,
+        variant: Variant | None = None,
+        most_rounds: int = ROUNDS_PER_CALL,
+    ) -> Self:
+        """Several runs of the same samples, columns and settings but for seed, step size and l2, as one simulation.
+
+        Every array of its state, and its scores, have a first axis for the runs if there are more than one.
+
+        Args:
+            most_rounds: no more are ever run at a time.
+        """
+        simulation = cls.__new__(cls)
+        simulation._set_up(tuple(runs), blocks, execution, variant, most_rounds)
+        return simulation
+
+    def _set_up(
+        self,
+        runs: tuple[Run, ...],
+        blocks: Sequence[Block],
+        execution: Execution | None,
+        variant: Variant | None,
+        most_rounds: int = ROUNDS_PER_CALL,
+    ) -> None:
+        self.runs, (self.federation, self.objective, self.settings) = runs, runs[0]
+        self.blocks, self.variant = tuple(blocks), variant or Variant()
+        self.execution = execution or Execution()
+        federation, settings, objective = self.federation, self.settings, self.objective
+        if len(blocks) != federation.num_silos:
+            raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
+        self.num_samples = federation.num_samples
+        self.batch_size = settings.effective_batch_size(self.num_samples)
+        objective.check_labels(federation.labels)
+        self.num_outputs = objective.num_outputs([federation.labels, federation.test_labels])
+        self._labels_dtype = objective.label_dtype(settings.dtype)
+        with self._context():
+            self._tables = [_on_host(silo.features, settings.dtype) for silo in federation.silos]
+            problem = Problem(
+                runs,
+                self.blocks,
+                self.variant,
+                self.batch_size,
+                self.num_outputs,
+                self._tables,
+                federation.labels.astype(self._labels_dtype),
+                None,
+                self.execution.devices,
+                most_rounds,
+            )
+            on_device: list[Array] | None = None
+            if self._stays_on_device(problem):
+                on_device = [self.execution.devices.hold(table) for table in self._tables]
+            self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
+        self._on_device = self.execution.devices.here(on_device)
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that runs the rounds."""
+        return self._engine.name
+
+    def _stays_on_device(self, problem: Problem) -> bool:
+        """Whether the data goes to the device once, rather than the rows of each call."""
+        if self.execution.keep != "auto":
+            return self.execution.keep == "device"
+        if jax.default_backend() == "cpu":
+            # There the host gathers rows faster; but the clients engine gathers them again, and a file stays a file.
+            in_file = any(isinstance(table, np.memmap) for table in self._tables)
+            by_host = self.execution.engine in ("auto", "grouped") and problem.is_linear and not problem.variant.changed
+            return not by_host and not in_file
+        memory: int = jax.local_devices()[0].memory_stats()["bytes_limit"]
+        return sum(table.nbytes for table in self._tables) < FITS_WELL * memory
+
+    def _context(self) -> Any:
+        """The precision in which everything here is compiled and run."""
+        context = ExitStack()
+        context.enter_context(jax.enable_x64(self.settings.dtype == "float64"))
+        context.enter_context(self.execution.matrix_products(self.settings.dtype))
+        return context
+
+    def init(self) -> State:
+        """The state before round 0, a function of the seed."""
+        started = [
+            [
+                start_block(block, run.settings, index, silo.feature_shape, self.num_outputs)
+                for index, (block, silo) in enumerate(zip(self.blocks, run.federation.silos, strict=True))
+            ]
+            for run in self.runs
+        ]
+        return self.join([self.state_of(blocks) for blocks in started])
+
+    def state_of(self, blocks: Sequence[Tree]) -> State:
+        """The state of one run before round 0, with these hub blocks."""
+        depth = self.variant.timing.depth
+        with self._context():
+            updates = [self.variant.hub_update.start(block) for block in blocks]
+            # Before round 0 there was no other block.
+            past = [jax.tree.map(lambda leaf: jnp.stack([leaf] * depth), b) if depth else () for b in blocks]
+        return State(list(blocks), updates, past)
+
+    def join(self, states: Sequence[State]) -> State:
+        """The state of all runs, from one of each."""
+        if len(states) == 1:
+            return states[0]
+        joined: State = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+        return joined
+
+    def part(self, state: State) -> list[State]:
+        """The state of each run, from that of all."""
+        if len(self.runs) == 1:
+            return [state]
+        leaves, tree = jax.tree.flatten(state)
+        on_host = [np.asarray(leaf) for leaf in leaves]
+        return [jax.tree.unflatten(tree, [leaf[run] for leaf in on_host]) for run in range(len(self.runs))]
+
+    def advance(self, state: State, first_round: int, num_rounds: int) -> State:
+        """The state ``num_rounds`` rounds later. Returns before the device has finished."""
+        devices = self.execution.devices
+        with self._context():
+            state = devices.everywhere(state)
+        calls = self._calls(first_round, first_round + num_rounds)
+        # A thread for a single call would only cost time.
+        for call in calls if num_rounds <= self.rounds_per_call else prefetch(calls):
+            with self._context():
+                state = self._engine.run(state, call)
+        here: State = devices.here(state)
+        return here
+
+    def _calls(self, first_round: int, last_round: int) -> Iterator[Call]:
+        """What the engine is to do for these rounds."""
+        while first_round < last_round:
+            ids = self._ids(range(first_round, min(last_round, first_round + self.rounds_per_call)))
+            with self._context():
+                call = self._engine.prepare(first_round, ids)
+            first_round += call.rounds
+            yield call
+
+    def _ids(self, rounds: Sequence[int]) -> NDArray[np.int32]:
+        """``[S, R, E, B]``: the minibatches of every run."""
+        settings = self.settings
+        drawn = {
+            seed: batch_ids(
+                seed,
+                rounds,
+                num_samples=self.num_samples,
+                batch_size=self.batch_size,
+                local_steps=settings.local_steps,
+                minibatches=settings.minibatches,
+            )
+            for seed in {run.settings.seed for run in self.runs}
+        }
+        if len(self.runs) == 1:
+            return drawn[settings.seed][None]
+        return np.stack([drawn[run.settings.seed] for run in self.runs])
+
+    @property
+    def rounds_per_call(self) -> int:
+        """The most rounds that one compiled call does."""
+        return self._engine.rounds_per_call
+
+    def scores(self, hub_blocks: list[Tree], features: Sequence[Any] | None = None) -> NDArray[Any]:
+        """The global model's scores ``[rows, C]``, for the training samples or for others; in chunks of rows.
+
+        Args:
+            features: each silo's columns of the other samples.
+        """
+        several = len(self.runs) > 1
+        with self._context():
+            tables = self._tables if features is None else features
+            resident = self._on_device if features is None else None
+            total = len(tables[0])
+            most = SCORES_AT_ONCE // (len(self.runs) * self.num_outputs) if several else ROWS_AT_ONCE
+            rows = min(max(1, most), total)
+            chunks = []
+            for start in range(0, total, rows):
+                # The last chunk starts early enough to be whole, and skips what the one before it had.
+                begin = min(start, total - rows)
+                held: Sequence[Any] | None = resident
+                first = begin
+                if held is None:
+                    held, first = [table[begin : begin + rows] for table in tables], 0
+                chunk = evaluation.scores(hub_blocks, held, first, rows=rows, blocks=self.blocks, several=several)
+                chunks.append(np.asarray(chunk)[..., start - begin :, :])
+        return np.concatenate(chunks, axis=-2)
+
+    def losses(self, hub_blocks: list[Tree], scores: NDArray[Any], labels: NDArray[Any]) -> list[float]:
+        """The objective of every run's global model over samples with these ``scores``; summed in float64."""
+        with self._context():
+            truth = jnp.asarray(labels, self._labels_dtype)
+            losses = evaluation.losses(scores, truth, objective=self.objective)
+            penalties = evaluation.penalties(hub_blocks, [run.objective for run in self.runs])
+        means = np.mean(np.asarray(losses), axis=-1, dtype=np.float64).reshape(-1)
+        return [float(mean) + penalty for mean, penalty in zip(means, penalties, strict=True)]
+
+    def loss(self, hub_blocks: list[Tree], scores: NDArray[Any], labels: NDArray[Any]) -> float:
+        """:meth:`losses` of the only run."""
+        (loss,) = self.losses(hub_blocks, scores, labels)
+        return loss
+
+
+def _on_host(features: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """The features as they stay: whole numbers and mapped files as they are, other arrays in the run's precision."""
+    if isinstance(features, np.memmap) or features.dtype.kind != "f" or features.dtype == dtype:
+        return features
+    converted = aligned_empty(features.shape, dtype)
+    converted[...] = features
+    return converted
