@@ -6,7 +6,7 @@ which ``jax.tree.leaves`` lists the package's blocks. Intermediate information i
 C numbers: stacking joins dictionaries, projecting keeps the keys that a client holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -77,17 +77,15 @@ class Silo:
     features: Array
     rows: Sequence[Sequence[int]]
 
-    def average(self, client_blocks: Sequence[Block]) -> Block:
-        """The hub's block: the sum over clients of n_k / M times the client's block. Line 5."""
+    def average(self, client_blocks: Sequence[Block], answering: Sequence[bool] = ()) -> Block:
+        """The sum over the clients that answer of the share of their rows times the client's block. Line 5."""
+        who = list(answering) or [True] * len(self.rows)
+        rows = sum(len(held) for held, there in zip(self.rows, who, strict=True) if there)
         mean = [np.zeros_like(array) for array in client_blocks[0]]
-        for rows, block in zip(self.rows, client_blocks, strict=True):
-            share = len(rows) / len(self.features)
-            mean = [total + share * array for total, array in zip(mean, block, strict=True)]
+        for held, block, there in zip(self.rows, client_blocks, who, strict=True):
+            if there:
+                mean = [total + len(held) / rows * array for total, array in zip(mean, block, strict=True)]
         return mean
-
-    def share_out(self, hub_block: Block) -> list[Block]:
-        """The hub's block to every client. Line 8."""
-        return [hub_block for _ in self.rows]
 
 
 def loss_of(loss: str, score: Array, label: float) -> float:
@@ -120,14 +118,42 @@ def objective(silos: Sequence[Silo], labels: Any, hub_blocks: Sequence[Block], l
     return total / len(labels) + l2 / 2 * squares
 
 
-def exchange(silos: Sequence[Silo], hub_blocks: Sequence[Block], batches: Sequence[Batch]) -> list[list[Phi]]:
+Memory = Any
+
+
+@dataclass(frozen=True)
+class Variation:
+    """What may differ from Algorithm 1, each in its plainest form; the defaults are the algorithm."""
+
+    step: Callable[[Block, Block, Memory, float, int], tuple[Block, Memory]] = lambda block, slopes, memory, eta, t: (
+        [a - eta * slope for a, slope in zip(block, slopes, strict=True)],
+        memory,
+    )
+    """A client's block, gradient, memory (None when a round begins), step size and iteration to block and memory."""
+    hub: Callable[[Block, Block, Memory], tuple[Block, Memory]] = lambda block, average, memory: (average, memory)
+    """A hub's block, its clients' average and its memory (None at first) to its next block and memory."""
+    wire: Callable[[Array], Array] = lambda phi: phi
+    """A sample's phi as the other silos have it."""
+    age: Callable[[int, int], int] = lambda silo, round_index: 0
+    """How many rounds old the block is whose phi a silo sends in a round."""
+    answering: Callable[[int, int, int], Sequence[bool]] = lambda round_index, silo, clients: [True] * clients
+    """Which clients of a silo answer in a round."""
+    slope: Callable[[str, Array, Array, Array, float], Array] = lambda loss, phi, start, others, label: slope_of(
+        loss, phi + others, label
+    )
+    """The slope that a client steps by, from its own phi now and at the round's start, the others' and the label."""
+
+
+def exchange(
+    silos: Sequence[Silo], sending: Sequence[Block], batches: Sequence[Batch], wire: Callable[[Array], Array]
+) -> list[list[Phi]]:
     """What each client of each silo gets of the other silos' intermediate information. Lines 9 to 14."""
     wanted = {p for batch in batches for p in batch}
     stacked: list[Phi] = []
-    for silo, block in zip(silos, hub_blocks, strict=True):
+    for silo, block in zip(silos, sending, strict=True):
         phi: Phi = {}
         for rows in silo.rows:
-            phi |= {p: silo.model.phi(block, silo.features[p]) for p in rows if p in wanted}  # lines 9 and 11
+            phi |= {p: wire(silo.model.phi(block, silo.features[p])) for p in rows if p in wanted}  # lines 9 and 11
         stacked.append(phi)
     projected = []
     for j, silo in enumerate(silos):
@@ -140,17 +166,28 @@ def exchange(silos: Sequence[Silo], hub_blocks: Sequence[Block], batches: Sequen
 
 
 def client_gradient(
-    silo: Silo, client: int, block: Block, phi_others: Phi, batch: Batch, labels: Any, loss: str, l2: float, rule: str
+    silo: Silo,
+    client: int,
+    block: Block,
+    start: Block,
+    phi_others: Phi,
+    batch: Batch,
+    labels: Any,
+    loss: str,
+    l2: float,
+    rule: str,
+    slope: Callable[[str, Array, Array, Array, float], Array],
+    num_samples: int,
 ) -> Block:
     """g_{k,j}: the sum over the client's rows of the minibatch, scaled by the rule, plus l2 times the block."""
     held = silo.rows[client]
     mine = [p for p in batch if p in held]
-    scale = len(labels) / (len(held) * len(batch)) if rule == "unbiased" else 1 / max(len(mine), 1)
+    scale = num_samples / (len(held) * max(len(batch), 1)) if rule == "unbiased" else 1 / max(len(mine), 1)
     gradient = [l2 * array for array in block]
     for p in mine:
         x = silo.features[p]
-        slope = slope_of(loss, silo.model.phi(block, x) + phi_others[p], labels[p])
-        row = silo.model.gradient(block, x, slope)
+        own, before = silo.model.phi(block, x), silo.model.phi(start, x)
+        row = silo.model.gradient(block, x, slope(loss, own, before, phi_others[p], labels[p]))
         gradient = [total + scale * part for total, part in zip(gradient, row, strict=True)]
     return gradient
 
@@ -169,27 +206,43 @@ def train(
     minibatches: Any,
     gradient: str,
     seed: int,
+    variation: Variation | None = None,
 ) -> list[Block]:
-    """Algorithm 1 for ``num_rounds`` times Q iterations; the hub blocks at its end."""
-    client_blocks = [silo.share_out(block) for silo, block in zip(silos, start, strict=True)]  # line 1
-    for t in range(num_rounds * local_steps):
-        round_index, step = divmod(t, local_steps)
-        if step == 0:
-            hub_blocks = [silo.average(blocks) for silo, blocks in zip(silos, client_blocks, strict=True)]  # line 5
-            batches = batch_ids(
-                seed,
-                [round_index],
-                num_samples=len(labels),
-                batch_size=batch_size,
-                local_steps=local_steps,
-                minibatches=minibatches,
-            )[0].tolist()  # line 6
-            client_blocks = [silo.share_out(block) for silo, block in zip(silos, hub_blocks, strict=True)]  # line 8
-            phi_others = exchange(silos, hub_blocks, batches)  # lines 9 to 14
-        batch = batches[step if minibatches == "fresh" else 0]
+    """Algorithm 1 for ``num_rounds`` rounds of Q iterations; the hub blocks at its end."""
+    vary = variation or Variation()
+    hub_blocks = list(start)  # line 1
+    before, memories = [hub_blocks], [None] * len(silos)
+    for r in range(num_rounds):
+        batches = batch_ids(
+            seed,
+            [r],
+            num_samples=len(labels),
+            batch_size=batch_size,
+            local_steps=local_steps,
+            minibatches=minibatches,
+        )[0].tolist()  # line 6
+        sending = [before[-1 - vary.age(j, r)][j] for j in range(len(silos))]
+        phi_others = exchange(silos, sending, batches, vary.wire)  # lines 9 to 14
+        answering = [vary.answering(r, j, len(silo.rows)) for j, silo in enumerate(silos)]
+        there = [
+            {p for k, rows in enumerate(silo.rows) if answering[j][k] for p in rows} for j, silo in enumerate(silos)
+        ]
+        present = set.intersection(*there)
+        averages = []
         for j, silo in enumerate(silos):
+            blocks = []
             for k in range(len(silo.rows)):
-                block = client_blocks[j][k]
-                slopes = client_gradient(silo, k, block, phi_others[j][k], batch, labels, loss, l2, gradient)
-                client_blocks[j][k] = [a - step_size * slope for a, slope in zip(block, slopes, strict=True)]  # line 19
-    return [silo.average(blocks) for silo, blocks in zip(silos, client_blocks, strict=True)]
+                block, memory = hub_blocks[j], None  # line 8
+                for step in range(local_steps):
+                    batch = [p for p in batches[step if minibatches == "fresh" else 0] if p in present]
+                    slopes = client_gradient(
+                        silo, k, block, hub_blocks[j], phi_others[j][k], batch, labels, loss, l2, gradient,
+                        vary.slope, len(there[j]),
+                    )  # fmt: skip
+                    block, memory = vary.step(block, slopes, memory, step_size, r * local_steps + step)  # line 19
+                blocks.append(block)
+            averages.append(silo.average(blocks, answering[j]))  # line 5
+        moved = [vary.hub(*three) for three in zip(hub_blocks, averages, memories, strict=True)]
+        hub_blocks, memories = [block for block, _ in moved], [memory for _, memory in moved]
+        before.append(hub_blocks)
+    return hub_blocks

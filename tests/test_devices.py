@@ -31,7 +31,8 @@ for shape in (LINEAR, MIXED):
         execution = Execution(keep, devices=Devices.first())
         simulation = Simulation(problem.federation, problem.blocks, problem.objective, problem.settings, execution)
         assert simulation.execution.devices.count == 4
-        blocks = simulation.advance(simulation.advance(problem.start, 0, 3), 3, 1)
+        start = simulation.state_of(problem.start)
+        blocks = simulation.advance(simulation.advance(start, 0, 3), 3, 1).blocks
         assert distance(arrays(blocks), problem.solve(4)) < 1e-10
         assert abs(simulation.scores(blocks) - problem.simulation().scores(blocks)).max() < 1e-12
 """

@@ -153,7 +153,7 @@ def test_tight_paddings_hold_every_round_and_are_rarely_much_more_than_it_needs(
     ids = batch_ids(0, range(60), num_samples=num_samples, batch_size=batch_size, local_steps=local_steps)
     widths = []
     while len(ids):
-        placements = place_alike(placers, ids)
+        placements = place_alike([placers], ids[None])[0]
         for placer, placed in zip(placers, placements, strict=True):
             assert placed.counts.max() <= placed.positions.shape[3] <= placer.usual
         widths += [placements[0].positions.shape[3]] * len(placements[0].rows)
@@ -167,7 +167,7 @@ def test_silos_are_padded_to_the_level_that_one_of_them_needs():
     owners = [np.repeat(np.arange(clients, dtype=np.int32), 1000 // clients) for clients in (10, 5)]
     placers = [Placer(owner, 200) for owner in owners]
     crowd = np.concatenate([np.arange(100), np.arange(200, 1000, 8)]).astype(np.int32)
-    placements = place_alike(placers, crowd[None, None])
+    placements = place_alike([placers], crowd[None, None, None])[0]
     level = int(placers[0].levels(placers[0].count(crowd[None, None]))[0])
     assert level > placers[1].levels(placers[1].count(crowd[None, None]))[0]
     assert [p.positions.shape[3] for p in placements] == [placer.padding.width(level) for placer in placers]

@@ -197,7 +197,7 @@ def test_training_is_algorithm_1_in_plain_loops():
     settings = Settings(local_steps=2, batch_size=6, step_size=0.3, seed=5, dtype="float64")
     simulation = Simulation(Federation(tuple(silos), labels), (SMALL, SMALL), Objective("softmax", l2=0.01), settings)
     start = [random_block(SMALL, shape, rng) for shape in shapes]
-    got = simulation.advance(start, 0, 2)
+    got = simulation.advance(simulation.state_of(start), 0, 2).blocks
     expected = oracle.train(
         [oracle.Silo(ReferenceModel(silo.feature_shape), silo.features, silo.rows) for silo in silos],
         labels,

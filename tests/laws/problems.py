@@ -17,6 +17,7 @@ from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective, Tree
 from tdcd.partition import Rows, contiguous_rows, dirichlet_rows, equal_sizes, proportional_sizes, shuffled_rows
 from tdcd.settings import Settings
+from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
 
 Arrays = list[list[NDArray[Any]]]
@@ -101,13 +102,13 @@ class Problem:
         execution = Execution(keep=keep, engine=engine)
         return Simulation(self.federation, self.blocks, self.objective, self.settings, execution, variant)
 
-    def simulate(self, num_rounds: int) -> Arrays:
+    def simulate(self, num_rounds: int, engine: str = "auto", variant: Variant | None = None) -> Arrays:
         """The hub blocks after ``num_rounds`` rounds of the package's simulation."""
         start = jax.tree.map(lambda leaf: np.asarray(leaf, self.settings.dtype), self.start)
-        simulation = self.simulation()
-        return arrays(simulation.advance(simulation.state_of(start), 0, num_rounds).blocks)
+        simulation = self.simulation(engine, "device" if engine == "flat" else "auto", variant)
+        return arrays(simulation.advance(simulation.state_of(start), 0, num_rounds))
 
-    def solve(self, num_rounds: int) -> Arrays:
+    def solve(self, num_rounds: int, variation: oracle.Variation | None = None) -> Arrays:
         """The same by the oracle."""
         chosen = self.settings
         return oracle.train(
@@ -123,6 +124,7 @@ class Problem:
             minibatches=chosen.minibatches,
             gradient=chosen.gradient,
             seed=chosen.seed,
+            variation=variation,
         )
 
     def silos(self) -> list[oracle.Silo]:
@@ -152,8 +154,10 @@ def random_block(block: Block, columns: int, outputs: int, rng: np.random.Genera
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape) / 2, shapes)
 
 
-def arrays(blocks: Sequence[Tree]) -> Arrays:
-    """Blocks as the oracle has them: a list of arrays each."""
+def arrays(blocks: Sequence[Tree] | State) -> Arrays:
+    """Blocks, or those of a simulation's state, as the oracle has them: a list of arrays each."""
+    if isinstance(blocks, State):
+        blocks = blocks.blocks
     return [[np.asarray(leaf) for leaf in jax.tree.leaves(block)] for block in blocks]
 
 

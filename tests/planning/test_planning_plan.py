@@ -47,10 +47,10 @@ def brute_force(ridge, tables):
     target, found = tables["lan"].target, {}
     for steps in CANDIDATES:
         engine = simulate(with_local_steps(ridge._replace(settings=replace(ridge.settings, seed=1)), steps))
-        blocks, loss, rounds = engine.init(), 1.0, 0
+        state, loss, rounds = engine.init(), 1.0, 0
         while target < loss < 1e6 and rounds < 1000:
-            blocks, rounds = engine.advance(blocks, rounds, 1), rounds + 1
-            loss = engine.loss(blocks, engine.scores(blocks), ridge.federation.labels)
+            state, rounds = engine.advance(state, rounds, 1), rounds + 1
+            loss = engine.loss(state.blocks, engine.scores(state.blocks), ridge.federation.labels)
         found[steps] = rounds if loss <= target else math.inf
     return found
 

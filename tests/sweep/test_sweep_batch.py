@@ -3,15 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from tdcd.sweep.client_batch import ClientBatch
-from tdcd.sweep.evaluation import Evaluator
-from tdcd.sweep.lane_batch import LaneBatch
 
 from tdcd.config import check_config
-from tdcd.run import plan
-from tdcd.simulation.simulate import Simulation
+from tdcd.run import plan, simulate
 from tdcd.sweep import batch
-from tdcd.sweep.batch import batch_of, runs_at_once
+from tdcd.sweep.batch import runs_at_once
 from tdcd.train import measure
 
 BASE = {"dtype": "float64", "data": {"source": "diabetes"}, "federation": {"silos": 2, "clients": [3, 2]}}
@@ -36,47 +32,39 @@ def plans_of(block, count=2, loss="squared", **train):
 
 
 def by_itself(planned, rounds):
-    simulation = Simulation(planned.federation, planned.blocks, planned.objective, planned.settings)
-    hub_blocks = simulation.advance(simulation.init(), 0, rounds)
-    return simulation, hub_blocks
-
-
-def stacked(trees):
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
-
-
-def starts(plans):
-    return stacked([Simulation(p.federation, p.blocks, p.objective, p.settings).init() for p in plans])
+    simulation = simulate(planned)
+    return simulation, simulation.advance(simulation.init(), 0, rounds)
 
 
 CASES = [
-    ("linear", "squared", {}, LaneBatch),
-    ("linear", "softmax", {"gradient": "mean"}, LaneBatch),
-    ("linear", "squared", {"minibatches": "full"}, LaneBatch),
-    ("mlp", "squared", {}, ClientBatch),
-    ("mlp", "softmax", {"minibatches": "reused"}, ClientBatch),
+    ("linear", "squared", {}, "grouped"),
+    ("linear", "softmax", {"gradient": "mean"}, "grouped"),
+    ("linear", "squared", {"minibatches": "full"}, "grouped"),
+    ("linear", "squared", {"engine": "clients"}, "clients"),
+    ("mlp", "squared", {}, "clients"),
+    ("mlp", "softmax", {"minibatches": "reused"}, "clients"),
 ]
 
 
-@pytest.mark.parametrize(("block", "loss", "train", "kind"), CASES)
-def test_a_batch_equals_its_runs(block, loss, train, kind):
+@pytest.mark.parametrize(("block", "loss", "train", "engine"), CASES)
+def test_a_batch_equals_its_runs(block, loss, train, engine):
     plans = plans_of(block, loss=loss, **train)
     assert runs_at_once(plans[0]) > 1
-    with jax.enable_x64(True):
-        together = batch_of(plans, every=4)
-        assert isinstance(together, kind)
-        found = together.advance(together.advance(starts(plans), 0, 7), 7, 2)
-        figures = Evaluator(plans)(found)
-        for run, planned in enumerate(plans):
-            simulation, expected = by_itself(planned, 9)
-            for own, leaf in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-                np.testing.assert_allclose(own[run], leaf, rtol=0, atol=1e-10)
-            alone = measure(simulation, planned.federation, expected)
-            assert figures[run].train_loss == pytest.approx(alone.train_loss, rel=1e-10)
-            assert figures[run].test_loss == pytest.approx(alone.test_loss, rel=1e-10)
-            for split, names in alone.metrics.items():
-                assert figures[run].metrics[split] == pytest.approx(names, rel=1e-9)
-    moved = np.abs(np.asarray(jax.tree.leaves(found)[0]) - np.asarray(jax.tree.leaves(starts(plans))[0]))
+    together = simulate(*plans, most_rounds=4)
+    assert together.engine == engine
+    start = together.init()
+    found = together.advance(together.advance(start, 0, 7), 7, 2)
+    figures = measure(together, found.blocks)
+    for planned, own, state in zip(plans, figures, together.part(found), strict=True):
+        simulation, expected = by_itself(planned, 9)
+        for one, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, leaf, rtol=0, atol=1e-10)
+        (alone,) = measure(simulation, expected.blocks)
+        assert own.train_loss == pytest.approx(alone.train_loss, rel=1e-10)
+        assert own.test_loss == pytest.approx(alone.test_loss, rel=1e-10)
+        for split, names in alone.metrics.items():
+            assert own.metrics[split] == pytest.approx(names, rel=1e-9)
+    moved = np.abs(np.asarray(jax.tree.leaves(found)[0]) - np.asarray(jax.tree.leaves(start)[0]))
     assert moved.max() > 1e-2
 
 
@@ -84,22 +72,21 @@ def test_rounds_that_need_another_padding_are_the_same(monkeypatch):
     """With a usual padding that is too small for most rounds, they run in several calls of other widths."""
     monkeypatch.setattr("tdcd.placement.Padding._rounded", lambda padding, above_mean: 4)
     plans = plans_of("mlp", count=2)
-    with jax.enable_x64(True):
-        found = batch_of(plans, every=6).advance(starts(plans), 0, 6)
+    together = simulate(*plans, most_rounds=6)
+    found = together.part(together.advance(together.init(), 0, 6))
     monkeypatch.undo()
-    for run, planned in enumerate(plans):
+    for state, planned in zip(found, plans, strict=True):
         _, expected = by_itself(planned, 6)
-        for own, leaf in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(own[run], leaf, rtol=0, atol=1e-10)
+        for one, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, leaf, rtol=0, atol=1e-10)
 
 
 def test_chunks_of_samples_leave_no_trace(monkeypatch):
-    plans = plans_of("linear", loss="softmax")
-    with jax.enable_x64(True):
-        hub_blocks = jax.tree.map(lambda leaf: leaf + 0.1 * np.arange(leaf.size).reshape(leaf.shape), starts(plans))
-        whole = Evaluator(plans)(hub_blocks)
-        monkeypatch.setattr("tdcd.sweep.evaluation.SCORES_AT_ONCE", 2 * 10 * 60)
-        parts = Evaluator(plans)(hub_blocks)
+    together = simulate(*plans_of("linear", loss="softmax"))
+    blocks = jax.tree.map(lambda leaf: leaf + 0.1 * np.arange(leaf.size).reshape(leaf.shape), together.init().blocks)
+    whole = measure(together, blocks)
+    monkeypatch.setattr("tdcd.simulation.simulate.SCORES_AT_ONCE", 2 * 10 * 60)
+    parts = measure(together, blocks)
     for one, other in zip(whole, parts, strict=True):
         assert one.train_loss == pytest.approx(other.train_loss, rel=1e-12)
         assert one.metrics["train"] == pytest.approx(other.metrics["train"], rel=1e-12)

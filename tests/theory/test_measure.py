@@ -25,7 +25,7 @@ def test_gradient_norms_are_those_at_the_starts_of_rounds():
     assert found.squared_norms == pytest.approx(norms)
     assert found.iterations.tolist() == [3, 6, 9, 12, 15, 18, 21]
     assert found.averages[-1] == pytest.approx(np.mean(norms))
-    last = simulation.advance(start, 0, 7)
+    last = simulation.advance(simulation.state_of(start), 0, 7).blocks
     assert all((a["weight"] == b["weight"]).all() for a, b in zip(found.last, last, strict=True))
 
     fewer = gradient_norms(problem.federation(), simulation, 7, start=start, every=3)

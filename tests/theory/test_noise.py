@@ -102,7 +102,7 @@ def test_deep_blocks_and_classes_have_noise_too():
     parts, labels, blocks = [rng.normal(size=(6, 3)), rng.normal(size=(6, 2))], np.arange(6) % 3, [Mlp((4,)), Linear()]
     federation = federation_of(parts, labels, sizes=[1] * 6)
     chosen = Settings(minibatches="full", dtype="float64")
-    start = Simulation(federation, blocks, Objective("softmax"), chosen).init()
+    start = Simulation(federation, blocks, Objective("softmax"), chosen).init().blocks
     found = sigmas(federation, blocks, Objective("softmax", 0.2), chosen, [start])
 
     def loss(model, row):

@@ -100,8 +100,8 @@ def test_other_models_get_the_largest_norm_at_the_given_models():
     federation, blocks = federation_of(parts, rng.normal(size=12)), [Mlp((3,)), Linear()]
     simulation = Simulation(federation, blocks, Objective("squared", 0.1), Settings(batch_size=4, dtype="float64"))
     models = [
-        simulation.init(),
-        jax.tree.map(lambda leaf: np.asarray(leaf) + rng.normal(size=leaf.shape), simulation.init()),
+        simulation.init().blocks,
+        jax.tree.map(lambda leaf: np.asarray(leaf) + rng.normal(size=leaf.shape), simulation.init().blocks),
     ]
     found = constants(federation, blocks, simulation.objective, models=models)
 
@@ -165,7 +165,7 @@ def test_a_time_limit_puts_the_whole_constant_in_the_place_of_what_is_not_ready(
 def test_a_time_limit_stops_estimates_after_the_first_model():
     rng = np.random.default_rng(0)
     federation = federation_of([rng.normal(size=(12, 3))], rng.normal(size=12))
-    start = Simulation(federation, [Mlp((3,))], Objective("squared"), Settings(batch_size=4)).init()
+    start = Simulation(federation, [Mlp((3,))], Objective("squared"), Settings(batch_size=4)).init().blocks
     found = constants(federation, [Mlp((3,))], Objective("squared"), models=[start] * 3, rows=5, seconds=1e-9)
     assert "over 5 rows at 1 of 3 models, stopped by the time limit" in found.note
 
