@@ -58,7 +58,8 @@ class ClientOptimizer:
         """One step in the optimiser's direction."""
         remembered, iteration = state
         ways, remembered = self.transform.update(gradient, remembered, block)
-        size = (step_size * self.factor(iteration)).astype(step_size.dtype)
+        # Of a whole number, Optax would make single precision.
+        size = (step_size * self.factor(iteration.astype(step_size.dtype))).astype(step_size.dtype)
         return jax.tree.map(lambda leaf, way: leaf - size * way, block, ways), (remembered, iteration + 1)
 
 
