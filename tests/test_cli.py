@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import pytest
 
@@ -99,3 +100,53 @@ def test_simulations_need_nothing_of_the_real_federation():
     code = f"import sys, tdcd.cli; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def imports(cwd, *arguments):
+    """The modules that a command imports in a process of its own, by Python's list of them."""
+    command = [sys.executable, "-X", "importtime", "-m", "tdcd", *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+def test_help_version_check_and_status_start_without_jax(tmp_path):
+    rows = "".join(f"{number},{number * 7 % 5},{number % 2}\n" for number in range(20))
+    (tmp_path / "all.csv").write_text("id,x,y\n" + rows)
+    (tmp_path / "shared.toml").write_text(
+        '[data]\nsource = "files"\nlabel = "y"\n[[silos]]\nname = "bank"\n[[silos.client]]\nname = "c1"\ntable = "all.csv"\n'
+    )
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "status.json").write_text(
+        '{"party": "hub.bank", "phase": "end", "round": 3, "rounds": 3, "train_loss": 0.5, "test_loss": null,'
+        ' "status": "finished", "connected": [], "refused": {}, "last_error": null, "pid": 1}'
+    )
+    site = ("--silo", "bank", "--client", "c1", "--data", "all.csv")
+    for arguments in (("--help",), ("--version",), ("check", "shared.toml", *site), ("status", "hub")):
+        found = imports(tmp_path, *arguments)
+        assert "tdcd.cli" in found
+        assert not {"jax", "jaxlib"} & found, arguments
+
+
+def test_the_version_is_that_of_the_package(tmp_path):
+    done = tdcd("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"tdcd {version('tdcd')}\n")
+
+
+def test_public_names_are_what_they_were_whichever_module_was_imported_first():
+    code = """
+import sys, tdcd
+assert "jax" not in sys.modules
+import tdcd.train
+assert tdcd.train is sys.modules["tdcd.train"].train
+from tdcd import *
+assert {name: globals()[name] for name in tdcd.__all__} == {name: getattr(tdcd, name) for name in tdcd.__all__}
+assert set(tdcd.__all__) <= set(dir(tdcd)) and callable(train)
+try:
+    tdcd.nothing
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "module 'tdcd' has no attribute 'nothing'\n"

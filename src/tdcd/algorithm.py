@@ -17,15 +17,15 @@ or 1 when one minibatch serves all local steps); a client holds at most P of a m
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from tdcd.choices import Gradient
 from tdcd.objective import Objective, Tree
 
-Gradient = Literal["unbiased", "mean"]
 Apply = Callable[[Tree, Array], Array]
 """A block's phi: (block, features ``[rows, ...]``) to ``[rows, C]``."""
 

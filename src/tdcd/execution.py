@@ -1,14 +1,13 @@
 """How a simulation is carried out: on which devices, with the data where, and how precise its products are."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import jax
 
+from tdcd.choices import Keep, Precision
 from tdcd.devices import Devices
 
-Keep = Literal["auto", "device", "host"]
-Precision = Literal["float32", "tf32", "bfloat16"]
 ALGORITHMS = {"float32": "float32", "tf32": "default", "bfloat16": "BF16_BF16_F32"}
 """What JAX calls each :data:`Precision`; its default on a GPU is TF32 where there is any."""
 

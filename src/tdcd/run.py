@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from tdcd.alone import train_alone
 from tdcd.baselines import rewrite
 from tdcd.blocks import Block, Cnn, Linear, Mlp
+from tdcd.choices import Loss
 from tdcd.config import Config, ConfigError, ModelSection, check_config, override
 from tdcd.data import Table, load, standardize
 from tdcd.data.table import Task
@@ -17,7 +18,7 @@ from tdcd.execution import Execution
 from tdcd.federation import Federation
 from tdcd.history import Record, read_history
 from tdcd.ledger import Apart
-from tdcd.objective import Loss, Objective
+from tdcd.objective import Objective
 from tdcd.runfolder import RunFolder
 from tdcd.settings import Settings
 from tdcd.tables.assemble import Assembled, assemble

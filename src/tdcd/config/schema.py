@@ -4,11 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tdcd.algorithm import Gradient
-from tdcd.baselines import Algorithm
-from tdcd.execution import Keep, Precision
+from tdcd.choices import Algorithm, Gradient, Keep, Loss, Precision
 from tdcd.network import Preset
-from tdcd.objective import Loss
 from tdcd.partition import RowRule
 from tdcd.schedule import Minibatches
 from tdcd.settings import Dtype

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
-from tdcd.objective import Loss, Objective, Tree
+from tdcd.choices import Loss
+from tdcd.objective import Objective, Tree
 from tdcd.runfolder import named_leaves
 from tdcd.runtime.absence import check_nobody_left_out, read_mask
 from tdcd.runtime.client_data import ClientData

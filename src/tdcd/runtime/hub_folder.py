@@ -12,7 +12,6 @@
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -31,6 +30,7 @@ from tdcd.runtime.farewell import Farewell
 from tdcd.runtime.instructions import Absence, State
 from tdcd.runtime.job import Job
 from tdcd.runtime.journal import Journal
+from tdcd.runtime.lock import lock
 from tdcd.runtime.meeting import Meeting
 from tdcd.tables.labels import Meaning
 from tdcd.tables.preparation import Preparation
@@ -52,11 +52,11 @@ class HubFolder:
         if self._about.exists():
             self.run = RunFolder.open(path)
             self.about = self._read_about(job)
-            self._lock = _lock(path)
+            self._lock = lock(path)
             self._restore()
         else:
             self.run = self._create(job)
-            self._lock = _lock(path)
+            self._lock = lock(path)
             self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
             self._write_about()
         self._history, self._absences = Journal(path / "history.jsonl"), Journal(path / "absences.jsonl")
@@ -197,26 +197,3 @@ class HubFolder:
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps({**status, "pid": os.getpid()}))
             temporary.replace(self.path / "status.json")
-
-
-def is_alive(path: Path) -> bool:
-    """Whether a process has the run folder at ``path`` open."""
-    if not (path / "hub.lock").exists():
-        return False
-    with (path / "hub.lock").open("rb") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
-
-
-def _lock(path: Path) -> int:
-    """Lock the folder for this process; the lock ends with the process, however that ends."""
-    descriptor = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise FileExistsError(f"{path} is in use by another process: stop that one first") from None
-    return descriptor

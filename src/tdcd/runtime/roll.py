@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.choices import Loss
 from tdcd.config import Config
 from tdcd.data.table import Task, holdout_mask
-from tdcd.objective import Loss
 from tdcd.run import FITTING
 from tdcd.runtime.messages import Message, Refused, array, unpack
 from tdcd.tables.labels import encode, standardized

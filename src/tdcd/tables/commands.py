@@ -13,7 +13,6 @@ from tdcd.tables.errors import TableError
 from tdcd.tables.reading import is_parquet
 from tdcd.tables.rows import RawRows
 from tdcd.tables.site import cautions, describe, find_silo, label_balance, read_client
-from tdcd.tables.split import split_table
 from tdcd.terminal import EXIT_INPUT, reported, screen
 
 
@@ -61,6 +60,8 @@ def split(
 
     Exit status: 0 done, 2 bad input.
     """
+    from tdcd.tables.split import split_table  # noqa: PLC0415 - see tdcd.cli
+
     with reported():
         written = split_table(
             table,

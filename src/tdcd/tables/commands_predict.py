@@ -1,20 +1,22 @@
 """``tdcd predict`` and ``tdcd export``: parse, call, print."""
+# ruff: noqa: PLC0415 - see tdcd.cli
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import rich.box
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from tdcd.run import Interrupted
 from tdcd.runtime.commands import Certs, Insecure, Own, text_of
-from tdcd.tables.export import Coefficients, coefficients, write_coefficients
-from tdcd.tables.predict import Predictions, SiloScores, combine, no_scores, silo_scores, write_predictions
-from tdcd.tables.trained import Trained
 from tdcd.terminal import EXIT_INTERRUPTED, reported, screen, stoppable
+
+if TYPE_CHECKING:
+    from tdcd.tables.export import Coefficients
+    from tdcd.tables.predict import Predictions, SiloScores
+    from tdcd.tables.trained import Trained
 
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
 
@@ -56,6 +58,9 @@ def predict(
 
     Exit status: 0 done, 2 bad input, 130 interrupted.
     """
+    from tdcd.tables.predict import combine, write_predictions
+    from tdcd.tables.trained import Trained
+
     with reported():
         _refuse_existing(out, force)
         if target.suffix == ".toml":
@@ -82,6 +87,8 @@ def export(
 
     Exit status: 0 done, 2 bad input.
     """
+    from tdcd.tables.export import coefficients, write_coefficients
+
     with reported():
         table = coefficients(folder)
         if out is not None:
@@ -103,8 +110,10 @@ def _refuse_existing(out: Path, force: bool) -> None:
         raise FileExistsError(f"{out} is there already: choose another --out, or replace it with --force")
 
 
-def _in_one_place(trained: Trained, data: Sequence[str], allow_missing: bool) -> Mapping[str, SiloScores]:
+def _in_one_place(trained: "Trained", data: Sequence[str], allow_missing: bool) -> Mapping[str, "SiloScores"]:
     """The scores of every silo; of one that has no new rows at all, none."""
+    from tdcd.tables.predict import no_scores, silo_scores
+
     tables: dict[str, Path] = {}
     for text in data:
         name, equals, path = text.partition("=")
@@ -126,12 +135,12 @@ def _with_peers(
     certs: Path | None,
     party: Path | None,
     insecure: bool,
-) -> tuple[Path, Mapping[str, SiloScores]]:
+) -> tuple[Path, Mapping[str, "SiloScores"]]:
     """This hub's run folder, and the scores of all hubs."""
-    # Imported here, since predictions in one place need no zenoh.
-    from tdcd.runtime.party import own_file  # noqa: PLC0415
-    from tdcd.runtime.predict import predict_with_peers  # noqa: PLC0415
-    from tdcd.runtime.waiting import Waiting  # noqa: PLC0415
+    from tdcd.run import Interrupted
+    from tdcd.runtime.party import own_file
+    from tdcd.runtime.predict import predict_with_peers
+    from tdcd.runtime.waiting import Waiting
 
     if silo is None or len(data) != 1:
         raise ValueError("predicting with other hubs takes --silo NAME and one --data FILE: this silo's new rows")
@@ -149,7 +158,7 @@ def _with_peers(
     return folder, parts
 
 
-def _show_predictions(predictions: Predictions, parts: Mapping[str, SiloScores], out: Path) -> None:
+def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path) -> None:
     screen.print(f"Predictions: {out}, {len(predictions.ids)} rows", soft_wrap=True, highlight=False)
     for name in parts:
         count = sum(name in lacking for lacking in predictions.missing)
@@ -159,7 +168,7 @@ def _show_predictions(predictions: Predictions, parts: Mapping[str, SiloScores],
             )
 
 
-def _show_coefficients(table: Coefficients) -> None:
+def _show_coefficients(table: "Coefficients") -> None:
     shown = Table(box=rich.box.SIMPLE_HEAD)
     shown.add_column("silo")
     shown.add_column("column", overflow="fold")

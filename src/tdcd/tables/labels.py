@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.choices import Loss
 from tdcd.data.table import Task
-from tdcd.objective import Loss
 
 FEW, SMALL = 20, 100
 """At most so many different whole numbers, from 0 to below that, are classes unless the loss says otherwise."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.objective import Loss
+from tdcd.choices import Loss
 from tdcd.runfolder import write_durably
 from tdcd.tables.errors import SHOWN, TableError
 from tdcd.tables.labels import Meaning

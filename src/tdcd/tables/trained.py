@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
+from tdcd.choices import Loss
 from tdcd.config import Config, check_config
-from tdcd.objective import Loss, Tree
+from tdcd.objective import Tree
 from tdcd.report.folder import Run
 from tdcd.run import FITTING, blocks_of, settings_of
 from tdcd.runfolder import RunFolder

@@ -12,8 +12,8 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd import algorithm
-from tdcd.algorithm import Gradient
 from tdcd.blocks.base import Block
+from tdcd.choices import Gradient
 from tdcd.federation import Federation
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Placement, holders, place
