@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -114,7 +115,8 @@ def test_help_version_check_and_status_start_without_jax(tmp_path):
     rows = "".join(f"{number},{number * 7 % 5},{number % 2}\n" for number in range(20))
     (tmp_path / "all.csv").write_text("id,x,y\n" + rows)
     (tmp_path / "shared.toml").write_text(
-        '[data]\nsource = "files"\nlabel = "y"\n[[silos]]\nname = "bank"\n[[silos.client]]\nname = "c1"\ntable = "all.csv"\n'
+        '[data]\nsource = "files"\n'
+        '[[silos]]\nname = "bank"\nlabel = "y"\n[[silos.client]]\nname = "c1"\ntable = "all.csv"\n'
     )
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "status.json").write_text(
@@ -150,3 +152,47 @@ except AttributeError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "module 'tdcd' has no attribute 'nothing'\n"
+
+
+def test_pages_of_tables_have_the_name_of_the_configuration(tmp_path):
+    rows = "".join(f"{number},{number * 7 % 5},{number % 2}\n" for number in range(40))
+    (tmp_path / "all.csv").write_text("id,x,y\n" + rows)
+    keys = '[data]\nsource = "files"\n[train]\nrounds = 1\nbatch_size = 8\n[model]\nblock = "linear"\n'
+    silo = '[[silos]]\nname = "bank"\nlabel = "y"\ntable = "all.csv"\n'
+    (tmp_path / "credit.toml").write_text(keys + silo)
+    (tmp_path / "other.toml").write_text('name = "Loans & cards"\n' + keys + silo)
+    for file, title in (("credit", "credit"), ("other", "Loans &amp; cards")):
+        done = tdcd("run", f"{file}.toml", "--out", file, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        page = (tmp_path / file / "report.html").read_text()
+        assert f"<title>{title} · tdcd run</title>" in page
+        assert ">files<" not in page.split("<table")[0]
+    bound = tdcd("bound", "credit", cwd=tmp_path)
+    assert bound.returncode == 0, bound.stderr
+    assert "<title>credit · tdcd bound</title>" in (tmp_path / "credit" / "bound.html").read_text()
+
+
+def test_ctrl_c_while_aligning_says_what_is_true(tmp_path):
+    (tmp_path / "all.csv").write_text("id,x\n1,2\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "shared.toml").write_text(
+        f'[[silos]]\nname = "bank"\nhub = "127.0.0.1:{port}"\n[[silos]]\nname = "shop"\nhub = "127.0.0.1:1"\n'
+    )
+    options = ["--silo", "bank", "--data", "all.csv", "--out", "ids.txt", "--digests", "--insecure"]
+    process = subprocess.Popen(
+        [*COMMAND, "align", "shared.toml", *options],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert "aligning; waiting for hub.shop" in process.stdout.readline()
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Stopping; once more to stop at once." in output
+    assert "round" not in output
+    assert "Interrupted: nothing was written" in output

@@ -31,7 +31,7 @@ def words(text):
 
 
 def test_a_plan_is_printed_and_nothing_is_written(tdcd, tmp_path):
-    done = tdcd("plan", "small.toml", "--network", "mobile", "--target", "0.4", "--seconds", "60")
+    done = tdcd("plan", "small.toml", "--network", "mobile", "--target", "0.4", "--seconds", "3600")
     assert done.returncode == 0, done.stderr
     shown = words(done.stdout)
     for expected in (
@@ -49,7 +49,7 @@ def test_a_plan_is_printed_and_nothing_is_written(tdcd, tmp_path):
 
 def test_a_run_is_held_against_its_bound(tdcd, tmp_path):
     assert tdcd("run", "small.toml", "--out", "r").returncode == 0
-    done = tdcd("bound", "r")
+    done = tdcd("bound", "r", "--seconds", "3600")
     assert done.returncode == 0, done.stderr
     for expected in ("T = 50", "staleness: eta^2 L_max^2 sigma^2 Q^2 N^2", "The bound holds", "Page: r/bound.html"):
         assert expected in words(done.stdout)

@@ -1,7 +1,10 @@
 """A sweep as a user runs it: real processes, real signals."""
 
+import html
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -68,3 +71,15 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path):
         assert cut("model/silo1.safetensors").read_bytes() == whole("model/silo1.safetensors").read_bytes()
         for one, other in zip(*(run("history.jsonl").read_text().splitlines() for run in (cut, whole)), strict=True):
             assert json.loads(one) | {"seconds": 0} == json.loads(other) | {"seconds": 0}
+
+
+def test_the_commands_on_the_page_work_as_printed(tmp_path):
+    settings = [*LINEAR, "--set", "seed=[0,1]", "--set", "train.rounds=2"]
+    done = tdcd("run", *settings, "--out", "runs/my first sweep", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "runs/my first sweep/sweep.html").read_text()
+    printed = [html.unescape(line) for line in re.findall(r"tdcd (?:run|report) .*?(?=\n|<)", page)]
+    assert [line.split()[1] for line in printed] == ["run", "report"]
+    for line in printed:
+        again = tdcd(*shlex.split(line)[1:], cwd=tmp_path)
+        assert again.returncode == 0, line + again.stderr

@@ -13,7 +13,7 @@ from tdcd.data import SOURCES
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The keys of a TOML file, not yet checked; the folder of its tables is made absolute."""
+    """The keys of a TOML file, not yet checked; tables get its name, and their folder is made absolute."""
     try:
         with path.open("rb") as file:
             keys = tomllib.load(file)
@@ -26,6 +26,7 @@ def read_config(path: Path) -> dict[str, Any]:
     data = keys.get("data")
     if isinstance(data, dict) and data.get("source") == "files" and isinstance(data.setdefault("folder", ""), str):
         data["folder"] = str(path.absolute().parent / data["folder"])
+        keys.setdefault("name", path.stem[:80])
     return keys
 
 

@@ -193,6 +193,8 @@ class RuntimeSection(_Section):
 class Config(_Section):
     """A whole configuration. Every key has a default; the defaults are the demo."""
 
+    name: Annotated[str, Field(min_length=1, max_length=80)] | None = None
+    """What pages call the run; of a file with ``data.source = "files"``, by default the file's name without .toml."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     dtype: Dtype = "float32"
     data: DataSection = DataSection()
@@ -204,6 +206,11 @@ class Config(_Section):
     runtime: RuntimeSection = RuntimeSection()
     silos: list[SiloSection] = []
     """Silos by name, in place of ``federation.silos`` and ``federation.clients``."""
+
+    @property
+    def title(self) -> str:
+        """What pages call the run."""
+        return self.name or self.data.source
 
     @property
     def num_silos(self) -> int:

@@ -167,7 +167,7 @@ class HubFolder:
         ]
         held_out = int(roll.held_out.sum())
         self.run.write_facts(
-            {"name": job.config.data.source, "num_samples": roll.num_samples, "num_test": held_out, "silos": silos}
+            {"name": job.config.title, "num_samples": roll.num_samples, "num_test": held_out, "silos": silos}
         )
 
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:

@@ -71,7 +71,7 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         labels[~held_out],
         labels[held_out] if held_out.any() else None,
         meaning.scale,
-        name="files",
+        name=config.title,
     )
     named = np.array(ids, object)
     return Assembled(federation, meaning, preparations, named[~held_out].tolist(), named[held_out].tolist())
