@@ -107,7 +107,7 @@ def test_where_the_step_size_diverges_the_safe_one_is_tried(tables):
 
 
 def test_the_time_limit_ends_what_would_never_end(ridge, tables, monkeypatch):
-    """The minibatches' noise keeps every run above such a target. By this clock each piece of a pilot run takes 100 s."""
+    """The minibatches' noise keeps every run above such a target. By this clock each part of one takes 100 s."""
     news = []
     clock = SimpleNamespace(monotonic=lambda: 100.0 * sum(each.name.startswith("Q = ") for each in news))
     monkeypatch.setattr("tdcd.planning.pilots.time", clock)
