@@ -112,7 +112,7 @@ def test_two_processes_with_two_devices_each_write_the_run_of_one(tmp_path, bloc
 )
 def test_what_cannot_be_is_refused(arguments, message):
     running = tdcd(*arguments, env=ONE_DEVICE)
-    output, _ = running.communicate(timeout=60)
+    output, _ = running.communicate(timeout=300)
     assert running.returncode == 2
     assert message in re.sub(r"\s+", " ", output)
 

@@ -20,7 +20,7 @@ def tdcd(tmp_path):
 
     def call(*arguments):
         command = [*COMMAND, *map(str, arguments)]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
 
     return call
 
@@ -87,6 +87,6 @@ def test_ctrl_c_ends_a_plan(tdcd, tmp_path):
     # The first line is an estimate that is finished; pilot runs come next.
     assert process.stdout.readline()
     os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     assert "Interrupted; nothing was written." in output

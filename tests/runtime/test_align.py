@@ -35,7 +35,7 @@ def talk_all(talks):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
         late.set() if thread.is_alive() else None
     return outcomes
 
