@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tdcd import algorithm
+from tdcd.choices import Gradient
 from tdcd.devices import WHOLE, Devices, spec
 from tdcd.objective import Objective
 
@@ -61,7 +62,7 @@ class LaneProgram:
     """What is fixed when a round is compiled."""
 
     objective: Objective
-    gradient: algorithm.Gradient
+    gradient: Gradient
     steps: int
     num_samples: int
     batch_size: int

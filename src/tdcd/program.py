@@ -12,6 +12,7 @@ from jax import Array
 from tdcd import algorithm
 from tdcd.blocks.activations import numbers_a_row
 from tdcd.blocks.base import Block
+from tdcd.choices import Gradient
 from tdcd.devices import WHOLE, Devices, spec
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Placement
@@ -39,7 +40,7 @@ class Program:
 
     blocks: tuple[Block, ...]
     objective: Objective
-    gradient: algorithm.Gradient
+    gradient: Gradient
     steps: int
     prefixes: tuple[tuple[int, ...], ...]
     """Of each silo: numbers of rows that local steps of clients in turn may work on instead of all P."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tdcd import algorithm
+from tdcd.choices import Gradient
 from tdcd.objective import Objective
 
 PIECE = 16
@@ -48,7 +49,7 @@ class RowProgram:
     """What is fixed when a round is compiled."""
 
     objective: Objective
-    gradient: algorithm.Gradient
+    gradient: Gradient
     steps: int
     num_samples: int
 

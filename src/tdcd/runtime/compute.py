@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tdcd import algorithm
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
+from tdcd.choices import Gradient
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Padding
 from tdcd.schedule import num_exchanged
@@ -198,7 +199,7 @@ def _steps(
     *,
     model: Block,
     objective: Objective,
-    gradient: algorithm.Gradient,
+    gradient: Gradient,
     steps: int,
     num_samples: int,
     batch_size: int,
