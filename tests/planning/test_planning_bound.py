@@ -140,7 +140,7 @@ def test_folders_that_cannot_be_checked_are_refused(folders, tmp_path):
 
 
 def test_the_safe_step_size_that_a_plan_prints_is_inside_the_range(tmp_path):
-    """Q = 1 has 0.07859..., and Q = 5 has 0.05337...; to the nearest three figures the first would be too much."""
+    """As printed, so that a run with it has a bound; the nearest three figures may be too much."""
     steps = (1, 5)
     table = plan_local_steps(plan(check_config(KEYS)), PRESETS["lan"], candidates=steps, step_seconds=1e-5, target=0.4)
     exact = [row.safe_step_size for row in table.rows]
