@@ -5,7 +5,9 @@ import gzip
 import io
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Self, cast
+
+import pyarrow as pa
 
 from tdcd.tables.errors import TableError
 
@@ -93,6 +95,11 @@ def is_decoded(text: str) -> bool:
 def open_bytes(path: Path) -> IO[bytes]:
     """A file's bytes, uncompressed if its name ends in .gz."""
     return cast("IO[bytes]", gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def arrow_stream(path: Path) -> Any:
+    """The same bytes for Arrow."""
+    return pa.input_stream(path, compression="gzip" if path.suffix.lower() == ".gz" else None)
 
 
 def is_parquet(path: Path) -> bool:

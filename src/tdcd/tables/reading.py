@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tdcd.tables.cells import Kind, as_amounts, as_numbers, as_texts
 from tdcd.tables.diagnosis import LARGEST, diagnose, unclosed_quote
-from tdcd.tables.dialect import DEFAULT, Dialect, is_parquet
+from tdcd.tables.dialect import DEFAULT, Dialect, arrow_stream, is_parquet
 from tdcd.tables.errors import TableError
 from tdcd.tables.rows import Category, Column, Columns, RawRows
 
@@ -132,7 +132,7 @@ def _batches(path: Path, wanted: Columns, as_text: bool) -> Iterator[pa.RecordBa
     dialect = wanted.dialect
     types = {name: pa.string() if as_text or name in texts else pa.float64() for name in columns}
     with pcsv.open_csv(
-        path,
+        arrow_stream(path),
         pcsv.ReadOptions(block_size=BLOCK_BYTES, encoding=dialect.arrow_encoding),
         pcsv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
         pcsv.ConvertOptions(

@@ -94,7 +94,7 @@ def spelt_otherwise(ours: Collection[str], our_place: str, theirs: Collection[st
     """
     known, others = set(ours), set(theirs)
     plain = {_plain_id(one): one for one in theirs if one not in known}
-    for one in ours:
+    for one in sorted(ours):
         other = plain.get(_plain_id(one))
         if one not in others and other is not None:
             return (

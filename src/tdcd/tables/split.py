@@ -15,7 +15,7 @@ from tdcd.config import check_config
 from tdcd.partition import contiguous_columns, equal_sizes, named_columns, shuffled_rows
 from tdcd.runfolder import toml_text
 from tdcd.tables.cells import as_amounts
-from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect, is_parquet
+from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect, arrow_stream, is_parquet
 from tdcd.tables.reading import read_header, read_rows
 from tdcd.tables.rows import Columns
 
@@ -96,7 +96,7 @@ def _read(path: Path, header: Sequence[str], dialect: Dialect) -> pa.Table:
     if is_parquet(path):
         return pq.read_table(path)
     return pcsv.read_csv(
-        path,
+        arrow_stream(path),
         read_options=pcsv.ReadOptions(encoding=dialect.arrow_encoding),
         parse_options=pcsv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
         convert_options=pcsv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
