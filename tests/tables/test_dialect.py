@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd.config import ConfigError, check_config
+from tdcd.run import run
 from tdcd.tables.assemble import assemble
 from tdcd.tables.cells import as_amounts, kind_of
 from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect
 from tdcd.tables.errors import TableError
+from tdcd.tables.predict import silo_scores
 from tdcd.tables.reading import read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.split import split_table
@@ -229,6 +231,28 @@ def test_what_the_configuration_says_reaches_the_tables(tmp_path):
         check_config({"silos": [{"name": "bank", "ignore": ["x"]}]})
 
 
+def test_a_number_for_a_blank_is_one_however_it_is_written(tmp_path):
+    path = written(tmp_path, "id,x\n1,2\n2,-999.0\n")
+    columns = Columns(blanks=False, dialect=Dialect(blank=(*BLANKS, "-999")))
+    (problem,) = problems(path, columns)
+    assert problem.startswith("FILE, line 3, column 'x': is blank: fill it in")
+
+
+def test_new_rows_are_read_like_those_of_the_training(tmp_path):
+    lines = "".join(f"{n}\t{n % 2}\t{n},5\tx\n" if n else "0\t0\t?\tx\n" for n in range(20))
+    written(tmp_path, gzip.compress(f"id\ty\tage\tjunk\n{lines}".encode()), "bank.csv.gz")
+    silo = {"name": "bank", "table": "bank.csv.gz", "label": "y", "ignore": ["junk"]}
+    data = {"source": "files", "folder": str(tmp_path), "decimal": ",", "blank": ["?"], "delimiter": "\t"}
+    keys = {"data": data, "silos": [silo], "model": {"block": "linear"}, "train": {"rounds": 1, "batch_size": 4}}
+    run(check_config(keys), tmp_path / "run")
+    new = written(tmp_path, "id\tage\n1\t?\n2\t2,5\n", "new.csv")
+    plain = tmp_path / "plain.parquet"
+    pq.write_table(pa.table({"id": [1, 2], "age": [None, 2.5]}), plain)
+    ours, theirs = (silo_scores(tmp_path / "run", "bank", path) for path in (new, plain))
+    assert ours.ids == theirs.ids == ["1", "2"]
+    np.testing.assert_array_equal(ours.phi, theirs.phi)
+
+
 def test_ids_that_two_silos_write_differently_get_a_hint(tmp_path):
     written(tmp_path, "id,y,a\n" + "".join(f"{n:03},{n % 2},{n}.5\n" for n in range(120)), "bank.csv")
     written(tmp_path, "id,b\n" + "".join(f"{n},{n}.5\n" for n in range(120)), "shop.csv")
@@ -251,3 +275,10 @@ def test_split_keeps_dates_and_flags(tmp_path):
         order = np.argsort([int(one) for one in rows.ids])
         np.testing.assert_array_equal(rows.features["since"][order], days("2024-01-01")[0] + np.arange(20))
         np.testing.assert_array_equal(rows.features["paid"][order], [0, 1] * 10)
+
+
+def test_split_needs_no_name_for_a_column_that_it_leaves_out(tmp_path):
+    path = written(tmp_path, ",id,y,a\n" + "".join(f"{n},{n},{n % 2},{n}.5\n" for n in range(9)), "whole.csv")
+    split_table(path, tmp_path / "out", silos={"bank": ["a"]}, clients=[1], label="y")
+    with pytest.raises(TableError, match="column 1 has no name"):
+        split_table(path, tmp_path / "more", silos=1, clients=[1], label="y")

@@ -132,7 +132,9 @@ def unclosed_quote(path: Path, dialect: Dialect) -> int | None:
 
 
 def _is_blank(text: str, dialect: Dialect) -> bool:
-    return text in dialect.blank or text.strip().lower() in ("nan", "-nan", "+nan")
+    if text in dialect.blank or text.strip().lower() in ("nan", "-nan", "+nan"):
+        return True
+    return kind_of(text, dialect) == "number" and dialect.number(text) in dialect.blank_numbers
 
 
 def _check_amount(line: int, name: str, text: str, dialect: Dialect, found: _Found) -> None:
@@ -146,7 +148,7 @@ def _check_amount(line: int, name: str, text: str, dialect: Dialect, found: _Fou
     expected = found.kinds.get(name, "number")
     if kind != expected:
         found.add_text(line, name, f"{text!r} {_advice(stripped, expected, dialect)}")
-    elif kind == "number" and abs(float(stripped.replace(dialect.decimal, "."))) > LARGEST:
+    elif kind == "number" and abs(dialect.number(stripped)) > LARGEST:
         found.add(line, name, f"{text!r} is too large: amounts go up to 3.4e38, so give the column in another unit")
 
 

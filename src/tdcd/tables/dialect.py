@@ -44,10 +44,14 @@ class Dialect:
         found = []
         for text in self.blank[len(BLANKS) :]:
             try:
-                found.append(float(text.replace(self.decimal, ".")))
+                found.append(self.number(text))
             except ValueError:
                 continue
         return found
+
+    def number(self, text: str) -> float:
+        """The number that a text is."""
+        return float(text.replace(self.decimal, "."))
 
     @property
     def arrow_encoding(self) -> str:

@@ -50,7 +50,9 @@ def split_table(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} is there already and is not an empty folder: choose another one")
     header, dialect = read_header(path, id_column)
-    groups = _groups(Columns(id=id_column, label=label).among(path, header).features or (), silos)
+    # Silos that name their columns may leave some out, whatever those are.
+    columns = Columns(id_column, label, None if isinstance(silos, int) else ()).among(path, header).features
+    groups = _groups(columns or [name for name in header if name not in (id_column, label)], silos)
     counts = [*clients] * len(groups) if len(clients) == 1 else [*clients]
     if len(counts) != len(groups):
         raise ValueError(f"there are {len(groups)} silos, but client counts for {len(counts)}: {counts}")
