@@ -123,6 +123,9 @@ def test_columns_that_count_the_rows_are_pointed_out(federation, tmp_path, keys,
     _, said = checked(federation, tmp_path / "bank.csv")
     assert f"Warning: {warning}" in said
     assert "'back'" not in said
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"][::3]))
+    _, said = checked(federation, tmp_path / "bank.csv", "--ids", tmp_path / "ids.txt")
+    assert f"Warning: {warning}" in said
     config = check_config(keys)
     assemble(config, bias=False)
     assert f"Warning: {tmp_path / 'bank.csv'}: {warning}" in caplog.messages

@@ -114,7 +114,8 @@ def _stream(path: Path, wanted: Columns, *, named_labels: bool, as_text: bool) -
         raise _Unfit("blank ids or labels")
     features: dict[str, Column] = {name: (names | amounts)[name].column() for name in wanted.features}
     kinds = {name: amount.kind for name, amount in amounts.items() if amount.kind is not None}
-    return RawRows(str(path), ids, features, None if wanted.label is None else labels.column(), kinds)
+    counters = tuple(name for name, amount in amounts.items() if amount.counts)
+    return RawRows(str(path), ids, features, None if wanted.label is None else labels.column(), kinds, counters)
 
 
 def _batches(path: Path, wanted: Columns, as_text: bool) -> Iterator[pa.RecordBatch]:
@@ -163,6 +164,12 @@ class _Amounts:
             self._bytes = bytearray(self.column().astype(np.float64).tobytes())
             self._dtype = np.float64
         self._bytes += numbers.astype(self._dtype).tobytes()
+
+    @property
+    def counts(self) -> bool:
+        """Whether it only counts the rows; of one or two, one could not tell."""
+        values = self.column()
+        return len(values) > 2 and values[0] in (0, 1) and bool((np.diff(values) == 1).all())
 
     def column(self) -> NDArray[Any]:
         return np.frombuffer(self._bytes, self._dtype)

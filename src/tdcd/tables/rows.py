@@ -51,6 +51,8 @@ class RawRows:
     """``[n]``, never blank: numbers, or texts if one of them is not a number."""
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     """What the cells of each column of amounts are; nothing of one that is all blank."""
+    counters: tuple[str, ...] = ()
+    """The columns of the file that only count its rows: 0, 1, 2, ... or 1, 2, 3, ..."""
 
     def __len__(self) -> int:
         """The number of rows, n."""

@@ -120,15 +120,10 @@ def cautions(rows: RawRows) -> Sequence[str]:
 
 
 def row_numbers(rows: RawRows) -> list[str]:
-    """Warnings of columns that count the rows, 0, 1, 2, ... or 1, 2, 3, ...: as features they tell the rows' order."""
-    counted = np.arange(len(rows))
+    """Warnings of columns that count the rows of their file: as features they tell the rows' order."""
     return [
         f"column '{name}' only counts the rows: if it is no measurement, leave it out with ignore = [\"{name}\"]"
-        for name, column in rows.features.items()
-        if not isinstance(column, Category)
-        and len(rows) > 2
-        and column[0] in (0, 1)
-        and np.array_equal(column, counted + column[0])
+        for name in rows.counters
     ]
 
 
