@@ -93,7 +93,10 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     train_rows, test_rows = table.split(config.evaluate.holdout, data.seed)
     problems = _misfits(config, table, len(train_rows.labels))
     if data.standardize:
-        train_rows, test_rows = standardize(train_rows, test_rows)
+        train_rows, test_rows = standardize(train_rows, test_rows, config.dtype)
+    else:
+        train_rows = train_rows.rounded(config.dtype)
+        test_rows = None if test_rows is None else test_rows.rounded(config.dtype)
     chosen = config.federation
     strips = table.is_images if chosen.strips is None else chosen.strips
     try:

@@ -23,6 +23,25 @@ def test_standardize_gives_mean_0_and_variance_1():
     assert train.features.dtype == np.float32
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_are_standardized_in_float64_and_rounded_last(dtype):
+    times = 1_700_000_000 + np.arange(40.0)
+    exact = np.stack([times, np.full(40, 0.1), np.arange(40.0)], axis=1)
+    expected = (exact - exact.mean(axis=0)) / [times.std(), 1, times.std()]
+    expected[:, 1] = 0
+    train, test = standardize(table(features=exact), table(features=exact), dtype)
+    for rows in (train, test):
+        assert rows.features.dtype == dtype
+        np.testing.assert_allclose(rows.features, expected, rtol=1e-13 if dtype == np.float64 else 1e-7, atol=1e-15)
+    assert standardize(table(features=exact))[0].features.dtype == np.float64
+
+
+def test_whole_numbers_become_float32_unless_more_is_wanted():
+    pixels = np.arange(120, dtype=np.uint8).reshape(40, 3)
+    assert standardize(table(features=pixels))[0].features.dtype == np.float32
+    assert standardize(table(features=pixels), dtype="float64")[0].features.dtype == np.float64
+
+
 def test_the_label_scale_restores_the_labels_unit():
     before = table()
     after, _ = standardize(before)

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import typer
@@ -7,6 +10,7 @@ from typer.testing import CliRunner
 from tdcd.config import check_config
 from tdcd.runfolder import toml_text
 from tdcd.tables import commands
+from tdcd.tables.assemble import assemble
 from tdcd.tables.errors import TableError
 from tdcd.tables.site import read_client
 
@@ -93,6 +97,73 @@ def test_what_may_not_be_meant_is_pointed_out(federation, tmp_path, bank):
     write_csv(tmp_path / "names.csv", names)
     _, said = checked(federation, tmp_path / "names.csv", silo="bureau")
     assert f"column 'city' has {ROWS} levels: is it an id, or an amount?" in said
+
+
+def test_how_cells_are_read_is_said(federation, tmp_path, bank):
+    since = [f"2024-01-{1 + number % 28:02}" for number in range(ROWS)]
+    write_csv(tmp_path / "more.csv", {**bank, "paid": ["true", "false"] * (ROWS // 2), "since": since})
+    status, said = checked(federation, tmp_path / "more.csv")
+    assert status == 0
+    assert "paid true/false, as 1 and 0 0 0 to 1, mean 0.5" in said
+    assert "since date, as days since 1970-01-01 0 2024-01-01 to 2024-01-28, mean 2024-01-1" in said
+
+
+def test_exact_times_are_not_all_the_same(federation, tmp_path, bank):
+    write_csv(tmp_path / "times.csv", {**bank, "time": [1_700_000_000 + one % 15 for one in range(ROWS)]})
+    status, said = checked(federation, tmp_path / "times.csv")
+    assert (status, "the same in every row" in said) == (0, False)
+    assert "time amount 0 1700000000 to 1700000014, mean 170000000" in said
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_columns_that_count_the_rows_are_pointed_out(federation, tmp_path, keys, bank, start, caplog):
+    counting = {**bank, "row": range(start, ROWS + start), "back": range(ROWS, 0, -1)}
+    write_csv(tmp_path / "bank.csv", counting)
+    warning = "column 'row' only counts the rows: if it is no measurement, leave it out with ignore = [\"row\"]"
+    _, said = checked(federation, tmp_path / "bank.csv")
+    assert f"Warning: {warning}" in said
+    assert "'back'" not in said
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"][::3]))
+    _, said = checked(federation, tmp_path / "bank.csv", "--ids", tmp_path / "ids.txt")
+    assert f"Warning: {warning}" in said
+    config = check_config(keys)
+    assemble(config, bias=False)
+    assert f"Warning: {tmp_path / 'bank.csv'}: {warning}" in caplog.messages
+    write_csv(tmp_path / "bank.csv", {"": range(ROWS), **bank})
+    status, said = checked(federation, tmp_path / "bank.csv")
+    assert (status, "bank.csv: column 1 has no name, like the row numbers that pandas adds" in said) == (2, True)
+    with pytest.raises(TableError, match="column 1 has no name, like the row numbers that pandas adds"):
+        assemble(config, bias=False)
+
+
+def test_a_run_says_that_a_column_counts_the_rows(federation, tmp_path, bank):
+    write_csv(tmp_path / "bank.csv", {**bank, "row": range(ROWS)})
+    command = [sys.executable, "-m", "tdcd", "run", federation, "--out", tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(f"Warning: {tmp_path / 'bank.csv'}: column 'row' only counts the rows: ")
+
+
+def test_only_the_common_ids_need_labels(federation, tmp_path, bank, bureau):
+    write_csv(tmp_path / "labels.csv", {"key": bank["id"][:50], "y": bank["y"][:50]})
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"][:40]))
+    arguments = ("--labels", tmp_path / "labels.csv", "--ids", tmp_path / "ids.txt")
+    status, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau")
+    assert (status, "bureau.csv: 40 rows, 2 features, every id once" in said) == (0, True)
+
+
+def test_ids_that_are_written_in_two_ways_get_a_hint(federation, tmp_path, bank, bureau):
+    padded = [f"{one:05}" for one in bank["id"]]
+    write_csv(tmp_path / "labels.csv", {"key": padded, "y": bank["y"]})
+    arguments = ("--labels", tmp_path / "labels.csv")
+    _, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau")
+    hint = f"'0' in {tmp_path / 'bureau.csv'} is not '00000' in {tmp_path / 'labels.csv'}; write them alike"
+    assert f"ids are compared as exact texts: {hint}" in said
+    write_csv(tmp_path / "padded.csv", {**bank, "id": padded})
+    _, said = checked(federation, tmp_path / "padded.csv")
+    assert f"Warning: ids are compared as exact texts: others must write '{padded[0]}' with its zeros too" in said
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"]))
+    _, said = checked(federation, tmp_path / "padded.csv", "--ids", tmp_path / "ids.txt")
+    assert f"has none of the {ROWS} ids in {tmp_path / 'ids.txt'}: ids are compared as exact texts: '00000' in" in said
 
 
 def test_unknown_parties_are_refused(federation, tmp_path):

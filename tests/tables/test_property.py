@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from tdcd.config import check_config, read_config
 from tdcd.run import run
 from tdcd.tables.commands_predict import predict
+from tdcd.tables.dialect import BLANKS
 from tdcd.tables.export import coefficients, write_coefficients
-from tdcd.tables.rows import BLANKS, id_order
+from tdcd.tables.rows import id_order
 from tdcd.tables.split import split_table
 
 app = Typer()

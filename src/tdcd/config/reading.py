@@ -121,6 +121,12 @@ def _silo_checks(config: Config) -> list[str]:
             problems.append(f"{where}: give clients, or a list of [[silos.client]], not both")
         if config.data.source != "files" and (silo.table or silo.client):
             problems.append(f"{where}: tables go with data.source = 'files', not {config.data.source!r}")
+        if config.data.source != "files" and silo.ignore:
+            problems.append(f"{where}: ignore goes with data.source = 'files', not {config.data.source!r}")
+        both = [
+            name for name in silo.ignore if name in {silo.id, silo.label, *(silo.features or ()), *silo.categorical}
+        ]
+        problems += [f"{where}: column '{name}' is under ignore and elsewhere: remove one of the two" for name in both]
         if silo.table and silo.client:
             problems.append(f"{where}: give one table, or one for each of [[silos.client]], not both")
     return problems

@@ -45,6 +45,14 @@ class DataSection(_Section):
     keep: Keep = "auto"
     """Where a simulation keeps the training samples: in memory of the host or of the device, by default where it fits.
     """
+    delimiter: Annotated[str, Field(pattern=r'^[^"\r\n]$')] | None = None
+    """With ``source = "files"``: what separates the fields of CSV files; by default found in each file's header."""
+    encoding: Literal["utf-8", "latin-1", "cp1252"] = "utf-8"
+    """With ``source = "files"``: of CSV files."""
+    decimal: Literal[".", ","] = "."
+    """With ``source = "files"``: the decimal mark of numbers that are texts, as all in CSV files are."""
+    blank: list[str] = []
+    """With ``source = "files"``: texts that stand for a blank, beside the usual ones."""
     align: bool = False
     """With ``source = "files"``: train on the ids that all silos have; otherwise ids that one lacks stop the run."""
 
@@ -66,6 +74,8 @@ class SiloSection(_Section):
     """How many, or their names; by default one, or those of ``client``."""
     features: Annotated[list[str], Field(min_length=1)] | None = None
     """Its columns by name; by default all that nobody names, or its share of a source's columns."""
+    ignore: list[str] = []
+    """With ``source = "files"``: columns of its tables that are not features, where ``features`` does not say it."""
     table: str | None = None
     """With ``source = "files"``: one CSV or Parquet file, which a simulation splits over the clients."""
     client: list[ClientSection] = []

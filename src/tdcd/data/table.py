@@ -4,7 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+
+ROWS_AT_ONCE = 1 << 12
+"""Rows are standardised so many at a time, to need little memory beside the result."""
 
 Task = Literal["regression", "binary", "multiclass"]
 
@@ -14,8 +17,8 @@ class Table:
     """Samples in memory: a feature matrix or a pile of images, and one label a sample."""
 
     name: str
-    features: NDArray[np.float32]
-    """``[n, D]``, or ``[n, height, width]`` for images."""
+    features: NDArray[Any]
+    """``[n, D]``, or ``[n, height, width]`` for images; as exact as the source gives them."""
     labels: NDArray[Any]
     """``[n]``: real numbers, 0 / 1, or classes 0 .. C-1."""
     task: Task
@@ -60,6 +63,12 @@ class Table:
         held_out = None if self.held_out is None else self.held_out[rows]
         return replace(self, features=self.features[rows], labels=self.labels[rows], held_out=held_out)
 
+    def rounded(self, dtype: DTypeLike) -> Self:
+        """The same with features in this precision; whole numbers stay whole."""
+        if self.features.dtype.kind != "f":
+            return self
+        return replace(self, features=self.features.astype(dtype, copy=False))
+
     def split(self, holdout: float = 0.0, seed: int = 0) -> tuple[Self, Self | None]:
         """Training samples and held-out ones, each in the table's order; no second table if none are held out.
 
@@ -96,21 +105,40 @@ def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:
     return (labels >= 0) & (labels == np.floor(labels)), "a class number 0, 1, ..."
 
 
-def standardize(train: Table, test: Table | None = None) -> tuple[Table, Table | None]:
+def standardize(train: Table, test: Table | None = None, dtype: DTypeLike | None = None) -> tuple[Table, Table | None]:
     """Every feature to mean 0 and variance 1 over the training samples, the held-out ones by the same figures.
 
     The labels of a regression are treated alike, and ``label_scale`` remembers their unit. Constant columns become 0.
+
+    Args:
+        dtype: of the features; by default theirs, or float32 if they are whole numbers. Only the result is rounded.
     """
-    mean = train.features.mean(axis=0, dtype=np.float64)
-    scale = train.features.std(axis=0, dtype=np.float64)
+    given = train.features.dtype
+    wanted = dtype or (given if given.kind == "f" else np.float32)
+    mean, scale = _mean_and_deviation(train.features)
     scale[scale == 0] = 1
     label_mean, label_scale = 0.0, 1.0
     if train.task == "regression":
         label_mean, label_scale = float(train.labels.mean()), float(train.labels.std()) or 1.0
 
     def apply(table: Table) -> Table:
-        features = ((table.features - mean.astype(np.float32)) / scale.astype(np.float32)).astype(np.float32)
+        features = np.empty(table.features.shape, wanted)
+        for rows in _chunks(len(features)):
+            features[rows] = (table.features[rows] - mean) / scale
         labels = table.labels if train.task != "regression" else (table.labels - label_mean) / label_scale
         return replace(table, features=features, labels=labels, label_scale=table.label_scale * label_scale)
 
     return apply(train), None if test is None else apply(test)
+
+
+def _mean_and_deviation(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of every feature, in float64."""
+    count, first = len(features), features[0].astype(np.float64)
+    # Around the first row: the deviations of a constant are then exactly 0.
+    mean = first + sum((features[rows] - first).sum(axis=0) for rows in _chunks(count)) / count
+    squares = sum(np.square(features[rows] - mean).sum(axis=0) for rows in _chunks(count))
+    return mean, np.sqrt(np.asarray(squares) / count)
+
+
+def _chunks(count: int) -> list[slice]:
+    return [slice(start, start + ROWS_AT_ONCE) for start in range(0, count, ROWS_AT_ONCE)]

@@ -123,7 +123,7 @@ class Client:
             return self.introduce()
         try:
             preparation = Preparation.from_json(unpack(message, "preparation"))
-            features = self.data.prepared(preparation, bool(message.note.get("bias")))
+            features = self.data.prepared(preparation, bool(message.note.get("bias")), self.job.settings.dtype)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refused(f"'preparation' does not fit the rows: {error}") from None
         return self._ready(message, features)

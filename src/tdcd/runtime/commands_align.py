@@ -57,4 +57,6 @@ def align(
             out.write_text("".join(f"{one}\n" for one in ids), encoding="utf-8")
     if outcome.status == "finished":
         screen.print(f"{len(ids)} ids are in every silo: {out}", soft_wrap=True, highlight=False)
+        if not ids:
+            screen.print("Ids are compared as exact texts: '001' is not '1'. Write them alike.", highlight=False)
     end(outcome)

@@ -1,12 +1,12 @@
 """One party of a federation as a process: its own files, its link to the others, its run."""
 
 import ipaddress
+import logging
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
@@ -22,7 +22,7 @@ from tdcd.runtime.job import Job, client_of
 from tdcd.runtime.log import event
 from tdcd.runtime.transport import Transport
 from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
-from tdcd.tables.site import read_client
+from tdcd.tables.site import read_client, row_numbers
 
 
 class PartySection(BaseModel):
@@ -104,10 +104,10 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     path = Path(own.data)
     if path.suffix == ".safetensors":
         return ClientData.load(path)
-    rows = read_client(config, config.silos[silo], path, None if own.labels is None else Path(own.labels))
-    if own.ids is not None:
-        chosen = set(Path(own.ids).read_text(encoding="utf-8").splitlines())
-        rows = rows.take(np.array([place for place, one in enumerate(rows.ids) if one in chosen], np.int64))
+    labels, ids = (None if given is None else Path(given) for given in (own.labels, own.ids))
+    rows = read_client(config, config.silos[silo], path, labels, ids)
+    for caution in row_numbers(rows):
+        event("table", logging.WARNING, why=caution)
     assert rows.labels is not None
     return ClientData([*rows.ids], rows.labels, table=rows)
 

@@ -1,5 +1,6 @@
 """A federation put together from the silos' files, in one process, by the steps that real hubs and clients take."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,11 +12,15 @@ from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.data.table import holdout_mask
 from tdcd.federation import Federation, Silo, aligned_empty, sizes_of, split_rows
 from tdcd.partition import Rows
+from tdcd.settings import Dtype
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import Meaning, encode, spelling, standardized
 from tdcd.tables.preparation import Preparation, merge_summaries, summarize
 from tdcd.tables.reading import read_rows
-from tdcd.tables.rows import Columns, RawRows, id_order
+from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
+from tdcd.tables.site import row_numbers
+
+logger = logging.getLogger("tdcd.tables")
 
 ROWS_AT_ONCE = 1 << 15
 """Rows are prepared so many at a time, to need little memory beside the features."""
@@ -100,7 +105,10 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
         tables[section.name] = []
         for path in paths:
             try:
-                tables[section.name].append(read_rows(folder / path, Columns.of(config, section)))
+                rows = read_rows(folder / path, Columns.of(config, section))
+                tables[section.name].append(rows)
+                for caution in row_numbers(rows):
+                    logger.warning("Warning: %s: %s", rows.source, caution)
             except TableError as error:
                 errors.append(error)
         errors += _held_twice(section, tables[section.name])
@@ -139,6 +147,9 @@ def _common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list
             if common
             else "check that the id columns mean the same"
         )
+        (first, ours), *others = held.items()
+        hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'") for name, ids in others]
+        advice += "".join(f"; {hint}" for hint in hints if hint)
         raise TableError([f"{len(common)} ids are in every silo: {'; '.join(counts)}: {advice}"])
     ids = list(common)
     return [ids[place] for place in id_order(ids)]
@@ -213,8 +224,10 @@ def _silo(
         )
     except ValueError as error:
         raise TableError([f"silo '{section.name}': {error}"]) from None
-    features = _features(parts, train, preparation, int((~held_out).sum()), bias)
-    test_features = _features(parts, test, preparation, int(held_out.sum()), bias) if held_out.any() else None
+    features = _features(parts, train, preparation, (int((~held_out).sum()), bias), config.dtype)
+    test_features = None
+    if held_out.any():
+        test_features = _features(parts, test, preparation, (int(held_out.sum()), bias), config.dtype)
     columns = preparation.columns + ("bias",) * bias
     return Silo(section.name, features, rows, columns, test_features, section.client_names), preparation
 
@@ -233,16 +246,19 @@ def _features(
     parts: Sequence[RawRows],
     numbers: Sequence[NDArray[np.int64]],
     preparation: Preparation,
-    total: int,
-    bias: bool,
-) -> NDArray[np.float32]:
-    """``[total, D]``: the features of the samples that ``numbers`` gives each part's rows, -1 for none."""
-    width = len(preparation.columns)
-    features: NDArray[np.float32] = aligned_empty((total, width + bias), np.float32)
-    features[:, width:] = 1
+    extent: tuple[int, int],
+    dtype: Dtype,
+) -> NDArray[Any]:
+    """``[total, D + ones]``: the features of the samples that ``numbers`` gives each part's rows, -1 for none.
+
+    Args:
+        extent: total and ones.
+    """
+    total, num_ones = extent
+    features = aligned_empty((total, len(preparation.columns) + num_ones), dtype)
     for part, number in zip(parts, numbers, strict=True):
         wanted = np.flatnonzero(number >= 0)
         for start in range(0, len(wanted), ROWS_AT_ONCE):
             rows = wanted[start : start + ROWS_AT_ONCE]
-            features[number[rows], :width] = preparation.apply(part.take(rows))
+            features[number[rows]] = preparation.apply(part.take(rows), dtype, num_ones)
     return features

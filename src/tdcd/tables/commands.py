@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tdcd.config import check_config, read_config
+from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
-from tdcd.tables.reading import is_parquet
 from tdcd.tables.rows import RawRows
 from tdcd.tables.site import cautions, describe, find_silo, label_balance, read_client
 from tdcd.terminal import EXIT_INPUT, reported, screen
@@ -24,6 +24,7 @@ def check(
     labels: Annotated[
         Path | None, typer.Option(help="A second table with ids and labels, if yours has no labels.")
     ] = None,
+    ids: Annotated[Path | None, typer.Option(help="A text file of the ids to train on, as tdcd align writes.")] = None,
 ) -> None:
     """Say whether a site's table is ready for the federation: what it holds, and what is wrong with it.
 
@@ -33,7 +34,7 @@ def check(
         config = check_config(read_config(federation), str(federation))
         section = find_silo(config, silo, client)
         try:
-            rows = read_client(config, section, data, labels)
+            rows = read_client(config, section, data, labels, ids)
         except TableError as error:
             screen.print(Text(str(error)), soft_wrap=True)
             screen.print(Text(f"Not ready: correct {data}, then check again.", "bold red"), soft_wrap=True)

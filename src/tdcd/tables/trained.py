@@ -36,11 +36,10 @@ class Part(NamedTuple):
 
     def phi(self, rows: RawRows) -> NDArray[Any]:
         """``[n, C]``: what these rows add to the scores."""
-        prepared = self.preparation.apply(rows)
-        features = np.concatenate([prepared, np.ones((len(rows), self.num_ones), np.float32)], axis=1)
         dtype = jax.tree.leaves(self.parameters)[0].dtype
+        features = self.preparation.apply(rows, dtype, self.num_ones)
         with jax.enable_x64(dtype == np.float64):
-            return np.asarray(self.block.phi(self.parameters, jax.numpy.asarray(features, dtype)))
+            return np.asarray(self.block.phi(self.parameters, jax.numpy.asarray(features)))
 
 
 @dataclass(frozen=True)
@@ -93,12 +92,7 @@ class Trained:
         block = blocks_of(self.config)[index]
         template = start_block(block, settings_of(self.config), index, (self.widths[silo],), self.num_outputs)
         (parameters,), _ = RunFolder(self.path).load_blocks([silo], [template])
-        columns = Columns(
-            self.config.silos[index].id,
-            features=tuple(preparation.parts),
-            categorical=preparation.categorical,
-            blanks=self.config.data.missing != "refuse",
-        )
+        columns = Columns.of(self.config, self.config.silos[index]).only([*preparation.parts], preparation.categorical)
         return Part(columns, preparation, self.widths[silo] - len(preparation.columns), block, parameters)
 
     def _files(self, silo: str) -> tuple[Path, Path]:
