@@ -1,6 +1,6 @@
 """``tdcd predict`` and ``tdcd export``: parse, call, print."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +16,8 @@ from tdcd.tables.predict import Predictions, SiloScores, combine, no_scores, sil
 from tdcd.tables.trained import Trained
 from tdcd.terminal import EXIT_INTERRUPTED, reported, screen, stoppable
 
+PADDING = 3
+"""Blanks and a line between two columns of a table on the screen."""
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
 
 
@@ -78,7 +80,8 @@ def export(
 
     The score of a row is the intercept, plus coefficient times value for its amounts, plus the coefficient of
     COLUMN=LEVEL for each of its names (COLUMN=other for levels that are not listed), plus that of "COLUMN missing" for
-    each blank. For amounts the score is the prediction; for two classes, the logarithm of the second one's odds.
+    each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for two classes,
+    the logarithm of the second one's odds.
 
     Exit status: 0 done, 2 bad input.
     """
@@ -160,11 +163,27 @@ def _show_predictions(predictions: Predictions, parts: Mapping[str, SiloScores],
 
 
 def _show_coefficients(table: Coefficients) -> None:
-    shown = Table(box=rich.box.SIMPLE_HEAD)
-    shown.add_column("silo")
-    shown.add_column("column", overflow="fold")
-    for heading in table.outputs:
-        shown.add_column(Text(heading), justify="right")
-    for row in table.rows:
-        shown.add_row(row.silo, Text(row.column), *(f"{value:.6g}" for value in row.values))
-    screen.print(shown)
+    """Print the coefficients: as many classes side by side as the screen has room for, the others below them."""
+    cells = [[f"{row.values[place]:.6g}" for row in table.rows] for place in range(len(table.outputs))]
+    widths = [max(len(heading), *map(len, cells[place])) for place, heading in enumerate(table.outputs)]
+    names = sum(max(len(getattr(row, name)) for row in table.rows) + PADDING for name in ("silo", "column"))
+    for group in _side_by_side(widths, screen.width - names - 2):
+        shown = Table(box=rich.box.SIMPLE_HEAD)
+        shown.add_column("silo", overflow="fold")
+        shown.add_column("column", overflow="fold")
+        for place in group:
+            shown.add_column(Text(table.outputs[place]), justify="right", overflow="fold")
+        for number, row in enumerate(table.rows):
+            shown.add_row(row.silo, Text(row.column), *(cells[place][number] for place in group))
+        screen.print(shown)
+
+
+def _side_by_side(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """The places of columns of these widths in groups that fit; at least one in each."""
+    group: list[int] = []
+    for place, width in enumerate(widths):
+        if group and sum(widths[one] + PADDING for one in group) + width + PADDING > room:
+            yield group
+            group = []
+        group.append(place)
+    yield group

@@ -43,7 +43,8 @@ def coefficients(folder: Path) -> Coefficients:
 
     A row's score is the intercept, plus coefficient times value for its amounts that are not blank, plus the
     coefficient of ``COLUMN=LEVEL`` for each of its names (of ``COLUMN=other`` if that level is not there), plus the
-    coefficient of ``COLUMN missing`` for each blank. The score of a regression is the predicted amount in the labels'
+    coefficient of ``COLUMN missing`` for each blank. Only columns that had blanks in training have a row for them; in
+    others a blank amount counts as the mean of the training rows, and a blank name as ``COLUMN=other``. The score of a regression is the predicted amount in the labels'
     unit; with the logistic loss it is the logarithm of the second class's odds; with the softmax loss there is a score
     for every class, and the probabilities are in proportion to their exponentials.
     """
@@ -73,9 +74,9 @@ def _unscaled(silo: str, part: Part) -> tuple[dict[str, NDArray[Any]], NDArray[A
     weights = np.asarray(part.parameters["weight"], np.float64)
     features, width = set(part.preparation.columns), len(part.preparation.columns)
     own, shift = part.preparation.unscaled(weights[:width])
-    if not part.columns.blanks:
-        refused = {f"{column} missing" for column in part.preparation.parts} - features
-        own = {name: value for name, value in own.items() if name not in refused}
+    # Where no blank was seen there is nothing to say of them, and a reader would take it for a finding.
+    unseen = {f"{column} missing" for column in part.preparation.parts} - features
+    own = {name: value for name, value in own.items() if name not in unseen}
     return own, shift + weights[width:].sum(axis=0)
 
 
