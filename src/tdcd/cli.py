@@ -34,10 +34,9 @@ from tdcd.network import PRESETS, preset
 from tdcd.planning import check_run, plan_local_steps
 from tdcd.planning import write_page as write_check
 from tdcd.report import write_report
-from tdcd.run import Interrupted
+from tdcd.run import Interrupted, execute
 from tdcd.run import plan as plan_config
 from tdcd.run import resume as resume_run
-from tdcd.run import run as run_config
 from tdcd.runtime.commands import client, hub, up
 from tdcd.runtime.commands_align import align
 from tdcd.runtime.commands_certs import certs_app
@@ -46,7 +45,7 @@ from tdcd.sweep.commands import requested as sweep_requested
 from tdcd.sweep.commands import sweep as run_sweep
 from tdcd.tables.commands import check, split
 from tdcd.tables.commands_predict import export, predict
-from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, stoppable
+from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, show_labels, stoppable
 from tdcd.train import Result
 
 app = typer.Typer(
@@ -119,7 +118,10 @@ def run(
         else:
             checked = _checked(config, assignments)
             folder = out or _next_folder(checked.data.source)
-            result = run_config(checked, folder, devices=line, observe=display.observe, should_stop=display.should_stop)
+            planned = plan_config(checked)
+            if not process:
+                show_labels(planned.federation.labels_in_words)
+            result = execute(planned, folder, devices=line, observe=display.observe, should_stop=display.should_stop)
     if result.folder is not None:
         _finish(result)
 

@@ -2,7 +2,6 @@
 
 import importlib
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,19 +16,13 @@ from tdcd.execution import Execution
 from tdcd.federation import Federation
 from tdcd.history import Record, read_history
 from tdcd.ledger import Apart
-from tdcd.objective import Loss, Objective
+from tdcd.objective import Objective
 from tdcd.runfolder import RunFolder
 from tdcd.settings import Settings
 from tdcd.tables.assemble import Assembled, assemble
+from tdcd.tables.labels import FITTING
 from tdcd.tables.saving import save_preparations
 from tdcd.train import Result, train
-
-FITTING: Mapping[str, tuple[Loss, ...]] = {
-    "regression": ("squared",),
-    "binary": ("logistic", "softmax"),
-    "multiclass": ("softmax",),
-}
-"""The losses that fit each task, the default first."""
 
 
 class Plan(NamedTuple):
@@ -89,7 +82,7 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     data = config.data
     if table is None:
         table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
-    train_rows, test_rows = table.split(config.evaluate.holdout, data.seed)
+    train_rows, test_rows = table.split(config.evaluate.holdout, data.seed, stratify=config.evaluate.stratify)
     problems = _misfits(config, table, len(train_rows.labels))
     if data.standardize:
         train_rows, test_rows = standardize(train_rows, test_rows)

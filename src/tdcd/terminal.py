@@ -41,3 +41,9 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def show_labels(in_words: str) -> None:
+    """Say in one line what the labels were taken for, if anybody had to decide it."""
+    if in_words:
+        screen.print(Text(f"Labels: {in_words}"), soft_wrap=True)

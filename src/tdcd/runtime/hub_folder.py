@@ -165,9 +165,14 @@ class HubFolder:
                 (silo, meeting.openings[hub]) for silo, hub in zip(job.config.silos, job.hubs, strict=True)
             )
         ]
-        held_out = int(roll.held_out.sum())
         self.run.write_facts(
-            {"name": job.config.data.source, "num_samples": roll.num_samples, "num_test": held_out, "silos": silos}
+            {
+                "name": job.config.data.source,
+                "num_samples": roll.num_samples,
+                "num_test": int(roll.held_out.sum()),
+                "labels": roll.labels_in_words,
+                "silos": silos,
+            }
         )
 
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:

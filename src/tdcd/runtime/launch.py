@@ -35,6 +35,8 @@ class Trial:
 
     folder: Path
     job: Job
+    labels_in_words: str = ""
+    """What the labels were taken for; empty when a trial goes on that has said it before."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @classmethod
@@ -60,7 +62,7 @@ class Trial:
         throwaway(folder / "certs", {hub: ["127.0.0.1"] for hub in job.hubs}, clients)
         # Last, so that a folder with this file is complete.
         write_durably(shared, toml_text(job.config.model_dump()).encode())
-        return cls(folder, job)
+        return cls(folder, job, planned.federation.labels_in_words)
 
     def start(self) -> None:
         """Start every party."""

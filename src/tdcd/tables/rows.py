@@ -19,6 +19,10 @@ BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 """The texts that stand for a value that is not known."""
 
 _WHOLE = re.compile(r"-?[0-9]{1,100}")
+LABEL_ADVICE = (
+    "; the labels must be in it: write the column's name as label = \"...\" under the silo, or give tdcd check and "
+    "tdcd client a second table with ids and labels, --labels FILE"
+)
 SHOWN_COLUMNS = 10
 """How many columns an error names that lists what there is."""
 
@@ -96,6 +100,8 @@ class Columns:
     """Never among "all others": the labels of other silos."""
     blanks: bool = True
     """Whether features may be blank."""
+    label_advice: str = ""
+    """What to do where there is no such label column."""
 
     @classmethod
     def of(cls, config: "Config", silo: "SiloSection") -> Self:
@@ -107,6 +113,7 @@ class Columns:
             categorical=tuple(silo.categorical),
             ignored=tuple(other.label for other in config.silos if other.label is not None),
             blanks=config.data.missing != "refuse",
+            label_advice=LABEL_ADVICE,
         )
 
     def among(self, path: Path, header: Sequence[str]) -> Self:
@@ -118,7 +125,11 @@ class Columns:
             else self.features
         )
         given = [self.id, *([] if self.label is None else [self.label]), *features]
-        problems = [_absent(name, header) for name in dict.fromkeys([*given, *self.categorical]) if name not in header]
+        problems = [
+            _absent(name, header) + (self.label_advice if name == self.label else "")
+            for name in dict.fromkeys([*given, *self.categorical])
+            if name not in header
+        ]
         problems += [f"column '{name}' is in the header twice: rename one" for name in _twice(header) if name in given]
         problems += [f"column '{name}' can only be one of id, label and feature, and once" for name in _twice(given)]
         problems += [

@@ -10,9 +10,9 @@ import numpy as np
 
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.tables.errors import TableError
-from tdcd.tables.labels import FEW, spelling
+from tdcd.tables.labels import FEW, encode, in_words, spelling
 from tdcd.tables.preparation import Amounts, Names
-from tdcd.tables.reading import read_rows
+from tdcd.tables.reading import read_header, read_rows
 from tdcd.tables.rows import Category, Column, Columns, RawRows
 
 MANY_LEVELS = 50
@@ -42,12 +42,30 @@ def read_client(config: Config, silo: SiloSection, data: Path, labels: Path | No
     if labels is None:
         return read_rows(data, replace(columns, label=label))
     rows = read_rows(data, replace(columns, label=None))
-    known = read_rows(labels, Columns(id=silo.id, label=label, features=()))
+    known = read_rows(labels, Columns(id=_id_of_labels(config, silo, labels, label), label=label, features=()))
     places = {one: place for place, one in enumerate(known.ids)}
     absent = [one for one in rows.ids if one not in places]
     if absent:
         raise TableError([f"{labels}: has no label for the id {one!r}, which is in {data}: add it" for one in absent])
     return replace(rows, labels=known.take(np.array([places[one] for one in rows.ids], np.int64)).labels)
+
+
+def _id_of_labels(config: Config, silo: SiloSection, path: Path, label: str) -> str:
+    """The id column of a table of labels: the silo's, a labelled silo's, or the only column beside the labels."""
+    header = read_header(path)
+    named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
+    others = [name for name in header if name != label]
+    return next((name for name in named if name in others), others[0] if len(others) == 1 else silo.id)
+
+
+def taken_for(config: Config, rows: RawRows) -> str:
+    """What a client's labels are taken for, in words; refuses labels that do not fit ``model.loss``."""
+    assert rows.labels is not None
+    try:
+        encoded = encode(rows.labels, config.model.loss, partly=True)
+    except ValueError as error:
+        raise TableError([f"the labels of {rows.source}: {error}"]) from None
+    return in_words(encoded, config.model.loss, partly=True)
 
 
 class ColumnFacts(NamedTuple):

@@ -14,9 +14,9 @@ from tdcd.blocks.start import start_block
 from tdcd.config import Config, check_config
 from tdcd.objective import Loss, Tree
 from tdcd.report.folder import Run
-from tdcd.run import FITTING, blocks_of, settings_of
+from tdcd.run import blocks_of, settings_of
 from tdcd.runfolder import RunFolder
-from tdcd.tables.labels import Meaning
+from tdcd.tables.labels import FITTING, Meaning
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.saving import load_meaning, load_preparation
