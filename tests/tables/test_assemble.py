@@ -270,5 +270,5 @@ def test_a_stratified_holdout_keeps_the_classes_shares(keys, tmp_path, bank):
     federation = assemble(check_config(keys), bias=True).federation
     assert np.bincount(federation.test_labels.astype(int)).tolist() == [18, 2]
     write_csv(tmp_path / "bank.csv", bank | {"y": np.arange(ROWS) / 3})
-    with pytest.raises(ValueError, match="evaluate.stratify = true: the labels are amounts"):
+    with pytest.raises(ValueError, match=r"evaluate\.stratify = true: the labels are amounts"):
         assemble(check_config(keys), bias=True)

@@ -85,7 +85,7 @@ def test_a_table_of_labels_may_call_its_id_as_it_likes(keys, tmp_path, bank, col
     write_csv(tmp_path / "labels.csv", {columns[0]: bank["id"]} | {name: bank[name] for name in columns[1:]})
     arguments = (config, config.silos[1], tmp_path / "bureau.csv", tmp_path / "labels.csv")
     if not found:
-        with pytest.raises(TableError, match="labels.csv: has no column 'key'; there are 'customer', 'y', 'age'"):
+        with pytest.raises(TableError, match=r"labels\.csv: has no column 'key'; there are 'customer', 'y', 'age'"):
             read_client(*arguments)
         return
     rows = read_client(*arguments)
@@ -117,7 +117,7 @@ def test_counts_without_a_loss_are_said_to_be_classes(keys, tmp_path, bank):
         ("run", tmp_path / "federation.toml", "--out", tmp_path / "run"),
     ):
         status, said = called(*command)
-        assert (status, "Labels: 10 classes 0 to 9 (model.loss = \"softmax\" decided from" in said) == (0, True), said
+        assert (status, 'Labels: 10 classes 0 to 9 (model.loss = "softmax" decided from' in said) == (0, True), said
         assert 'set model.loss = "squared" to predict amounts)' in said
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Labels: 10 classes 0 to 9 (model.loss = &quot;softmax&quot; decided from the values;" in page

@@ -56,7 +56,9 @@ def training_means(table):
     """The mean of each column of amounts over the training rows, for those without blanks."""
     training = id_order([row[0] for row in table])[~holdout_mask(ROWS, 0.2, seed=0)]
     columns = {name: [table[row][1 + place] for row in training] for place, name in enumerate(AMOUNTS)}
-    return {name: math.fsum(map(float, cells)) / len(cells) for name, cells in columns.items() if not {*cells} & {*BLANKS}}
+    return {
+        name: math.fsum(map(float, cells)) / len(cells) for name, cells in columns.items() if not {*cells} & {*BLANKS}
+    }
 
 
 def terms(row, table, means):

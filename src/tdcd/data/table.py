@@ -75,9 +75,7 @@ class Table:
         return (whole.take(~held_out), whole.take(held_out)) if held_out.any() else (whole, None)
 
 
-def holdout_mask(
-    total: int, fraction: float, seed: int, classes: NDArray[np.int64] | None = None
-) -> NDArray[np.bool_]:
+def holdout_mask(total: int, fraction: float, seed: int, classes: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
     """``[total]``: which samples are held out, ``fraction`` of them drawn at random.
 
     Args:

@@ -26,6 +26,7 @@ Own = Annotated[Path | None, typer.Option("--party", help="This party's own smal
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS. Refused unless every hub's address is this machine's own.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
 
 
 class _Stop:

@@ -84,6 +84,13 @@ class Roll:
     label_scale: float
     labels_in_words: str
     """What the labels of tables were taken for."""
+    test_originals: list[str | float]
+    """``[m]``: the held-out samples' labels, as the tables have them."""
+
+    @property
+    def test_ids(self) -> list[str]:
+        """``[m]``, of the held-out samples."""
+        return [self.ids[place] for place in np.flatnonzero(self.held_out)]
 
     @property
     def num_samples(self) -> int:
@@ -158,8 +165,8 @@ def take_roll(hellos: Mapping[str, Hello], config: Config) -> Roll:
     else:
         numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
         words = in_words(labels, config.model.loss)
-    rows = np.split(rank, bounds)
-    return Roll(ids, holder[order], rows, held_out, numbers, labels.task, labels.classes, mean, scale, words)
+    meant = (labels.task, labels.classes, mean, scale, words, labels.of(held_out))
+    return Roll(ids, holder[order], np.split(rank, bounds), held_out, numbers, *meant)
 
 
 def _held_out(labels: Labels, config: Config) -> NDArray[np.bool_]:

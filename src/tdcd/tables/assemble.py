@@ -31,6 +31,8 @@ class Assembled(NamedTuple):
     """``[M]``: of the training samples."""
     test_ids: Sequence[str]
     """``[m]``: of the held-out ones."""
+    test_labels: Sequence[str | float]
+    """``[m]``: their labels, as the tables have them."""
 
 
 class _Samples(NamedTuple):
@@ -73,7 +75,8 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         labels_in_words=in_words(encoded, config.model.loss),
     )
     named = np.array(ids, object)
-    return Assembled(federation, meaning, preparations, named[~held_out].tolist(), named[held_out].tolist())
+    ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
+    return Assembled(federation, meaning, preparations, ids, test_ids, encoded.of(held_out))
 
 
 def _check(config: Config) -> None:

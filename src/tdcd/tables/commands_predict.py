@@ -10,15 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from tdcd.run import Interrupted
-from tdcd.runtime.commands import Certs, Insecure, Own, text_of
+from tdcd.runtime.commands import Certs, Force, Insecure, Own, text_of
 from tdcd.tables.export import Coefficients, coefficients, write_coefficients
 from tdcd.tables.predict import Predictions, SiloScores, combine, no_scores, silo_scores, write_predictions
 from tdcd.tables.trained import Trained
-from tdcd.terminal import EXIT_INTERRUPTED, reported, screen, stoppable
+from tdcd.tables.writing import check_name
+from tdcd.terminal import EXIT_INTERRUPTED, refuse_existing, reported, screen, stoppable
 
 PADDING = 3
 """Blanks and a line between two columns of a table on the screen."""
-Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
 
 
 def predict(
@@ -32,10 +32,13 @@ def predict(
             help="SILO=FILE, once for each silo; in a federation, FILE: this silo's new rows. CSV or Parquet."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The CSV file to write.")],
+    out: Annotated[Path, typer.Option(help="The file to write, .csv or .parquet.")],
     allow_missing: Annotated[
         bool,
         typer.Option("--allow-missing", help="Score ids that a silo lacks without its part, and mark them."),
+    ] = False,
+    common: Annotated[
+        bool, typer.Option("--common", help="Score only the ids that all silos have, and leave the others out.")
     ] = False,
     force: Force = False,
     silo: Annotated[str | None, typer.Option(help="Federation: the silo that this hub belongs to.")] = None,
@@ -53,27 +56,34 @@ def predict(
     In a real federation every hub gives `tdcd predict FEDERATION.toml --silo bank --data a.csv --out new.csv` at the
     same time: each scores its own rows, only the scores travel, and no block leaves its silo.
 
-    OUT has the columns id and prediction; probability_CLASS where there are classes; and with --allow-missing also
-    missing, the silos that lack the id.
+    OUT has the id column, called as in the first silo's tables or, in a federation, in this silo's; prediction;
+    probability_CLASS where there are classes; and with --allow-missing also missing, the silos that lack the id.
 
     Exit status: 0 done, 2 bad input, 130 interrupted.
     """
     with reported():
-        _refuse_existing(out, force)
+        check_name(out)
+        refuse_existing(out, force)
+        if common and allow_missing:
+            raise ValueError("--common leaves out the ids that --allow-missing scores: give one of the two")
         if target.suffix == ".toml":
             folder, parts = _with_peers(target, data, silo, run, certs, party, insecure)
         else:
             folder, parts = target, _in_one_place(Trained.open(target), data, allow_missing)
         trained = Trained.open(folder)
         ordered = {name: parts[name] for name in trained.widths}
-        predictions = combine(ordered, allow_missing)
-        write_predictions(out, predictions, trained.meaning, trained.loss, mark_missing=allow_missing)
+        predictions = combine(ordered, allow_missing, common_only=common)
+        first = silo if silo in trained.widths else next(iter(trained.widths))
+        id_column = trained.id_column(first)
+        write_predictions(
+            out, predictions, trained.meaning, trained.loss, id_column=id_column, mark_missing=allow_missing
+        )
     _show_predictions(predictions, ordered, out)
 
 
 def export(
     folder: Annotated[Path, typer.Argument(help="The folder of a run from files.", metavar="RUN")],
-    out: Annotated[Path | None, typer.Option(help="The CSV file to write [default: show them].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write, .csv or .parquet [default: show them].")] = None,
     force: Force = False,
 ) -> None:
     """Show a linear model as a table of coefficients in the columns' own units, or write it as CSV.
@@ -88,7 +98,8 @@ def export(
     with reported():
         table = coefficients(folder)
         if out is not None:
-            _refuse_existing(out, force)
+            check_name(out)
+            refuse_existing(out, force)
             write_coefficients(out, table)
     if out is None:
         _show_coefficients(table)
@@ -99,11 +110,6 @@ def export(
         screen.print(
             Text(f"Only a part of the model: {folder} does not have that of {others}.", "yellow"), soft_wrap=True
         )
-
-
-def _refuse_existing(out: Path, force: bool) -> None:
-    if out.exists() and not force:
-        raise FileExistsError(f"{out} is there already: choose another --out, or replace it with --force")
 
 
 def _in_one_place(trained: Trained, data: Sequence[str], allow_missing: bool) -> Mapping[str, SiloScores]:
@@ -154,6 +160,9 @@ def _with_peers(
 
 def _show_predictions(predictions: Predictions, parts: Mapping[str, SiloScores], out: Path) -> None:
     screen.print(f"Predictions: {out}, {len(predictions.ids)} rows", soft_wrap=True, highlight=False)
+    left_out = len({one for part in parts.values() for one in part.ids}) - len(predictions.ids)
+    if left_out:
+        screen.print(Text(f"{left_out} ids are left out, since not every silo has them.", "yellow"), soft_wrap=True)
     for name in parts:
         count = sum(name in lacking for lacking in predictions.missing)
         if count:

@@ -32,6 +32,11 @@ class Labels(NamedTuple):
     classes: tuple[str, ...] = ()
     """The classes' names by number; none in a regression."""
 
+    def of(self, chosen: NDArray[np.bool_]) -> list[str | float]:
+        """The chosen labels as tables have them: the classes' names, or amounts in their own unit."""
+        numbers = self.numbers[chosen].tolist()
+        return [self.classes[int(number)] for number in numbers] if self.classes else numbers
+
 
 class Meaning(NamedTuple):
     """What the labels are."""

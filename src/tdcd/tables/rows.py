@@ -20,7 +20,7 @@ BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 _WHOLE = re.compile(r"-?[0-9]{1,100}")
 LABEL_ADVICE = (
-    "; the labels must be in it: write the column's name as label = \"...\" under the silo, or give tdcd check and "
+    '; the labels must be in it: write the column\'s name as label = "..." under the silo, or give tdcd check and '
     "tdcd client a second table with ids and labels, --labels FILE"
 )
 SHOWN_COLUMNS = 10

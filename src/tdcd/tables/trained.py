@@ -79,6 +79,10 @@ class Trained:
         """The silos whose parts are in this folder: all, or a hub's own."""
         return [silo for silo in self.widths if all(path.is_file() for path in self._files(silo))]
 
+    def id_column(self, silo: str) -> str:
+        """What a silo's tables call the id."""
+        return next(section.id for section in self.config.silos if section.name == silo)
+
     def part(self, silo: str) -> Part:
         """One silo's part of the model."""
         if silo not in self.widths:
