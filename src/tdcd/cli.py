@@ -24,7 +24,7 @@ from tdcd.runtime.commands_certs import certs_app
 from tdcd.runtime.commands_status import status
 from tdcd.tables.commands import check, split
 from tdcd.tables.commands_predict import export, predict
-from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, stoppable
+from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, show_labels, stoppable
 
 if TYPE_CHECKING:
     from tdcd.console import Display
@@ -91,8 +91,9 @@ def run(
     Exit status: 0 finished, 2 bad input, 3 the loss diverged, 130 interrupted.
     """
     from tdcd.console import RunDisplay
+    from tdcd.run import execute
+    from tdcd.run import plan as plan_config
     from tdcd.run import resume as resume_run
-    from tdcd.run import run as run_config
     from tdcd.sweep.commands import requested as sweep_requested
     from tdcd.sweep.commands import sweep as run_sweep
 
@@ -118,7 +119,10 @@ def run(
         else:
             checked = _checked(config, assignments)
             folder = out or _next_folder(checked.data.source)
-            result = run_config(checked, folder, devices=line, observe=display.observe, should_stop=display.should_stop)
+            planned = plan_config(checked)
+            if not process:
+                show_labels(planned.federation.labels_in_words)
+            result = execute(planned, folder, devices=line, observe=display.observe, should_stop=display.should_stop)
     if result.folder is not None:
         _finish(result)
 

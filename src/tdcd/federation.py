@@ -78,6 +78,8 @@ class Federation:
     label_scale: float = 1.0
     """What one unit of the labels is in the data's own units; errors are reported in those."""
     name: str = field(default="table", kw_only=True)
+    labels_in_words: str = field(default="", kw_only=True)
+    """What the labels were taken for, where that was decided from a table's values."""
 
     def __post_init__(self) -> None:
         """Check that the rows form partitions; the error names the culprit."""

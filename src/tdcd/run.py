@@ -2,14 +2,13 @@
 
 import importlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdcd.alone import train_alone
 from tdcd.baselines import rewrite
 from tdcd.blocks import Block, Cnn, Linear, Mlp
-from tdcd.choices import Loss
 from tdcd.config import Config, ConfigError, ModelSection, check_config, override
 from tdcd.data import Table, load, standardize
 from tdcd.data.table import Task
@@ -18,19 +17,14 @@ from tdcd.execution import Execution
 from tdcd.federation import Federation
 from tdcd.history import Record, read_history
 from tdcd.ledger import Apart
-from tdcd.objective import Objective
+from tdcd.objective import Objective, Tree
 from tdcd.runfolder import RunFolder
 from tdcd.settings import Settings
 from tdcd.tables.assemble import Assembled, assemble
+from tdcd.tables.held_out import HeldOut, scores_of, write_held_out
+from tdcd.tables.labels import FITTING
 from tdcd.tables.saving import save_preparations
 from tdcd.train import Result, train
-
-FITTING: Mapping[str, tuple[Loss, ...]] = {
-    "regression": ("squared",),
-    "binary": ("logistic", "softmax"),
-    "multiclass": ("softmax",),
-}
-"""The losses that fit each task, the default first."""
 
 
 class Plan(NamedTuple):
@@ -90,7 +84,7 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     data = config.data
     if table is None:
         table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
-    train_rows, test_rows = table.split(config.evaluate.holdout, data.seed)
+    train_rows, test_rows = table.split(config.evaluate.holdout, data.seed, stratify=config.evaluate.stratify)
     problems = _misfits(config, table, len(train_rows.labels))
     if data.standardize:
         train_rows, test_rows = standardize(train_rows, test_rows, config.dtype)
@@ -174,11 +168,24 @@ def execute(planned: Plan, out: Path, devices: Devices | None = None, **options:
         execution=execution,
         **options,
     )
-    if planned.assembled is not None and result.folder is not None:
-        save_preparations(out, planned.assembled.preparations, planned.assembled.meaning)
+    if result.folder is not None:
+        save_assembled(planned, out, list(result.blocks.values()))
     if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
         train_alone(planned, out, options.get("should_stop", lambda: False))
     return result
+
+
+def save_assembled(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> None:
+    """Keep what a run from files has beside its model: preparations, labels, and what it says of held-out samples."""
+    assembled, federation = planned.assembled, planned.federation
+    if assembled is None:
+        return
+    save_preparations(folder, assembled.preparations, assembled.meaning)
+    if federation.test_labels is not None:
+        scores = scores_of(federation, planned.blocks, hub_blocks)
+        samples = HeldOut(assembled.test_ids, assembled.test_labels, scores)
+        id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
+        write_held_out(folder, id_column, samples, assembled.meaning, planned.objective.loss)
 
 
 def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:

@@ -160,6 +160,7 @@ def describe(federation: Federation, parameters: Sequence[int]) -> dict[str, Any
         "name": federation.name,
         "num_samples": federation.num_samples,
         "num_test": 0 if federation.test_labels is None else len(federation.test_labels),
+        "labels": federation.labels_in_words,
         "silos": [
             {
                 "name": silo.name,

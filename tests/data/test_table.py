@@ -2,6 +2,10 @@ import numpy as np
 import pytest
 
 from tdcd.data import Table, standardize
+from tdcd.data.table import holdout_mask
+
+HELD_OUT_OF_12 = [7, 8, 11]
+"""With seed 7, a quarter of them; a run that is resumed or compared must find the same again."""
 
 
 def table(rows=40, task="regression", seed=0, **changes):
@@ -81,6 +85,30 @@ def test_split_draws_the_fraction_and_loses_nothing():
     assert sorted([*train.labels, *test.labels]) == sorted(whole.labels)
     assert (whole.split(0.25, seed=3)[1].labels == test.labels).all()
     assert (whole.split(0.25, seed=4)[1].labels != test.labels).any()
+
+
+def test_a_stratified_split_holds_out_the_same_fraction_of_every_class():
+    labels = np.repeat([0, 1, 2], [70, 22, 5])
+    whole = table(97, task="multiclass", labels=labels)
+    train, test = whole.split(0.2, seed=3, stratify=True)
+    assert len(test.labels) == round(0.2 * 97)
+    assert np.bincount(test.labels).tolist() == [14, 4, 1]
+    assert (np.bincount(test.labels) + np.bincount(train.labels)).tolist() == [70, 22, 5]
+    again = whole.split(0.2, seed=4, stratify=True)[1]
+    assert np.bincount(again.labels).tolist() == [14, 4, 1]
+    assert (again.features != test.features).any()
+    # Left to chance, the rare class has none in one draw and several in another.
+    found = {int((whole.split(0.2, seed=seed)[1].labels == 2).sum()) for seed in range(10)}
+    assert (min(found), max(found) > 1) == (0, True)
+
+
+def test_a_split_without_strata_is_what_it_was():
+    assert np.flatnonzero(holdout_mask(12, 0.25, seed=7)).tolist() == HELD_OUT_OF_12
+
+
+def test_amounts_have_no_strata():
+    with pytest.raises(ValueError, match=r"evaluate\.stratify = true: the labels are amounts, not classes"):
+        table().split(0.2, stratify=True)
 
 
 def test_split_of_nothing_has_no_second_table():

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from in_process import InProcess, largest_difference
 from tdcd.config import check_config, read_config
 from tdcd.run import plan, run
 from tdcd.runtime.client_data import ClientData
+from tdcd.runtime.hub_folder import HubFolder
 from tdcd.runtime.party import PartySection, read_data
 from tdcd.runtime.trial_data import write_rows
 from tdcd.tables.errors import TableError
@@ -94,6 +96,51 @@ def test_one_table_a_silo_and_labels_in_one_of_them(federation, tmp_path):
         {"name": "shop", "table": "shop.csv", "clients": ["a", "b"], "categorical": ["town"]},
     ]
     same_as_the_simulation(check_config(federation), tmp_path)
+
+
+def test_a_stratified_holdout_is_the_same_for_all(federation, tmp_path):
+    federation["evaluate"]["stratify"] = True
+    same_as_the_simulation(check_config(federation), tmp_path)
+
+
+def test_labels_that_do_not_fit_stop_everybody(federation, tmp_path):
+    config = check_config(federation)
+    data = data_of(config, write_rows(plan(config), tmp_path / "data"))
+    for key, value, message in (
+        ("model", {"loss": "squared"}, "the labels: model.loss = 'squared': the labels must be numbers"),
+        ("model", {"block": "linear"}, None),
+    ):
+        ends = InProcess(check_config(federation | {key: value}), data).run().ends
+        assert {end.status for end in ends.values()} == {"finished" if message is None else "refused"}
+        assert message is None or any(message in end.reason for end in ends.values())
+
+
+def test_hubs_know_the_predictions_of_held_out_samples(federation, tmp_path):
+    config = check_config(federation)
+    office = InProcess(config, data_of(config, write_rows(plan(config), tmp_path / "data"))).run()
+    run(config, tmp_path / "run")
+    with (tmp_path / "run" / "held-out.csv").open(newline="") as file:
+        wanted = list(csv.DictReader(file))
+    for hub, machine in office.hubs.items():
+        folder = HubFolder(tmp_path / hub, machine.job, machine.meeting.silo)
+        folder.describe(machine.meeting)
+        folder.save_held_out(machine.meeting, office.test_scores[hub])
+        folder.close()
+        with (tmp_path / hub / "held-out.csv").open(newline="") as file:
+            found = list(csv.DictReader(file))
+        assert [(row["id"], row["label"], row["prediction"]) for row in found] == [
+            (row["id"], row["label"], row["prediction"]) for row in wanted
+        ]
+        chances = [[float(row["probability_yes"]) for row in rows] for rows in (found, wanted)]
+        np.testing.assert_allclose(*chances, rtol=1e-10)
+        # Of a client that was absent there are no scores.
+        folder.save_held_out(
+            machine.meeting, np.where(np.arange(len(wanted))[:, None] == 2, np.nan, office.test_scores[hub])
+        )
+        with (tmp_path / hub / "held-out.csv").open(newline="") as file:
+            assert [row["id"] for row in csv.DictReader(file)] == [row["id"] for row in (*wanted[:2], *wanted[3:])]
+        facts = json.loads((tmp_path / hub / "federation.json").read_text())
+        assert facts["labels"] == '2 classes no, yes (model.loss = "logistic" decided from the values)'
 
 
 def test_arrays_that_do_not_belong_together_are_refused(tmp_path):

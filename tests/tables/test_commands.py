@@ -7,6 +7,7 @@ import typer
 from two_tables import ROWS, write_csv
 from typer.testing import CliRunner
 
+from tdcd.cli import run
 from tdcd.config import check_config
 from tdcd.runfolder import toml_text
 from tdcd.tables import commands
@@ -17,6 +18,7 @@ from tdcd.tables.site import read_client
 app = typer.Typer()
 app.command()(commands.check)
 app.command()(commands.split)
+app.command()(run)
 
 
 def called(*arguments):
@@ -41,7 +43,8 @@ def test_a_good_table_is_described_and_ready(federation, tmp_path, bank):
     yes = sum(label == "yes" for label in bank["y"]) / ROWS
     first, second = sorted([(f"{yes:.1%}", "yes"), (f"{1 - yes:.1%}", "no")], reverse=True)
     assert f"bank.csv: {ROWS} rows, 2 features, every id once" in said
-    assert f"Labels: {first[1]} {first[0]}, {second[1]} {second[0]}" in said
+    assert 'Labels: 2 classes no, yes (model.loss = "logistic" decided from the values here;' in said
+    assert f"Label values: {first[1]} {first[0]}, {second[1]} {second[0]}" in said
     age = np.array([float(text) for text in bank["age"] if text])
     assert f"age amount {ROWS - len(age)} {age.min():.6g} to {age.max():.6g}, mean {age.mean():.6g}" in said
     assert said.endswith("bank.csv can join as client 'c1' of silo 'bank'.")
@@ -63,6 +66,68 @@ def test_labels_may_be_in_a_second_file(federation, tmp_path, keys, bank):
         TableError, match=rf"labels.csv: has no label for the id '{bank['id'][0]}', which is in .*bureau"
     ):
         read_client(config, config.silos[1], tmp_path / "bureau.csv", tmp_path / "labels.csv")
+
+
+@pytest.mark.parametrize("silo", ["bank", "bureau"])
+def test_a_table_without_labels_is_told_where_they_may_be(federation, tmp_path, bank, bureau, silo):
+    columns = {"bank": {name: bank[name] for name in ("id", "age", "debt")}, "bureau": bureau}
+    write_csv(tmp_path / "new.csv", columns[silo])
+    status, said = checked(federation, tmp_path / "new.csv", silo=silo)
+    assert status == 2
+    assert "new.csv: has no column 'y'; there are" in said
+    assert 'label = "..." under the silo' in said
+    assert "--labels FILE" in said
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [(("key", "y"), True), (("id", "y", "age"), True), (("customer", "y"), True), (("customer", "y", "age"), False)],
+    ids=["own", "labelled-silo", "only-one", "unknown"],
+)
+def test_a_table_of_labels_may_call_its_id_as_it_likes(keys, tmp_path, bank, columns, found):
+    config = check_config(keys)
+    write_csv(tmp_path / "labels.csv", {columns[0]: bank["id"]} | {name: bank[name] for name in columns[1:]})
+    arguments = (config, config.silos[1], tmp_path / "bureau.csv", tmp_path / "labels.csv")
+    if not found:
+        with pytest.raises(TableError, match=r"labels\.csv: has no column 'key'; there are 'customer', 'y', 'age'"):
+            read_client(*arguments)
+        return
+    rows = read_client(*arguments)
+    assert dict(zip(rows.ids, rows.labels, strict=True)) == dict(zip(map(str, bank["id"]), bank["y"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "message"),
+    [
+        ("squared", ["no", "yes"], "model.loss = 'squared': the labels must be numbers, but one is 'no'"),
+        ("logistic", ["a", "b", "c", "d"], "model.loss = 'logistic': there are 4 different labels, not two"),
+    ],
+)
+def test_labels_that_do_not_fit_the_loss_are_not_ready(keys, tmp_path, bank, loss, labels, message):
+    keys["model"]["loss"] = loss
+    (tmp_path / "federation.toml").write_text(toml_text(keys))
+    write_csv(tmp_path / "bank.csv", bank | {"y": labels * (ROWS // len(labels))})
+    status, said = checked(tmp_path / "federation.toml", tmp_path / "bank.csv")
+    assert status == 2
+    assert f"the labels of {tmp_path / 'bank.csv'}: {message}" in said
+    assert "Not ready: correct" in said
+
+
+def test_counts_without_a_loss_are_said_to_be_classes(keys, tmp_path, bank):
+    write_csv(tmp_path / "bank.csv", bank | {"y": [row % 10 for row in range(ROWS)]})
+    (tmp_path / "federation.toml").write_text(toml_text(keys))
+    for command in (
+        ("check", tmp_path / "federation.toml", "--silo", "bank", "--client", "c1", "--data", tmp_path / "bank.csv"),
+        ("run", tmp_path / "federation.toml", "--out", tmp_path / "run"),
+    ):
+        status, said = called(*command)
+        assert (status, 'Labels: 10 classes 0 to 9 (model.loss = "softmax" decided from' in said) == (0, True), said
+        assert 'set model.loss = "squared" to predict amounts)' in said
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Labels: 10 classes 0 to 9 (model.loss = &quot;softmax&quot; decided from the values;" in page
+    # The folder's settings name the loss; the report of a run that went on still says who chose it.
+    assert called("run", "--resume", tmp_path / "run", "--set", "train.rounds=3")[0] == 0
+    assert "decided from the values;" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_silo_may_have_a_name_of_its_own_for_the_label(keys, tmp_path, bureau):

@@ -164,6 +164,8 @@ class EvaluateSection(_Section):
     every: Positive = 5
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """The fraction of samples that nobody trains on."""
+    stratify: bool = False
+    """Hold out the same fraction of every class. Off by default: runs of earlier versions keep their samples."""
     alone: bool = False
     """Also train each silo without the others, and show in the report what joining gains."""
 

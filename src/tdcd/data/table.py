@@ -69,31 +69,51 @@ class Table:
             return self
         return replace(self, features=self.features.astype(dtype, copy=False))
 
-    def split(self, holdout: float = 0.0, seed: int = 0) -> tuple[Self, Self | None]:
+    def split(self, holdout: float = 0.0, seed: int = 0, *, stratify: bool = False) -> tuple[Self, Self | None]:
         """Training samples and held-out ones, each in the table's order; no second table if none are held out.
 
         A table with ``held_out`` samples of its own (MNIST) is split there, whatever the arguments. Of any other, the
-        fraction ``holdout`` is drawn at random.
+        fraction ``holdout`` is drawn at random; of every class the same fraction, if it is to ``stratify``.
         """
-        total = len(self.labels)
-        held_out = holdout_mask(total, holdout, seed) if self.held_out is None else self.held_out
+        total, held_out = len(self.labels), self.held_out
+        if held_out is None:
+            held_out = holdout_mask(total, holdout, seed, strata(self.task, self.labels) if stratify else None)
         if held_out.all():
             raise ValueError(f"table '{self.name}': all of its {total} rows are held out, none are left for training")
         whole = replace(self, held_out=None)
         return (whole.take(~held_out), whole.take(held_out)) if held_out.any() else (whole, None)
 
 
-def holdout_mask(total: int, fraction: float, seed: int) -> NDArray[np.bool_]:
+def holdout_mask(total: int, fraction: float, seed: int, classes: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
     """``[total]``: which samples are held out, ``fraction`` of them drawn at random.
+
+    Args:
+        classes: ``[total]``, see :func:`strata`: hold out ``fraction`` of each, to within one sample.
 
     >>> int(holdout_mask(10, 0.2, seed=0).sum())
     2
     """
     if not 0 <= fraction < 1:
         raise ValueError(f"the held-out fraction must be at least 0 and below 1, not {fraction}")
-    mask = np.zeros(total, np.bool_)
-    mask[np.random.default_rng([seed, 1000]).permutation(total)[: round(fraction * total)]] = True
+    mask, wanted = np.zeros(total, np.bool_), round(fraction * total)
+    drawn = np.random.default_rng([seed, 1000]).permutation(total)
+    if classes is None:
+        mask[drawn[:wanted]] = True
+        return mask
+    exact = fraction * np.bincount(classes)
+    counts = np.floor(exact).astype(np.int64)
+    # What rounding leaves goes to the classes that lost most by it.
+    counts[np.argsort(counts - exact, kind="stable")[: wanted - counts.sum()]] += 1
+    for one, count in enumerate(counts):
+        mask[drawn[classes[drawn] == one][:count]] = True
     return mask
+
+
+def strata(task: Task, labels: NDArray[Any]) -> NDArray[np.int64]:
+    """``[n]``: the class of each sample, for a holdout that keeps their shares; refuses amounts, which have none."""
+    if task == "regression":
+        raise ValueError("evaluate.stratify = true: the labels are amounts, not classes: leave it out")
+    return labels.astype(np.int64)
 
 
 def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:

@@ -147,6 +147,8 @@ def _final_figures(run: Run) -> Iterator[Html]:
     rows = [["loss", figure(record.train_loss), figure(record.test_loss)]]
     for name in run.metric_names:
         rows.append([_title(name), *(figure(record.metrics.get(split, {}).get(name)) for split in SPLITS)])
+    if run.federation.labels:
+        yield html.paragraph(f"Labels: {run.federation.labels}.")
     yield html.paragraph(f"The global model after round {record.round:,}.")
     yield html.table(["figure", *SPLITS.values()], rows, numbers=True)
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tdcd.runtime.commands import Certs, Insecure, Own, Shared, SiloName, end, text_of
-from tdcd.terminal import reported, screen, stoppable
+from tdcd.runtime.commands import Certs, Force, Insecure, Own, Shared, SiloName, end, text_of
+from tdcd.terminal import refuse_existing, reported, screen, stoppable
 
 
 def align(
@@ -29,6 +29,7 @@ def align(
             "that trust each other: anybody who has the federation's secret can test any id.",
         ),
     ] = True,
+    force: Force = False,
     certs: Certs = None,
     party: Own = None,
     insecure: Insecure = False,
@@ -47,6 +48,7 @@ def align(
 
     waiting = Waiting(screen, "aligning")
     with reported(), stoppable(waiting.stop), waiting:
+        refuse_existing(out, force)
         job = read_job(federation)
         own = own_file(party, certs=text_of(certs), insecure=insecure)
         if name is not None:

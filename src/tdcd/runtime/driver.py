@@ -199,6 +199,8 @@ class HubDriver:
         if rounds is not None and farewell is not None and end.status != "refused":
             blocks = {hub.removeprefix("hub."): block for hub, block in rounds.models().items()}
             others = {hub.removeprefix("hub."): one for hub, one in rounds.preparations().items()}
+            if end.status == "finished" and self._last is not None and self._last.test_scores is not None:
+                self._keep(partial(self.folder.save_held_out, self.hub.meeting, self._last.test_scores))
             self.folder.finish(blocks, others, farewell)
 
     def _leave(self) -> Outcome:

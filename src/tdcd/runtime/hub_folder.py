@@ -5,6 +5,7 @@
     config.toml, federation.json, history.jsonl, model/<silo>.safetensors, report.html      as in every run folder
     hub.json                 the silo, a number that only this run has, and how it ended
     hub.lock                 locked by the hub's process for as long as it lives
+    held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables
     absences.jsonl           which clients were left out when, and since when they are back; if there were any
     checkpoint/*.tdcd        the last few states
     farewell.tdcd            after the end: what slower hubs may still ask for
@@ -20,6 +21,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from tdcd.history import Record
 from tdcd.objective import Tree
 from tdcd.report import write_report
@@ -32,6 +35,7 @@ from tdcd.runtime.job import Job
 from tdcd.runtime.journal import Journal
 from tdcd.runtime.lock import lock
 from tdcd.runtime.meeting import Meeting
+from tdcd.tables.held_out import HeldOut, write_held_out
 from tdcd.tables.labels import Meaning
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.saving import load_meaning, save_preparations
@@ -165,10 +169,24 @@ class HubFolder:
                 (silo, meeting.openings[hub]) for silo, hub in zip(job.config.silos, job.hubs, strict=True)
             )
         ]
-        held_out = int(roll.held_out.sum())
         self.run.write_facts(
-            {"name": job.config.title, "num_samples": roll.num_samples, "num_test": held_out, "silos": silos}
+            {
+                "name": job.config.title,
+                "num_samples": roll.num_samples,
+                "num_test": int(roll.held_out.sum()),
+                "labels": roll.labels_in_words,
+                "silos": silos,
+            }
         )
+
+    def save_held_out(self, meeting: Meeting, scores: NDArray[Any]) -> None:
+        """Write what the model says of the samples that nobody trained on, where clients have tables with ids."""
+        roll, config = meeting.roll, meeting.job.config
+        if roll is None or meeting.preparation is None or not len(scores):
+            return
+        samples = HeldOut(roll.test_ids, roll.test_originals, scores)
+        id_column = config.silos[meeting.silo].id
+        write_held_out(self.path, id_column, samples, load_meaning(self.path), roll.loss(config))
 
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""

@@ -1,7 +1,7 @@
 """What a hub's state machine asks of whoever runs it, in the order in which it is to be done."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ class Append:
     """Add this line to the history."""
 
     record: Record
+    test_scores: NDArray[Any] | None = field(default=None, compare=False)
+    """``[m, C]``: with the last line, the model's scores of the held-out samples; not a number for absent ones."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from tdcd.runtime.certificates import throwaway
 from tdcd.runtime.driver import Ending, Outcome
 from tdcd.runtime.job import Job
 from tdcd.runtime.trial_data import write_rows
+from tdcd.tables.held_out import HELD_OUT
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -35,6 +36,8 @@ class Trial:
 
     folder: Path
     job: Job
+    labels_in_words: str = ""
+    """What the labels were taken for; empty when a trial goes on that has said it before."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @classmethod
@@ -60,7 +63,7 @@ class Trial:
         throwaway(folder / "certs", {hub: ["127.0.0.1"] for hub in job.hubs}, clients)
         # Last, so that a folder with this file is complete.
         write_durably(shared, toml_text(job.config.model_dump()).encode())
-        return cls(folder, job)
+        return cls(folder, job, planned.federation.labels_in_words)
 
     def start(self) -> None:
         """Start every party."""
@@ -132,8 +135,9 @@ class Trial:
         own = [fact["silos"][index] for index, fact in enumerate(facts)]
         for name in ("config.toml", "history.jsonl"):
             shutil.copy(homes[0] / name, self.folder / name)
-        if (homes[0] / "labels.json").exists():
-            shutil.copy(homes[0] / "labels.json", self.folder / "labels.json")
+        for name in ("labels.json", HELD_OUT):
+            if (homes[0] / name).exists():
+                shutil.copy(homes[0] / name, self.folder / name)
         for part in ("model", "preparation"):
             for home in homes:
                 if (home / part).exists():

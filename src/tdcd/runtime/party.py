@@ -22,7 +22,7 @@ from tdcd.runtime.job import Job, client_of
 from tdcd.runtime.log import event
 from tdcd.runtime.transport import Transport
 from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
-from tdcd.tables.site import read_client, row_numbers
+from tdcd.tables.site import read_client, row_numbers, taken_for
 
 
 class PartySection(BaseModel):
@@ -91,6 +91,8 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     if client not in names:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
     data = read_data(job.config, index, own)
+    if data.table is not None:
+        event("labels", taken_for=taken_for(job.config, data.table))
     machine = Client(job, index, client_of(silo, client), data, secrets.token_hex(8))
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)

@@ -14,11 +14,10 @@ from tdcd.execution import Execution
 from tdcd.history import Record
 from tdcd.objective import Tree
 from tdcd.recording import SECONDS_PER_CHECKPOINT, Pace, Status, TrainingRun
-from tdcd.run import Interrupted, Plan, is_begun
+from tdcd.run import Interrupted, Plan, is_begun, save_assembled
 from tdcd.sweep.batch import batch_of
 from tdcd.sweep.evaluation import Evaluator
 from tdcd.sweep.together import num_outputs
-from tdcd.tables.saving import save_preparations
 from tdcd.train import Progress, messages_of
 
 CHECKPOINT_SHARE = 0.1
@@ -41,9 +40,8 @@ def train_together(
         for begin in sorted({run.round for run in runs}):
             alike = [index for index, run in enumerate(runs) if run.round == begin]
             _Lockstep([plans[index] for index in alike], [runs[index] for index in alike]).train(observe, should_stop)
-    for plan, folder in zip(plans, folders, strict=True):
-        if plan.assembled is not None:
-            save_preparations(folder, plan.assembled.preparations, plan.assembled.meaning)
+    for plan, folder, run in zip(plans, folders, runs, strict=True):
+        save_assembled(plan, folder, run.hub_blocks)
     return [run.history for run in runs]
 
 

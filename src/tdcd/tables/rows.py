@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _WHOLE = re.compile(r"-?[0-9]{1,100}")
 _INDEX = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")
 """What pandas calls a column that has no name."""
+LABEL_ADVICE = (
+    '; the labels must be in it: write the column\'s name as label = "..." under the silo, or give tdcd check and '
+    "tdcd client a second table with ids and labels, --labels FILE"
+)
 SHOWN_COLUMNS = 10
 """How many columns an error names that lists what there is."""
 
@@ -130,6 +134,8 @@ class Columns:
     blanks: bool = True
     """Whether features may be blank."""
     dialect: Dialect = DEFAULT
+    label_advice: str = ""
+    """What to do where there is no such label column."""
 
     @classmethod
     def of(cls, config: "Config", silo: "SiloSection") -> Self:
@@ -143,6 +149,7 @@ class Columns:
             ignore=tuple(silo.ignore),
             blanks=config.data.missing != "refuse",
             dialect=Dialect.of(config),
+            label_advice=LABEL_ADVICE,
         )
 
     def only(self, features: Sequence[str], categorical: Sequence[str] = ()) -> Self:
@@ -158,8 +165,11 @@ class Columns:
             else self.features
         )
         given = [self.id, *([] if self.label is None else [self.label]), *features]
-        wanted = dict.fromkeys([*given, *self.categorical, *self.ignore])
-        problems = [_absent(name, header) for name in wanted if name not in header]
+        problems = [
+            _absent(name, header) + (self.label_advice if name == self.label else "")
+            for name in dict.fromkeys([*given, *self.categorical, *self.ignore])
+            if name not in header
+        ]
         if self.features is None:
             problems += [_nameless(name, header) for name in features if _INDEX.fullmatch(name)]
         problems += [f"column '{name}' is in the header twice: rename one" for name in _twice(header) if name in given]

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
+from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
-from tdcd.tables.labels import FEW, spelling
+from tdcd.tables.labels import FEW, encode, in_words, spelling
 from tdcd.tables.preparation import Amounts, Names
-from tdcd.tables.reading import read_rows
+from tdcd.tables.reading import read_header, read_rows
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
 
 MANY_LEVELS = 50
@@ -49,7 +50,7 @@ def read_client(
     if labels is None:
         return _chosen(read_rows(data, replace(columns, label=label)), ids)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
-    known = read_rows(labels, replace(columns.only(()), label=label))
+    known = read_rows(labels, replace(columns.only(()), id=_id_of_labels(config, silo, labels, label), label=label))
     places = {one: place for place, one in enumerate(known.ids)}
     absent = [one for one in rows.ids if one not in places]
     if absent:
@@ -70,6 +71,24 @@ def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
         hint = spelt_otherwise(rows.ids, rows.source, wanted, str(ids)) or "check that both are about the same samples"
         raise TableError([f"{rows.source}: has none of the {len(chosen)} ids in {ids}: {hint}"])
     return rows.take(np.array(places, np.int64))
+
+
+def _id_of_labels(config: Config, silo: SiloSection, path: Path, label: str) -> str:
+    """The id column of a table of labels: the silo's, a labelled silo's, or the only column beside the labels."""
+    header, _ = read_header(path, dialect=Dialect.of(config))
+    named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
+    others = [name for name in header if name != label]
+    return next((name for name in named if name in others), others[0] if len(others) == 1 else silo.id)
+
+
+def taken_for(config: Config, rows: RawRows) -> str:
+    """What a client's labels are taken for, in words; refuses labels that do not fit ``model.loss``."""
+    assert rows.labels is not None
+    try:
+        encoded = encode(rows.labels, config.model.loss, partly=True)
+    except ValueError as error:
+        raise TableError([f"the labels of {rows.source}: {error}"]) from None
+    return in_words(encoded, config.model.loss, partly=True)
 
 
 class ColumnFacts(NamedTuple):

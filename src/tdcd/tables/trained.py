@@ -15,9 +15,9 @@ from tdcd.choices import Loss
 from tdcd.config import Config, check_config
 from tdcd.objective import Tree
 from tdcd.report.folder import Run
-from tdcd.run import FITTING, blocks_of, settings_of
+from tdcd.run import blocks_of, settings_of
 from tdcd.runfolder import RunFolder
-from tdcd.tables.labels import Meaning
+from tdcd.tables.labels import FITTING, Meaning
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.saving import load_meaning, load_preparation
@@ -78,6 +78,10 @@ class Trained:
     def present(self) -> list[str]:
         """The silos whose parts are in this folder: all, or a hub's own."""
         return [silo for silo in self.widths if all(path.is_file() for path in self._files(silo))]
+
+    def id_column(self, silo: str) -> str:
+        """What a silo's tables call the id."""
+        return next(section.id for section in self.config.silos if section.name == silo)
 
     def part(self, silo: str) -> Part:
         """One silo's part of the model."""
