@@ -39,7 +39,7 @@ from transport_parties import (
 from tdcd.runtime.certificate_check import read_key
 from tdcd.runtime.certificates import issue, throwaway
 from tdcd.runtime.transport import Joined, Left, Received
-from tdcd.runtime.zenoh_transport import LEASE_MS, STALL_US, Tls, ZenohTransport
+from tdcd.runtime.zenoh_transport import LEASE_S, Tls, ZenohTransport
 
 NOW = datetime.now(UTC)
 MARK = "intruder"
@@ -181,7 +181,7 @@ def test_a_process_that_stalls_for_a_short_time_loses_nothing(certs):
         assert take(hub, 20) == [Received(SOUTH, data) for data in LARGE]
 
 
-@pytest.mark.parametrize(("unsent", "patience"), [([], LEASE_MS / 1000), (LARGE, STALL_US / 1e6)], ids=["idle", "busy"])
+@pytest.mark.parametrize(("unsent", "patience"), [([], LEASE_S), (LARGE, LEASE_S)], ids=["idle", "busy"])
 def test_a_process_that_stalls_for_long_has_left(certs, unsent, patience):
     with Parties(ZenohNetwork(certs)) as parties, process(parties, SOUTH) as child:
         (hub,) = parties.join(HUB)
