@@ -27,9 +27,9 @@ class SlowLink:
         self._listener.listen()
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = 0
-        """How many were opened so far."""
+        """How many the hub has accepted so far."""
         self.carried = 0
-        """Bytes that were sent in both directions so far."""
+        """Bytes in both directions so far."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()], daemon=True)
         self._thread.start()
@@ -46,7 +46,6 @@ class SlowLink:
             async with asyncio.TaskGroup() as group:
                 while True:
                     near, _ = await self._loop.sock_accept(self._listener)
-                    self.connections += 1
                     group.create_task(self._join(near))
 
     async def _join(self, near):
@@ -55,6 +54,7 @@ class SlowLink:
             near.setblocking(False)
             await asyncio.sleep(2 * self._delay)
             await self._loop.sock_connect(far, self._behind)
+            self.connections += 1
             async with asyncio.TaskGroup() as group:
                 for one, other in ((near, far), (far, near)):
                     on_its_way = asyncio.Queue()

@@ -39,7 +39,7 @@ from transport_parties import (
 from tdcd.runtime.certificate_check import read_key
 from tdcd.runtime.certificates import issue, throwaway
 from tdcd.runtime.transport import Joined, Left, Received
-from tdcd.runtime.zenoh_transport import LEASE_S, Tls, ZenohTransport
+from tdcd.runtime.zenoh_transport import LEASE_S, STALL_LEASES, Tls, ZenohTransport
 
 NOW = datetime.now(UTC)
 MARK = "intruder"
@@ -181,10 +181,14 @@ def test_a_process_that_stalls_for_a_short_time_loses_nothing(certs):
         assert take(hub, 20) == [Received(SOUTH, data) for data in LARGE]
 
 
-@pytest.mark.parametrize(("unsent", "patience"), [([], LEASE_S), (LARGE, LEASE_S)], ids=["idle", "busy"])
+SHORT_S = 2.0
+"""A lease that ends soon: each end says for how long it may be silent, and decides for how long it waits to send."""
+
+
+@pytest.mark.parametrize(("unsent", "patience"), [([], LEASE_S), (LARGE, STALL_LEASES * SHORT_S)], ids=["idle", "busy"])
 def test_a_process_that_stalls_for_long_has_left(certs, unsent, patience):
     with Parties(ZenohNetwork(certs)) as parties, process(parties, SOUTH) as child:
-        (hub,) = parties.join(HUB)
+        hub = parties.ends[HUB] = parties.network.join(HUB, PEERS[HUB], lease_s=SHORT_S)
         assert hub.receive(SOON) == Joined(SOUTH)
         child.send_signal(signal.SIGSTOP)
         start = time.monotonic()

@@ -28,11 +28,14 @@ from tdcd.runtime.certificate_check import explain, role_of
 from tdcd.runtime.transport import MAX_MESSAGE_BYTES, Event, Joined, Left, Mailbox, pieces
 
 LEASE_S = 6.0
-"""A peer that is silent for so long, although its connection stands, has left; and so has one that takes nothing."""
+"""A peer that is silent for so long, although its connection stands, has left."""
+
+STALL_LEASES = 5
+"""A link that takes nothing for so many leases is closed. The system's queue holds up to a minute's worth of a slow
+link, and says that it has room only when a third of it is free."""
 
 HANDSHAKE_LEASES = 4
-"""A connection that is not a link after so many leases is given up. Opening one takes four round trips: TCP, TLS, and
-two of zenoh's own."""
+"""A connection that is not a link after so many is given up: opening takes four round trips, two of them zenoh's."""
 
 BATCH_BYTES = 2**15
 """What zenoh writes at a time; a receiver gives a link up that takes longer than the lease for so much."""
@@ -236,7 +239,7 @@ def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int, lease_s: 
                 "tx": {
                     "lease": lease_ms,
                     "batch_size": BATCH_BYTES,
-                    "queue": {"congestion_control": {"block": {"wait_before_close": 1000 * lease_ms}}},
+                    "queue": {"congestion_control": {"block": {"wait_before_close": 1000 * STALL_LEASES * lease_ms}}},
                 },
             },
         },
