@@ -12,12 +12,13 @@ from pathlib import Path
 
 from processes import Processes, reference
 
+from tdcd.runtime.zenoh_transport import LEASE_S
+
 LINK = ("hub.clinic", "hub.lab")
 """Of two hubs the one whose name comes later dials."""
 KEYS = {"rounds": 2500, "evaluate": {"every": 4}}
 SLOWER_S = 0.03
 """What the proxy adds to every message between the hubs, so that the run does not end too soon."""
-LEASE_S = 3.0
 
 HUB_FAILPOINTS = [
     *(f"send.{kind}.{when}" for kind in ("who", "welcome", "hello", "ready", "want") for when in ("before", "after")),

@@ -10,6 +10,7 @@ import itertools
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from processes import Processes
 from slow_link import SlowLink
@@ -45,8 +46,22 @@ class SlowProcesses(Processes):
             link.close()
 
 
+class Measured(NamedTuple):
+    """What happened in a federation."""
+
+    history: list
+    first_s: float
+    """Until the first round is over everywhere."""
+    round_s: float
+    """Of each round after it, with its share of the end."""
+    opened: int
+    """Links, each as often as it was opened."""
+    carried: int
+    """Bytes over all links."""
+
+
 def measure(folder, seconds, **keys):
-    """Run a federation to its end: its history, seconds to round 0, seconds a round, links opened, bytes."""
+    """Run a federation to its end; fails if that takes longer than ``seconds``."""
     with SlowProcesses(folder, **keys) as parties:
         began = time.monotonic()
         parties.start_all()
@@ -54,9 +69,9 @@ def measure(folder, seconds, **keys):
         parties.until(lambda: parties.is_over, seconds, "the end")
         histories = parties.histories()
         assert all(history == histories[0] for history in histories)
-        each = (time.monotonic() - began - first) / (len(parties.rounds()) and parties.trial.job.config.train.rounds - 1)
+        each = (time.monotonic() - began - first) / (parties.trial.job.config.train.rounds - 1)
         opened, carried = (sum(getattr(link, name) for link in parties.links) for name in ("connections", "carried"))
-        return histories[0], first, each, opened, carried
+        return Measured(histories[0], first, each, opened, carried)
 
 
 def main():
@@ -74,19 +89,17 @@ def main():
         for number, (delay, rate, sections) in enumerate(cases):
             if id(sections) not in references:
                 references[id(sections)] = measure(Path(home) / f"fast{number}", 120, **sections)
-            expected, *_, usual = references[id(sections)]
+            fast = references[id(sections)]
             where = f"{delay:.1f} s each way, {'any rate' if rate is None else f'{rate:.0f} kB/s'}"
             link = {"delay_s": delay, "bytes_per_s": None if rate is None else 1000 * rate}
             try:
-                history, first, each, opened, carried = measure(
-                    Path(home) / f"slow{number}", given.seconds, **link, **sections
-                )
+                found = measure(Path(home) / f"slow{number}", given.seconds, **link, **sections)
             except AssertionError as error:
                 print(f"{where}: {error}", flush=True)
                 continue
-            verdict = "exact" if history == expected else "DIFFERENT"
-            times = f"round 1 after {first:.1f} s, then {each:.1f} s a round"
-            traffic = f"links opened {opened} (of {LINKS}), bytes x {carried / usual:.2f}"
+            verdict = "exact" if found.history == fast.history else "DIFFERENT"
+            times = f"round 1 after {found.first_s:.1f} s, then {found.round_s:.1f} s per round"
+            traffic = f"links opened {found.opened} (of {LINKS}), bytes x {found.carried / fast.carried:.2f}"
             print(f"{where}: {verdict}; {times}; {traffic}", flush=True)
 
 
