@@ -18,6 +18,10 @@ LONG = 90.0
 """Seconds after which something counts as not happening, on a busy machine too."""
 
 
+def tls_in(folder, party):
+    return Tls(folder / "ca.pem", folder / f"{party}.pem", folder / f"{party}.key")
+
+
 @pytest.fixture
 def join(tmp_path):
     """A function that makes a hub and a client with a slow link between them."""
@@ -25,8 +29,7 @@ def join(tmp_path):
     made = []
 
     def tls(party):
-        folder = tmp_path / "certs"
-        return Tls(folder / "ca.pem", folder / f"{party}.pem", folder / f"{party}.key")
+        return tls_in(tmp_path / "certs", party)
 
     def pair(**slow):
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -65,6 +68,17 @@ def test_a_message_takes_longer_than_a_link_may_be_silent(join, rate, size):
     assert news == Received(NORTH, data)
     assert len(seen) > 2
     assert hub.arriving[NORTH] == 0
+
+
+@pytest.mark.slow
+def test_a_party_can_leave_while_it_dials_somebody_who_does_not_answer(tmp_path):
+    throwaway(tmp_path / "certs", {HUB: ["127.0.0.1"]}, [NORTH])
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with ZenohTransport(NORTH, [HUB], addresses={HUB: address}, tls=tls_in(tmp_path / "certs", NORTH)) as north:
+            connection, _ = silent.accept()
+            assert north.receive(0) is None
+        connection.close()
 
 
 @pytest.mark.slow
