@@ -22,7 +22,7 @@ from transport_parties import (
 )
 
 from tdcd.runtime.certificates import throwaway
-from tdcd.runtime.transport import UNREAD_EVENTS, Joined, Left, LocalNetwork, Received
+from tdcd.runtime.transport import UNREAD_EVENTS, Joined, Left, LocalNetwork, Mailbox, Received
 
 
 @pytest.fixture(scope="module")
@@ -195,3 +195,23 @@ def test_a_party_that_does_not_name_the_other_is_not_linked_to_it(parties):
         north.send(HUB, b"anyone?")
         assert hub.receive(0.2) is None
     assert north.sent_bytes == {}
+
+
+def test_pieces_are_put_together_and_what_gets_too_large_is_dropped_once():
+    mailbox = Mailbox(HUB, [NORTH, SOUTH], max_message_bytes=6)
+    for piece in (b"ab", b"", b"cd"):
+        mailbox.put_piece(NORTH, piece, is_last=False)
+    mailbox.put_piece(SOUTH, b"other", is_last=True)
+    assert mailbox.arriving == {NORTH: 4, SOUTH: 0}
+    mailbox.put_piece(NORTH, b"ef", is_last=True)
+    for _ in range(100):
+        mailbox.put_piece(NORTH, b"much", is_last=False)
+    assert mailbox.arriving[NORTH] == 400
+    mailbox.put_piece(NORTH, b"", is_last=True)
+    mailbox.put_piece(NORTH, b"lost", is_last=False)
+    mailbox.put(Left(NORTH))
+    mailbox.put_piece(NORTH, b"new", is_last=True)
+    expected = [Received(SOUTH, b"other"), Received(NORTH, b"abcdef"), Left(NORTH), Received(NORTH, b"new")]
+    assert [mailbox.get(0) for _ in expected] == expected
+    assert mailbox.get(0) is None
+    assert mailbox.dropped == {NORTH: 1}

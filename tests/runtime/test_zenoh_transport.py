@@ -186,11 +186,15 @@ def test_a_process_that_stalls_for_a_short_time_loses_nothing(certs):
         assert take(hub, 20) == [Received(SOUTH, data) for data in LARGE]
 
 
+SHORT_S = 2.0
+"""A lease that ends soon: each end says for how long it may be silent, and decides for how long it waits to send."""
+
+
 @pytest.mark.parametrize("unsent", [[], LARGE], ids=["idle", "busy"])
 def test_a_process_that_stalls_for_long_has_left(certs, unsent):
     """It has left while it still stalls, so the hub's own patience ended, and it is back when it continues."""
     with Parties(ZenohNetwork(certs)) as parties, process(parties, SOUTH) as child:
-        (hub,) = parties.join(HUB)
+        hub = parties.ends[HUB] = parties.network.join(HUB, PEERS[HUB], lease_s=SHORT_S)
         assert hub.receive(SOON) == Joined(SOUTH)
         child.send_signal(signal.SIGSTOP)
         for data in unsent:

@@ -194,8 +194,10 @@ class RuntimeSection(_Section):
 
     max_message_mb: PositiveFloat = 256.0
     """What a party refuses to receive, before it takes memory for it."""
+    lease_s: Annotated[float, Field(ge=1, le=600)] = 6.0
+    """How long a party may be silent before its link is closed; more than the longest round trip."""
     resend_s: PositiveFloat = 2.0
-    """How long an answer may take before it is asked for again, at first; the wait doubles each time."""
+    """How long an answer may take before it is asked for again, at least; the wait doubles each time."""
     longest_resend_s: PositiveFloat = 30.0
     """How long the wait gets at most."""
     linger_s: PositiveFloat = 120.0

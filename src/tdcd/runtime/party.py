@@ -146,6 +146,7 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection) ->
         listen=(own.listen or _everywhere(addresses[party])) if party in addresses else None,
         tls=tls,
         max_message_bytes=int(job.config.runtime.max_message_mb * 2**20),
+        lease_s=job.config.runtime.lease_s,
     )
 
 
