@@ -71,6 +71,7 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         labels[~held_out],
         labels[held_out] if held_out.any() else None,
         meaning.scale,
+        label_mean=meaning.mean,
         name="files",
     )
     named = np.array(ids, object)
