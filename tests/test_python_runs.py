@@ -17,6 +17,7 @@ from tdcd.runfolder import RunFolder
 
 ROWS, HELD_OUT = standardize(*load("breast_cancer").split(0.2, seed=0))
 FEDERATION = Federation.cut(ROWS, HELD_OUT, silos=2, clients=[3, 2])
+BLOCK = Mlp((4,))
 SETTINGS = Settings(local_steps=3, batch_size=64)
 KEYS = {
     "data": {"source": "breast_cancer"},
@@ -27,7 +28,7 @@ KEYS = {
 }
 
 
-def go(out, block=Mlp((4,)), settings=SETTINGS, federation=FEDERATION, **options):
+def go(out, block=BLOCK, settings=SETTINGS, federation=FEDERATION, **options):
     options = {"rounds": 4, "evaluate_every": 2} | options
     return train(federation, block, Objective("logistic"), settings, out=out, **options)
 
@@ -169,5 +170,7 @@ class Flat(Wide):
 def test_a_block_that_does_not_fit_is_named_with_its_silo():
     with pytest.raises(ValueError, match=r"silo 'silo2': Wide does not take samples of shape \(15,\)"):
         go(None, block=[Linear(), Wide()])
-    with pytest.raises(ValueError, match=r"silo 'silo1': Flat maps 2 samples .* phi of shape \(2,\), .* needs \(2, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"silo 'silo1': Flat maps 2 samples .* phi of shape \(2,\), .* needs \(2, 1\)"
+    ):
         go(None, block=Flat())

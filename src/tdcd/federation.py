@@ -285,9 +285,8 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
         if not len(rows):
             raise ValueError(f"{where}: client {client} holds no rows")
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
-            raise ValueError(
-                f"{where}: the rows of client {client} must be a list of row numbers, not {rows.tolist()!r}"
-            )
+            found = f"{rows.dtype} of shape {rows.shape}"
+            raise ValueError(f"{where}: the rows of client {client} must be a list of row numbers, not {found}")
         outside = rows[(rows < 0) | (rows >= num_samples)]
         if len(outside):
             raise ValueError(f"{where}: client {client} holds row {outside[0]}; there are {num_samples} samples")

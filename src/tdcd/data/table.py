@@ -88,7 +88,7 @@ def numbers(values: Any, what: str) -> NDArray[Any]:
     """An array of numbers, lists of them turned into one; text is refused, and ``what`` it is named."""
     array: NDArray[Any] = np.asanyarray(values)
     if array.dtype.kind not in "biuf":
-        example = f", such as {array.flat[0]!r}" if array.size else ""
+        example = f", such as {array.item(0)!r}" if array.size else ""
         raise ValueError(
             f"{what} are of type {array.dtype}{example}, not numbers: number categories from 0 on, for example with "
             "numpy.unique(values, return_inverse=True)[1]"
