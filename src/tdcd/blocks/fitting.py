@@ -22,13 +22,11 @@ def start_fitting(federation: Federation, blocks: Sequence[Block], num_outputs: 
 
 def _start(silo: Silo, block: Block, num_outputs: int, settings: Settings, index: int) -> Tree:
     shape, kind = silo.feature_shape, type(block).__name__
+    started = start_block(block, settings, index, shape, num_outputs, silo.name)
     try:
-        started = start_block(block, settings, index, shape, num_outputs)
         with jax.enable_x64(settings.dtype == "float64"):
             phi = jax.eval_shape(block.phi, started, jnp.zeros((2, *shape), settings.dtype))
-    except ValueError as error:
-        raise ValueError(f"silo '{silo.name}': {error}") from None
-    except (TypeError, IndexError) as error:
+    except (TypeError, ValueError, IndexError) as error:
         raise ValueError(f"silo '{silo.name}': {kind} does not take samples of shape {shape}: {error}") from error
     if phi.shape != (2, num_outputs):
         raise ValueError(
