@@ -54,7 +54,7 @@ def test_lists_do_as_well_as_arrays():
         (lambda: federation(FEATURES[:, :3].astype(str)), r"^silo 'bank': features are of type <U32, such as '"),
         (
             lambda: federation(rows=(ROWS[0], ROWS[1] + 0.5)),
-            r"^silo 'bank': the rows of client 1 must be a list of row numbers, not float64 of shape \(30,\)",
+            r"^silo 'bank': the rows of client 1 must be row numbers, not float64 \(30,\)",
         ),
         (
             lambda: Table("t", FEATURES[:, 0], YES, "binary"),

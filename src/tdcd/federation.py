@@ -285,8 +285,7 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
         if not len(rows):
             raise ValueError(f"{where}: client {client} holds no rows")
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
-            found = f"{rows.dtype} of shape {rows.shape}"
-            raise ValueError(f"{where}: the rows of client {client} must be a list of row numbers, not {found}")
+            raise ValueError(f"{where}: the rows of client {client} must be row numbers, not {rows.dtype} {rows.shape}")
         outside = rows[(rows < 0) | (rows >= num_samples)]
         if len(outside):
             raise ValueError(f"{where}: client {client} holds row {outside[0]}; there are {num_samples} samples")
