@@ -47,6 +47,11 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+OnDevices = Annotated[
+    int | None, typer.Option("--devices", help="Spread the clients over this many devices [default: one].")
+]
+
+
 @app.callback()
 def top(
     version: Annotated[
@@ -145,6 +150,13 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Where runs are kept [default: runs/reproduce or runs/reproduce-full].")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="How to run: --set train.precision=float32 (a GPU's products), --set data.keep=host."
+        ),
+    ] = None,
+    devices: OnDevices = None,
 ) -> None:
     """Reproduce the paper's figures, check its claims, and write one page that shows both.
 
@@ -158,17 +170,19 @@ def reproduce(
     from tdcd.experiments.sweep import run_experiment
 
     folder = out or Path("runs") / ("reproduce-full" if full else "reproduce")
+    assignments = settings or []
     with reported():
-        experiments = [load_experiment(name, full=full) for name in names or NAMES]
+        spread = _devices(devices)
+        experiments = [load_experiment(name, full=full, assignments=assignments) for name in names or NAMES]
         display = SweepDisplay(screen, sum(experiment.num_runs for experiment in experiments))
         results: dict[str, ExperimentResult] = {}
         with _interruptible(display):
             for experiment in experiments:
                 display.begin(sum(done.experiment.num_runs for done in results.values()))
                 results[experiment.name] = run_experiment(
-                    experiment, folder, observe=display.observe, should_stop=display.should_stop
+                    experiment, folder, devices=spread, observe=display.observe, should_stop=display.should_stop
                 )
-        page = write_page(results, folder, full=full)
+        page = write_page(results, folder, full=full, assignments=assignments)
     for result in results.values():
         if result.stand_in:
             line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
@@ -189,6 +203,7 @@ def compare(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
     ] = None,
+    devices: OnDevices = None,
 ) -> None:
     """Run TDCD and baselines on the same data, and write one page that compares them.
 
@@ -203,7 +218,7 @@ def compare(
         checked = _checked(config, settings or [])
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
-        plans = plan_all(checked, [name.strip() for name in names.split(",") if name.strip()])
+        plans = plan_all(checked, [name.strip() for name in names.split(",") if name.strip()], _devices(devices))
         folder = out or Path("runs") / f"compare-{config.stem if config else checked.data.source}"
         display = SweepDisplay(screen, len(plans))
         with _interruptible(display):
@@ -234,6 +249,7 @@ def plan(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.step_size=0.01.")
     ] = None,
+    devices: OnDevices = None,
 ) -> None:
     """Say how many local steps to take: a table over Q with safe step sizes, rounds, bytes and predicted time.
 
@@ -251,7 +267,7 @@ def plan(
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
         table = plan_local_steps(
-            plan_config(checked),
+            plan_config(checked, devices=_devices(devices)),
             links,
             target=target,
             step_seconds=None if step_ms is None else step_ms / 1e3,
@@ -265,6 +281,7 @@ def plan(
 def bound(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     seconds: Annotated[float, typer.Option(help="Stop measuring after about this long.")] = 60.0,
+    devices: OnDevices = None,
 ) -> None:
     """Hold a run against Theorem 1: the bound's three terms beside the measured gradients.
 
@@ -276,7 +293,7 @@ def bound(
 
     display = EstimateDisplay(screen)
     with reported(), _interruptible(display):
-        check = check_run(folder, seconds=seconds, observe=display.observe)
+        check = check_run(folder, devices=_devices(devices), seconds=seconds, observe=display.observe)
     show_check(screen, check, write_page(check))
 
 
@@ -297,7 +314,9 @@ def _checked(config: Path | None, assignments: list[str]) -> Config:
     return check_config(keys, str(config or "the configuration"))
 
 
-def _devices(count: int | None, coordinator: str | None, process: int | None, processes: int | None) -> "Devices":
+def _devices(
+    count: int | None, coordinator: str | None = None, process: int | None = None, processes: int | None = None
+) -> "Devices":
     """The devices that a run is to use; joins the other processes if there are some."""
     from tdcd.devices import Devices, join
 

@@ -1,5 +1,6 @@
 """How a simulation is carried out: on which devices, with the data where, and how precise its products are."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -32,6 +33,10 @@ class Execution:
         for name, kind in (("keep", Keep), ("precision", Precision)):
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not '{getattr(self, name)}'")
+
+    def with_the_data(self) -> Any:
+        """The context for sums over all samples at once: with ``keep="host"`` they are taken where the data stays."""
+        return jax.default_device(jax.devices("cpu")[0]) if self.keep == "host" else nullcontext()
 
     def matrix_products(self, dtype: str) -> Any:
         """The context in which to compile and run."""

@@ -1,6 +1,5 @@
 """From a configuration to a run: load the data, cut the federation, choose the blocks, train."""
 
-import importlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,8 @@ from typing import Any, NamedTuple
 from tdcd.alone import train_alone
 from tdcd.baselines import rewrite
 from tdcd.blocks import Block, Cnn, Linear, Mlp
+from tdcd.blocks.fitting import start_fitting
+from tdcd.blocks.named import find_function
 from tdcd.config import Config, ConfigError, ModelSection, check_config, override
 from tdcd.data import Table, load, standardize
 from tdcd.data.table import Task
@@ -36,6 +37,8 @@ class Plan(NamedTuple):
     blocks: tuple[Block, ...]
     objective: Objective
     settings: Settings
+    execution: Execution = Execution()
+    """On which devices and how to run."""
     apart: Apart = "clients"
     """Who is on a machine of its own."""
     assembled: Assembled | None = None
@@ -46,11 +49,12 @@ class Interrupted(Exception):  # noqa: N818
     """The user asked to stop; what was done is kept."""
 
 
-def plan(config: Config, table: Table | None = None) -> Plan:
+def plan(config: Config, table: Table | None = None, devices: Devices | None = None) -> Plan:
     """Load the data and settle what depends on it; everything that does not fit is reported at once.
 
     Args:
         table: the data, if it is at hand already.
+        devices: over which clients are spread; JAX's default one if None.
     """
     if table is None and config.data.source == "files":
         assembled = assemble(config, bias=has_bias(config))
@@ -71,8 +75,11 @@ def plan(config: Config, table: Table | None = None) -> Plan:
         blocks_of(config),
         Objective(loss, config.model.l2),
         settings_of(config),
+        execution_of(config, devices),
         assembled=assembled,
     )
+    if config.model.module is not None:
+        _try_modules(planned)
     try:
         return rewrite(planned, config.train.algorithm, config.train.silo)
     except ValueError as error:
@@ -120,6 +127,11 @@ def settings_of(config: Config) -> Settings:
     return Settings(seed=config.seed, dtype=config.dtype, **keys)
 
 
+def execution_of(config: Config, devices: Devices | None = None) -> Execution:
+    """How a configuration is to be run."""
+    return Execution(config.data.keep, config.train.precision, devices or Devices())
+
+
 def blocks_of(config: Config) -> tuple[Block, ...]:
     """One block a silo."""
     return tuple(_block(name, config.model) for name in _block_names(config))
@@ -131,30 +143,25 @@ def has_bias(config: Config) -> bool:
     return _block_names(config)[0] == "linear" if chosen is None else chosen
 
 
-def run(config: Config, out: Path, **watch: Any) -> Result:
+def run(config: Config, out: Path, devices: Devices | None = None, **watch: Any) -> Result:
     """Run a configuration into a new run folder; ``watch`` is passed on to :func:`tdcd.train`."""
-    return execute(plan(config), out, **watch)
+    return execute(plan(config, devices=devices), out, **watch)
 
 
-def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
+def resume(out: Path, assignments: list[str], devices: Devices | None = None, **watch: Any) -> Result:
     """Go on with the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
-    folder = RunFolder.open(out)
-    before = folder.config()
+    before = RunFolder.open(out).config()
     keys = override(before, assignments)
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
-    done = folder.history()[-1].round
     config = check_config(keys, str(out / "config.toml"))
-    if config.train.rounds < done:
-        raise ConfigError([f"train.rounds = {config.train.rounds}: {out} has {done} rounds already"])
-    return execute(plan(config), out, resume=True, **watch)
+    return execute(plan(config, devices=devices), out, resume=True, **watch)
 
 
-def execute(planned: Plan, out: Path, devices: Devices | None = None, **options: Any) -> Result:
+def execute(planned: Plan, out: Path, **options: Any) -> Result:
     """Train what was planned; ``options`` are passed on to :func:`tdcd.train`."""
     config = planned.config
-    execution = Execution(config.data.keep, config.train.precision, devices or Devices())
     result = train(
         planned.federation,
         planned.blocks,
@@ -165,7 +172,7 @@ def execute(planned: Plan, out: Path, devices: Devices | None = None, **options:
         apart=planned.apart,
         out=out,
         config=config.model_dump(),
-        execution=execution,
+        execution=planned.execution,
         **options,
     )
     if result.folder is not None:
@@ -252,13 +259,21 @@ def _block(name: str, model: ModelSection) -> Block:
     if name == "cnn":
         return Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
     assert model.module is not None
-    package, _, function = model.module.partition(":")
     try:
         from tdcd.blocks.torch import TorchBlock  # noqa: PLC0415  (PyTorch is optional)
 
-        return TorchBlock(getattr(importlib.import_module(package), function))
+        return TorchBlock(find_function(model.module, [Path(model.folder or ""), Path()]))
     except (ImportError, AttributeError) as error:
         raise ConfigError([f"model.module = {model.module!r}: {error}"]) from None
+
+
+def _try_modules(planned: Plan) -> None:
+    """Refuse a module that does not fit a silo, before anything else is done."""
+    federation, softmax = planned.federation, planned.objective.loss == "softmax"
+    try:
+        start_fitting(federation, planned.blocks, federation.num_classes if softmax else 1, planned.settings)
+    except ValueError as error:
+        raise ConfigError([f"model.module = {planned.config.model.module!r}: {error}"]) from None
 
 
 def _misfits(config: Config, table: Table, num_train: int) -> list[str]:

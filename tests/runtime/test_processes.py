@@ -116,11 +116,14 @@ def models(folder):
 
 
 def test_ridge_of_2_silos_with_3_clients(tmp_path):
-    path = written(tmp_path, RIDGE)
+    path = written(tmp_path, RIDGE | {"evaluate": {"every": 2, "alone": True}})
     out = tmp_path / "up"
     code, text = up(path, out)
     assert code == 0
-    assert_same_run(out, simulated(path, tmp_path / "run"), 1e-10)
+    whole = simulated(path, tmp_path / "run")
+    assert_same_run(out, whole, 1e-10)
+    assert (out / "alone.json").read_bytes() == (whole / "alone.json").read_bytes()
+    assert "What joining gains" in (out / "report.html").read_text()
     assert models(out) == {"clinic", "lab"}
     assert f"Run folder: {out}" in text
     assert text.count("6/6") >= 2

@@ -136,6 +136,9 @@ class ModelSection(_Section):
     """Width of a cnn's last hidden layer."""
     module: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
     """For torch blocks, ``package.module:function``: called without arguments, it returns the nn.Module."""
+    folder: str | None = None
+    """Where the file of ``module`` is looked for first, before the working directory and Python's own path; by
+    default beside the configuration file."""
     loss: Loss | None = None
     """By default the one that fits the labels."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

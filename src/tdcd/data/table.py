@@ -26,11 +26,21 @@ class Table:
     """One name a feature; empty for images."""
     label_scale: float = 1.0
     """What one unit of the labels is in the data's own units."""
+    label_mean: float = 0.0
+    """What a label of 0 is in the data's own units: there, it is label * label_scale + label_mean."""
     held_out: NDArray[np.bool_] | None = None
     """``[n]``: the samples that the source itself keeps for testing, where it does."""
 
     def __post_init__(self) -> None:
         """Refuse shapes and values that no model could train on."""
+        for name in ("features", "labels"):
+            object.__setattr__(self, name, numbers(getattr(self, name), f"table '{self.name}': {name}"))
+        if self.features.ndim < 2:
+            raise ValueError(
+                f"table '{self.name}': features have shape {self.features.shape}, not [rows, columns], or "
+                "[rows, height, width] for images"
+            )
+        check_one_each(self.labels, f"table '{self.name}': labels")
         if len(self.features) != len(self.labels):
             raise ValueError(f"table '{self.name}' has {len(self.features)} rows and {len(self.labels)} labels")
         if not len(self.labels):
@@ -84,6 +94,24 @@ class Table:
         return (whole.take(~held_out), whole.take(held_out)) if held_out.any() else (whole, None)
 
 
+def numbers(values: Any, what: str) -> NDArray[Any]:
+    """An array of numbers, lists of them turned into one; text is refused, and ``what`` it is named."""
+    array: NDArray[Any] = np.asanyarray(values)
+    if array.dtype.kind not in "biuf":
+        example = f", such as {array.item(0)!r}" if array.size else ""
+        raise ValueError(
+            f"{what} are of type {array.dtype}{example}, not numbers: number categories from 0 on, for example with "
+            "numpy.unique(values, return_inverse=True)[1]"
+        )
+    return array
+
+
+def check_one_each(labels: NDArray[Any], what: str) -> None:
+    """Refuse labels that are not one number per sample."""
+    if labels.ndim != 1:
+        raise ValueError(f"{what} have shape {labels.shape}, not one number per sample: try labels.ravel()")
+
+
 def holdout_mask(total: int, fraction: float, seed: int, classes: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
     """``[total]``: which samples are held out, ``fraction`` of them drawn at random.
 
@@ -128,7 +156,8 @@ def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:
 def standardize(train: Table, test: Table | None = None, dtype: DTypeLike | None = None) -> tuple[Table, Table | None]:
     """Every feature to mean 0 and variance 1 over the training samples, the held-out ones by the same figures.
 
-    The labels of a regression are treated alike, and ``label_scale`` remembers their unit. Constant columns become 0.
+    The labels of a regression are treated alike; ``label_scale`` and ``label_mean`` lead back. Constant columns become
+    0.
 
     Args:
         dtype: of the features; by default theirs, or float32 if they are whole numbers. Only the result is rounded.
@@ -146,7 +175,13 @@ def standardize(train: Table, test: Table | None = None, dtype: DTypeLike | None
         for rows in _chunks(len(features)):
             features[rows] = (table.features[rows] - mean) / scale
         labels = table.labels if train.task != "regression" else (table.labels - label_mean) / label_scale
-        return replace(table, features=features, labels=labels, label_scale=table.label_scale * label_scale)
+        return replace(
+            table,
+            features=features,
+            labels=labels,
+            label_scale=table.label_scale * label_scale,
+            label_mean=table.label_mean + table.label_scale * label_mean,
+        )
 
     return apply(train), None if test is None else apply(test)
 

@@ -34,7 +34,7 @@ def with_local_steps(planned: Plan, local_steps: int) -> Plan:
 
 def simulate(planned: Plan) -> Simulation:
     """The simulation of a plan."""
-    return Simulation(planned.federation, planned.blocks, planned.objective, planned.settings)
+    return Simulation(planned.federation, planned.blocks, planned.objective, planned.settings, planned.execution)
 
 
 def round_costs(planned: Plan, network: Network, step_seconds: float | None) -> Callable[[int], Cost]:

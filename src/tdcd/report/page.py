@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tdcd.described import PYTHON
 from tdcd.history import Record
 from tdcd.report import html
 from tdcd.report.drawing import federation_svg
@@ -240,6 +241,11 @@ def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 def _again(run: Run) -> Iterator[Html]:
     folder = shlex.quote(run.path.resolve().name)
+    if run.config.get("data", {}).get("source") == PYTHON:
+        yield html.paragraph(
+            "In Python, go on from its last checkpoint: train() with the same arguments, and resume=True."
+        )
+        return
     yield html.paragraph(
         "Where this folder lies, go on from its last checkpoint, or start afresh with the same settings:"
     )

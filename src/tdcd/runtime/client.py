@@ -163,8 +163,8 @@ class Client:
             model, objective, settings, features[chosen], labels[chosen], train[chosen], int(note["num_samples"])
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
-        shape = features.shape[1:]
-        template = start_block(model, settings, self.silo, shape, int(note["num_outputs"]))
+        shape, name = features.shape[1:], self.job.config.silos[self.silo].name
+        template = start_block(model, settings, self.silo, shape, int(note["num_outputs"]), name)
         self._shapes = {name: leaf.shape for name, leaf in named_leaves(template).items()}
         self._structure = jax.tree.structure(template)
         return self._answer(message, "ready", note={"feature_shape": list(shape)})

@@ -123,7 +123,9 @@ def up(
         with TrialDisplay(screen, trial) as display:
             outcome = trial.run(display.show, lambda: stop.asked)
         if outcome.status in ("finished", "diverged"):
-            screen.print(f"Run folder: {folder}\nReport: {trial.gather()}", soft_wrap=True, highlight=False)
+            screen.print(
+                f"Run folder: {folder}\nReport: {trial.gather(lambda: stop.asked)}", soft_wrap=True, highlight=False
+            )
     end(outcome)
 
 

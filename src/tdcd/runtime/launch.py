@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tdcd.alone import train_alone
 from tdcd.config import Config, check_config, override, read_config
 from tdcd.history import read_history
 from tdcd.report import write_report
@@ -125,8 +126,11 @@ class Trial:
                 found[hub] = json.loads(path.read_text())
         return found
 
-    def gather(self) -> Path:
-        """Make the trial's folder a run folder too, with all silos' blocks; the path of its report."""
+    def gather(self, should_stop: Callable[[], bool] = lambda: False) -> Path:
+        """Make the trial's folder a run folder too, with all silos' blocks; the path of its report.
+
+        With ``evaluate.alone`` every silo is also trained without the others, in a simulation of the same rows.
+        """
         homes = [self.folder / "silos" / silo.name for silo in self.job.config.silos]
         histories = [read_history(home / "history.jsonl") for home in homes]
         if any(history != histories[0] for history in histories):
@@ -143,6 +147,8 @@ class Trial:
                 if (home / part).exists():
                     shutil.copytree(home / part, self.folder / part, dirs_exist_ok=True)
         (self.folder / "federation.json").write_text(json.dumps({**facts[0], "silos": own}, indent=1) + "\n")
+        if self.job.config.evaluate.alone and not histories[0][-1].diverged:
+            train_alone(plan(self.job.config), self.folder, should_stop)
         return write_report(self.folder)
 
     def _last_words(self, party: str) -> str:

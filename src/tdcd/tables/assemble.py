@@ -78,6 +78,7 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         meaning.scale,
         name=config.title,
         labels_in_words=in_words(encoded, config.model.loss),
+        label_mean=meaning.mean,
     )
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
