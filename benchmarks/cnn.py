@@ -17,7 +17,8 @@ from benchmarks.limits import limit
 from benchmarks.timing import alternate
 from tdcd import Federation, Objective, Settings, Silo, Simulation
 from tdcd.blocks import Cnn
-from tdcd.execution import Execution, Precision
+from tdcd.choices import Precision
+from tdcd.execution import Execution
 from tdcd.federation import aligned_empty
 from tdcd.partition import equal_sizes, shuffled_rows
 

@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import pytest
 
@@ -15,7 +17,7 @@ BREAST = ["--set", "data.source=breast_cancer", "--set", "train.batch_size=64", 
 
 def tdcd(*arguments, cwd):
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def history(folder):
@@ -69,13 +71,13 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, number):
     process = subprocess.Popen(
         [*COMMAND, "run", *BREAST, *rounds, "--out", "cut"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (tmp_path / "cut" / "history.jsonl").exists() or len(history(tmp_path / "cut")) < 5:
         assert time.monotonic() < deadline, "the run did not start"
         assert process.poll() is None, "the run ended before it could be interrupted"
         time.sleep(0.02)
     os.kill(process.pid, number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     assert "To go on: tdcd run --resume cut" in output
     assert (tmp_path / "cut" / "report.html").exists()
@@ -99,3 +101,98 @@ def test_simulations_need_nothing_of_the_real_federation():
     code = f"import sys, tdcd.cli; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def imports(cwd, *arguments):
+    """The modules that a command imports in a process of its own, by Python's list of them."""
+    command = [sys.executable, "-X", "importtime", "-m", "tdcd", *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+def test_help_version_check_and_status_start_without_jax(tmp_path):
+    rows = "".join(f"{number},{number * 7 % 5},{number % 2}\n" for number in range(20))
+    (tmp_path / "all.csv").write_text("id,x,y\n" + rows)
+    (tmp_path / "shared.toml").write_text(
+        '[data]\nsource = "files"\n'
+        '[[silos]]\nname = "bank"\nlabel = "y"\n[[silos.client]]\nname = "c1"\ntable = "all.csv"\n'
+    )
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "status.json").write_text(
+        '{"party": "hub.bank", "phase": "end", "round": 3, "rounds": 3, "train_loss": 0.5, "test_loss": null,'
+        ' "status": "finished", "connected": [], "refused": {}, "last_error": null, "pid": 1}'
+    )
+    site = ("--silo", "bank", "--client", "c1", "--data", "all.csv")
+    for arguments in (("--help",), ("--version",), ("check", "shared.toml", *site), ("status", "hub")):
+        found = imports(tmp_path, *arguments)
+        assert "tdcd.cli" in found
+        assert not {"jax", "jaxlib"} & found, arguments
+
+
+def test_the_version_is_that_of_the_package(tmp_path):
+    done = tdcd("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"tdcd {version('tdcd')}\n")
+
+
+def test_public_names_are_what_they_were_whichever_module_was_imported_first():
+    code = """
+import sys, tdcd
+assert "jax" not in sys.modules
+import tdcd.train
+assert tdcd.train is sys.modules["tdcd.train"].train
+from tdcd import *
+assert {name: globals()[name] for name in tdcd.__all__} == {name: getattr(tdcd, name) for name in tdcd.__all__}
+assert set(tdcd.__all__) <= set(dir(tdcd)) and callable(train)
+try:
+    tdcd.nothing
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "module 'tdcd' has no attribute 'nothing'\n"
+
+
+def test_pages_of_tables_have_the_name_of_the_configuration(tmp_path):
+    rows = "".join(f"{number},{number * 7 % 5},{number % 2}\n" for number in range(40))
+    (tmp_path / "all.csv").write_text("id,x,y\n" + rows)
+    keys = '[data]\nsource = "files"\n[train]\nrounds = 1\nbatch_size = 8\n[model]\nblock = "linear"\n'
+    silo = '[[silos]]\nname = "bank"\nlabel = "y"\ntable = "all.csv"\n'
+    (tmp_path / "credit.toml").write_text(keys + silo)
+    (tmp_path / "other.toml").write_text('name = "Loans & cards"\n' + keys + silo)
+    for file, title in (("credit", "credit"), ("other", "Loans &amp; cards")):
+        done = tdcd("run", f"{file}.toml", "--out", file, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        page = (tmp_path / file / "report.html").read_text()
+        assert f"<title>{title} · tdcd run</title>" in page
+        assert ">files<" not in page.split("<table")[0]
+    bound = tdcd("bound", "credit", cwd=tmp_path)
+    assert bound.returncode == 0, bound.stderr
+    assert "<title>credit · tdcd bound</title>" in (tmp_path / "credit" / "bound.html").read_text()
+
+
+def test_ctrl_c_while_aligning_says_what_is_true(tmp_path):
+    (tmp_path / "all.csv").write_text("id,x\n1,2\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "shared.toml").write_text(
+        f'[[silos]]\nname = "bank"\nhub = "127.0.0.1:{port}"\n[[silos]]\nname = "shop"\nhub = "127.0.0.1:1"\n'
+    )
+    options = ["--silo", "bank", "--data", "all.csv", "--out", "ids.txt", "--digests", "--insecure"]
+    process = subprocess.Popen(
+        [*COMMAND, "align", "shared.toml", *options],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert "aligning; waiting for hub.shop" in process.stdout.readline()
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 130, output
+    assert "Stopping; once more to stop at once." in output
+    assert "round" not in output
+    assert "Interrupted: nothing was written" in output

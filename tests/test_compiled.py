@@ -8,10 +8,11 @@ import pytest
 CODE = "from tdcd.compiled import keep_compiled; print(keep_compiled())"
 
 
-def tdcd(cache, *command):
+def tdcd(cache, *command, **more):
     env = {**os.environ, "TDCD_CACHE": str(cache), "JAX_PLATFORMS": "cpu"}
-    env.pop("JAX_COMPILATION_CACHE_DIR", None)
-    return subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, check=False)
+    for name in ("JAX_COMPILATION_CACHE_DIR", "TF_CPP_MIN_LOG_LEVEL"):
+        env.pop(name, None)
+    return subprocess.run([sys.executable, *command], env=env | more, capture_output=True, text=True, check=False)
 
 
 def test_a_second_run_reads_the_programs_that_the_first_compiled(tmp_path):
@@ -33,6 +34,34 @@ def test_without_a_folder_nothing_is_kept(cache):
 
 
 def test_a_cache_that_jax_was_told_to_use_stays(tmp_path):
-    code = f"import jax; jax.config.update('jax_compilation_cache_dir', '{tmp_path}'); {CODE}"
-    assert tdcd(tmp_path / "ours", "-c", code).stdout == "None\n"
+    theirs, options = tmp_path / "theirs", ["--out", str(tmp_path / "run"), "--set", "train.rounds=1"]
+    done = tdcd(tmp_path / "ours", "-m", "tdcd", "run", *options, JAX_COMPILATION_CACHE_DIR=str(theirs))
+    assert done.returncode == 0, done.stderr
     assert not (tmp_path / "ours").exists()
+
+
+SLOW = """
+import sys
+from tdcd.cli import main
+try:
+    sys.argv = ["tdcd", "--version"]
+    main()
+except SystemExit:
+    pass
+import jax
+import jax.numpy as jnp
+
+def f():
+    x = jnp.ones((120, 120))
+    return jax.lax.reduce_window(x + 1, 0.0, jax.lax.add, (15, 15), (1, 1), "SAME")
+
+jax.jit(f).lower().compile()
+"""
+
+
+@pytest.mark.parametrize(("level", "is_quiet"), [({}, True), ({"TF_CPP_MIN_LOG_LEVEL": "1"}, False)])
+def test_alarms_about_slow_compilations_reach_only_those_who_ask_for_them(tmp_path, level, is_quiet):
+    """XLA folds a constant of 225 additions for each of 14,400 numbers, and raises an alarm after a second."""
+    done = tdcd(tmp_path, "-c", SLOW, **level)
+    assert done.returncode == 0, done.stderr
+    assert ("slow_operation_alarm" not in done.stderr) == is_quiet, done.stderr

@@ -30,7 +30,7 @@ def test_all_problems_come_at_once():
     )
     expected = [
         "seed = -1: must be greater than or equal to 0",
-        "colour: there is no such key; the keys here are seed, dtype, data,",
+        "colour: there is no such key; the keys here are name, seed, dtype, data,",
         "data.source = 'digit': must be one of 'digits', ",
         "federation.silos = 0: must be greater than or equal to 1",
         "federation.clients.1 = 0: must be greater than or equal to 1",

@@ -59,6 +59,7 @@ rounds = 6
 local_steps = 3
 [evaluate]
 every = 3
+alone = true
 """
 
 
@@ -97,6 +98,9 @@ def test_two_processes_with_two_devices_each_write_the_run_of_one(tmp_path, bloc
     for one, other in zip(ours, theirs, strict=True):
         assert one == pytest.approx(other, rel=1e-10)
     assert theirs[-1][1] < theirs[0][1]
+    silos = [json.loads((tmp_path / name / "alone.json").read_text()) for name in ("process0", "alone")]
+    for name in ("silo1", "silo2"):
+        assert silos[0][name] == pytest.approx(silos[1][name], rel=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,7 @@ def test_two_processes_with_two_devices_each_write_the_run_of_one(tmp_path, bloc
 )
 def test_what_cannot_be_is_refused(arguments, message):
     running = tdcd(*arguments, env=ONE_DEVICE)
-    output, _ = running.communicate(timeout=60)
+    output, _ = running.communicate(timeout=300)
     assert running.returncode == 2
     assert message in re.sub(r"\s+", " ", output)
 

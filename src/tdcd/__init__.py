@@ -9,14 +9,20 @@
 True
 """
 
-from tdcd.blocks import Block, Cnn, Linear, Mlp
-from tdcd.data import Table, load, standardize
-from tdcd.federation import Federation, Silo
-from tdcd.history import Record
-from tdcd.objective import Objective
-from tdcd.settings import Settings
-from tdcd.simulation.simulate import Simulation
-from tdcd.train import Result, train
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tdcd.blocks import Block, Cnn, Linear, Mlp
+    from tdcd.data import Table, load, standardize
+    from tdcd.federation import Federation, Silo
+    from tdcd.history import Record
+    from tdcd.objective import Objective
+    from tdcd.settings import Settings
+    from tdcd.simulation.simulate import Simulation
+    from tdcd.train import Result, train
 
 __version__ = "0.1.0"
 
@@ -37,3 +43,39 @@ __all__ = [
     "standardize",
     "train",
 ]
+
+_MODULES = {
+    "tdcd.blocks": ("Block", "Cnn", "Linear", "Mlp"),
+    "tdcd.data": ("Table", "load", "standardize"),
+    "tdcd.federation": ("Federation", "Silo"),
+    "tdcd.history": ("Record",),
+    "tdcd.objective": ("Objective",),
+    "tdcd.settings": ("Settings",),
+    "tdcd.simulation.simulate": ("Simulation",),
+    "tdcd.train": ("Result", "train"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+class _Package(ModuleType):
+    """This package, which imports a public name's module when the name is first used.
+
+    Most of them need JAX, which takes longer to import than many commands take to run.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        value = self.__dict__[name] = getattr(import_module(_HOME[name]), name)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Importing the module tdcd.train sets it here; the public name is that of its function.
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

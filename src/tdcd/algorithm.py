@@ -20,16 +20,16 @@ client holds at most P of a minibatch's samples; phi has C outputs.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from tdcd.choices import Gradient
 from tdcd.core.update import State, Update
 from tdcd.objective import Objective, Tree
 
-Gradient = Literal["unbiased", "mean"]
 Apply = Callable[[Tree, Array], Array]
 """A block's phi: (block, features ``[rows, ...]``) to ``[rows, C]``."""
 Losses = Callable[[Array, Any], Array]

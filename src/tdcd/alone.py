@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jax
+
 from tdcd.baselines import rewrite
 from tdcd.runfolder import write_durably
 from tdcd.train import train
@@ -18,7 +20,8 @@ def train_alone(
 ) -> dict[str, dict[str, float | None]]:
     """Train every silo on its own columns with its own clients, for as many local steps as the plan.
 
-    Nothing else of these runs is kept. With the whole federation's model in ``folder``, its report shows both.
+    Several processes train together, as for the plan itself, and the first one writes. Nothing else of these runs is
+    kept. With the whole federation's model in ``folder``, its report shows both.
 
     Args:
         plan: of TDCD.
@@ -40,10 +43,12 @@ def train_alone(
             rounds=rounds,
             evaluate_every=max(rounds, 1),
             should_stop=should_stop,
+            execution=alone.execution,
         )
         if result.status == "interrupted":
             return {}
         figures = result.history[-1].metrics
         found[silo.name] = figures.get("test", figures["train"])
-    write_durably(folder / "alone.json", (json.dumps(found, indent=1) + "\n").encode())
+    if jax.process_index() == 0:
+        write_durably(folder / "alone.json", (json.dumps(found, indent=1) + "\n").encode())
     return found

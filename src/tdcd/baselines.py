@@ -5,18 +5,16 @@ All of them take as many local steps as the plan, and are evaluated at the same 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks import Linear
 from tdcd.federation import Silo
 
 if TYPE_CHECKING:
     from tdcd.run import Plan
 
-Algorithm = Literal["tdcd", "sgd", "distributed-sgd", "fedbcd", "local-sgd", "tdcd-reused"]
 
 BASELINES: Mapping[str, str] = {
     "sgd": "Centralised minibatch SGD on the same model: all columns and rows in one place, one step at a time. "
@@ -90,6 +88,8 @@ def _gathered(plan: "Plan") -> "Plan":
 
 def _alone(plan: "Plan", name: str) -> "Plan":
     """One silo by itself. A linear model gets the bias column that in the federation only the first silo carries."""
+    from tdcd.blocks import Linear  # noqa: PLC0415 - it needs JAX, and the names above do not
+
     names = [silo.name for silo in plan.federation.silos]
     if name not in names:
         raise ValueError(f"there is no silo '{name}'; there are {', '.join(names)}")

@@ -1,53 +1,36 @@
-"""The command line: parse, call, print."""
+"""The command line: parse, call, print.
+
+What needs JAX is imported by the commands that train: the others, and --help, start faster without it.
+"""
+# ruff: noqa: PLC0415
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tdcd import __version__
 from tdcd.baselines import BASELINES
-from tdcd.compare import compare as compare_plans
-from tdcd.compare import network_of, plan_all
-from tdcd.compare import write_page as write_comparison
-from tdcd.compiled import keep_compiled
+from tdcd.compiled import keep_compiled, silence_alarms
 from tdcd.config import Config, ConfigError, check_config, override, read_config
-from tdcd.console import (
-    Display,
-    EstimateDisplay,
-    RunDisplay,
-    SweepDisplay,
-    show_check,
-    show_claims,
-    show_comparison,
-    show_plan,
-    show_result,
-)
-from tdcd.devices import Devices, join
-from tdcd.experiments.claims import check_claims
 from tdcd.experiments.experiment import NAMES, load_experiment
-from tdcd.experiments.page import write_page
-from tdcd.experiments.sweep import ExperimentResult, run_experiment
 from tdcd.network import PRESETS, preset
-from tdcd.planning import check_run, plan_local_steps
-from tdcd.planning import write_page as write_check
-from tdcd.report import write_report
-from tdcd.run import Interrupted
-from tdcd.run import plan as plan_config
-from tdcd.run import resume as resume_run
-from tdcd.run import run as run_config
 from tdcd.runtime.commands import client, hub, up
 from tdcd.runtime.commands_align import align
 from tdcd.runtime.commands_certs import certs_app
 from tdcd.runtime.commands_status import status
-from tdcd.sweep.commands import requested as sweep_requested
-from tdcd.sweep.commands import sweep as run_sweep
 from tdcd.tables.commands import check, split
 from tdcd.tables.commands_predict import export, predict
-from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, stoppable
-from tdcd.train import Result
+from tdcd.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, show_labels, stoppable
+
+if TYPE_CHECKING:
+    from tdcd.console import Display
+    from tdcd.devices import Devices
+    from tdcd.experiments.sweep import ExperimentResult
+    from tdcd.train import Result
 
 app = typer.Typer(
     help="Train one model over data that is split by columns between organisations and by rows inside each.",
@@ -58,8 +41,23 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tdcd {__version__}")
+        raise typer.Exit
+
+
+OnDevices = Annotated[
+    int | None, typer.Option("--devices", help="Spread the clients over this many devices [default: one].")
+]
+
+
 @app.callback()
-def top() -> None:
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     """Train one model over data that is split by columns between organisations and by rows inside each."""
 
 
@@ -97,6 +95,13 @@ def run(
 
     Exit status: 0 finished, 2 bad input, 3 the loss diverged, 130 interrupted.
     """
+    from tdcd.console import RunDisplay
+    from tdcd.run import execute
+    from tdcd.run import plan as plan_config
+    from tdcd.run import resume as resume_run
+    from tdcd.sweep.commands import requested as sweep_requested
+    from tdcd.sweep.commands import sweep as run_sweep
+
     assignments = settings or []
     with reported():
         wanted = sweep_requested(config, out, assignments, resume)
@@ -119,7 +124,10 @@ def run(
         else:
             checked = _checked(config, assignments)
             folder = out or _next_folder(checked.data.source)
-            result = run_config(checked, folder, devices=line, observe=display.observe, should_stop=display.should_stop)
+            planned = plan_config(checked)
+            if not process:
+                show_labels(planned.federation.labels_in_words)
+            result = execute(planned, folder, devices=line, observe=display.observe, should_stop=display.should_stop)
     if result.folder is not None:
         _finish(result)
 
@@ -127,6 +135,8 @@ def run(
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")]) -> None:
     """Write DIR/report.html: one self-contained page with curves, the federation and the settings."""
+    from tdcd.report import write_report
+
     with reported():
         screen.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False)
 
@@ -140,6 +150,13 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Where runs are kept [default: runs/reproduce or runs/reproduce-full].")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="How to run: --set train.precision=float32 (a GPU's products), --set data.keep=host."
+        ),
+    ] = None,
+    devices: OnDevices = None,
 ) -> None:
     """Reproduce the paper's figures, check its claims, and write one page that shows both.
 
@@ -147,18 +164,25 @@ def reproduce(
     goes on from there, curve by curve. Data sets are downloaded once into $TDCD_DATA; where that fails, a stand-in is
     used and the page says so loudly.
     """
+    from tdcd.console import SweepDisplay, show_claims
+    from tdcd.experiments.claims import check_claims
+    from tdcd.experiments.page import write_page
+    from tdcd.experiments.sweep import run_experiment
+
     folder = out or Path("runs") / ("reproduce-full" if full else "reproduce")
+    assignments = settings or []
     with reported():
-        experiments = [load_experiment(name, full=full) for name in names or NAMES]
+        spread = _devices(devices)
+        experiments = [load_experiment(name, full=full, assignments=assignments) for name in names or NAMES]
         display = SweepDisplay(screen, sum(experiment.num_runs for experiment in experiments))
         results: dict[str, ExperimentResult] = {}
         with _interruptible(display):
             for experiment in experiments:
                 display.begin(sum(done.experiment.num_runs for done in results.values()))
                 results[experiment.name] = run_experiment(
-                    experiment, folder, observe=display.observe, should_stop=display.should_stop
+                    experiment, folder, devices=spread, observe=display.observe, should_stop=display.should_stop
                 )
-        page = write_page(results, folder, full=full)
+        page = write_page(results, folder, full=full, assignments=assignments)
     for result in results.values():
         if result.stand_in:
             line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
@@ -179,17 +203,22 @@ def compare(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
     ] = None,
+    devices: OnDevices = None,
 ) -> None:
     """Run TDCD and baselines on the same data, and write one page that compares them.
 
     Loss against rounds, bytes and predicted time, and what joining the federation gains each silo. Each run has its
     own folder. Ctrl-C keeps what was done: the same command goes on from there. Another --network runs nothing again.
     """
+    from tdcd.compare import compare as compare_plans
+    from tdcd.compare import network_of, plan_all, write_page
+    from tdcd.console import SweepDisplay, show_comparison
+
     with reported():
         checked = _checked(config, settings or [])
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
-        plans = plan_all(checked, [name.strip() for name in names.split(",") if name.strip()])
+        plans = plan_all(checked, [name.strip() for name in names.split(",") if name.strip()], _devices(devices))
         folder = out or Path("runs") / f"compare-{config.stem if config else checked.data.source}"
         display = SweepDisplay(screen, len(plans))
         with _interruptible(display):
@@ -201,7 +230,7 @@ def compare(
                 observe=display.observe,
                 should_stop=display.should_stop,
             )
-        page = write_comparison(comparison, folder)
+        page = write_page(comparison, folder)
     show_comparison(screen, comparison, page)
 
 
@@ -220,19 +249,25 @@ def plan(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.step_size=0.01.")
     ] = None,
+    devices: OnDevices = None,
 ) -> None:
     """Say how many local steps to take: a table over Q with safe step sizes, rounds, bytes and predicted time.
 
     Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where that
     diverges; what Theorem 1 promises stands beside. Nothing is written.
     """
+    from tdcd.compare import network_of
+    from tdcd.console import EstimateDisplay, show_plan
+    from tdcd.planning import plan_local_steps
+    from tdcd.run import plan as plan_config
+
     display = EstimateDisplay(screen)
     with reported(), _interruptible(display):
         checked = _checked(config, settings or [])
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
         table = plan_local_steps(
-            plan_config(checked),
+            plan_config(checked, devices=_devices(devices)),
             links,
             target=target,
             step_seconds=None if step_ms is None else step_ms / 1e3,
@@ -246,16 +281,20 @@ def plan(
 def bound(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     seconds: Annotated[float, typer.Option(help="Stop measuring after about this long.")] = 60.0,
+    devices: OnDevices = None,
 ) -> None:
     """Hold a run against Theorem 1: the bound's three terms beside the measured gradients.
 
     The run is repeated from its settings, and the gradient of the whole objective measured at the starts of rounds.
     Writes RUN/bound.html, one self-contained page with both over the iterations.
     """
+    from tdcd.console import EstimateDisplay, show_check
+    from tdcd.planning import check_run, write_page
+
     display = EstimateDisplay(screen)
     with reported(), _interruptible(display):
-        check = check_run(folder, seconds=seconds, observe=display.observe)
-    show_check(screen, check, write_check(check))
+        check = check_run(folder, devices=_devices(devices), seconds=seconds, observe=display.observe)
+    show_check(screen, check, write_page(check))
 
 
 app.command()(hub)
@@ -275,8 +314,12 @@ def _checked(config: Path | None, assignments: list[str]) -> Config:
     return check_config(keys, str(config or "the configuration"))
 
 
-def _devices(count: int | None, coordinator: str | None, process: int | None, processes: int | None) -> Devices:
+def _devices(
+    count: int | None, coordinator: str | None = None, process: int | None = None, processes: int | None = None
+) -> "Devices":
     """The devices that a run is to use; joins the other processes if there are some."""
+    from tdcd.devices import Devices, join
+
     if coordinator is None:
         if process is not None or processes is not None:
             raise ConfigError(["--process and --processes go with --coordinator HOST:PORT"])
@@ -287,7 +330,10 @@ def _devices(count: int | None, coordinator: str | None, process: int | None, pr
     return Devices.first(count)
 
 
-def _finish(result: Result) -> None:
+def _finish(result: "Result") -> None:
+    from tdcd.console import show_result
+    from tdcd.report import write_report
+
     assert result.folder is not None
     with reported():
         page = write_report(result.folder)
@@ -306,8 +352,10 @@ def _next_folder(name: str) -> Path:
 
 
 @contextmanager
-def _interruptible(display: Display) -> Iterator[None]:
+def _interruptible(display: "Display") -> Iterator[None]:
     """Show progress, and let Ctrl-C end the work in good order."""
+    from tdcd.run import Interrupted
+
     try:
         with stoppable(display.stop), display:
             yield
@@ -318,5 +366,6 @@ def _interruptible(display: Display) -> Iterator[None]:
 
 def main() -> None:
     """The ``tdcd`` command."""
+    silence_alarms()
     keep_compiled()
     sys.exit(app())

@@ -1,10 +1,8 @@
-"""Compiled programs kept on disk, so that the second start of a command is fast."""
+"""Compiling: programs kept on disk, so that the second start of a command is fast, and no alarms about slow ones."""
 
 import os
 import platform
 from pathlib import Path
-
-import jax
 
 VARIABLE = "TDCD_CACHE"
 """The environment variable that names the cache folder; if it is empty, nothing is kept."""
@@ -14,13 +12,14 @@ def keep_compiled() -> Path | None:
     """Keep compiled programs in ``$TDCD_CACHE/compiled``, by default ``~/.cache/tdcd/compiled``.
 
     Each machine has a folder of its own there, since programs are compiled for its processor. A cache that JAX was told
-    to use, and a folder that cannot be written, are left alone.
+    to use, and a folder that cannot be written, are left alone. JAX reads these settings from the environment
+    when it is imported, so this comes before that; commands that need no JAX can then do without it.
 
     Returns:
         The folder; None if this changed nothing.
     """
     chosen = os.environ.get(VARIABLE, "~/.cache/tdcd")
-    if not chosen or jax.config.jax_compilation_cache_dir is not None:  # type: ignore[attr-defined]
+    if not chosen or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return None
     folder = Path(chosen).expanduser().absolute() / "compiled" / (platform.node() or "machine")
     try:
@@ -29,7 +28,14 @@ def keep_compiled() -> Path | None:
         return None
     if not os.access(folder, os.W_OK):
         return None
-    settings = {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": 0.0}
-    for name, value in settings.items():
-        jax.config.update(name, value)  # type: ignore[no-untyped-call]
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     return folder
+
+
+def silence_alarms() -> None:
+    """Keep XLA's own log off the screen, such as its alarm at a slow compilation; what fails raises an error anyway.
+
+    It is read when JAX is imported, so this comes before that. A level that the user set stays.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

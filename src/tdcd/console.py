@@ -29,6 +29,9 @@ class Display:
     Where the output is not a terminal, subclasses print a line now and then instead.
     """
 
+    stopping = "Stopping after this round; once more to stop at once."
+    """What is said when the end was asked for."""
+
     def __init__(self, console: Console, *columns: ProgressColumn | str) -> None:
         """Show ``columns`` on ``console``."""
         self._console = console
@@ -54,7 +57,7 @@ class Display:
         """Whether the end was asked for."""
         if self._stopped and not self._said:
             self._said = True
-            self._console.print("Stopping after this round; once more to stop at once.", highlight=False)
+            self._console.print(self.stopping, highlight=False)
         return self._stopped
 
 

@@ -1,15 +1,14 @@
 """How a simulation is carried out: on which devices, with the data where, and how precise its products are."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import jax
 
+from tdcd.choices import EngineName, Keep, Precision
 from tdcd.devices import Devices
 
-Keep = Literal["auto", "device", "host"]
-Precision = Literal["float32", "tf32", "bfloat16"]
-EngineName = Literal["auto", "clients", "grouped", "flat"]
 ALGORITHMS = {"float32": "float32", "tf32": "default", "bfloat16": "BF16_BF16_F32"}
 """What JAX calls each :data:`Precision`; its default on a GPU is TF32 where there is any."""
 
@@ -36,6 +35,10 @@ class Execution:
         for name, kind in (("keep", Keep), ("precision", Precision), ("engine", EngineName)):
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not '{getattr(self, name)}'")
+
+    def with_the_data(self) -> Any:
+        """The context for sums over all samples at once: with ``keep="host"`` they are taken where the data stays."""
+        return jax.default_device(jax.devices("cpu")[0]) if self.keep == "host" else nullcontext()
 
     def matrix_products(self, dtype: str) -> Any:
         """The context in which to compile and run."""

@@ -9,7 +9,7 @@ from typing import Any, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.data.table import Table
+from tdcd.data.table import Table, check_one_each, numbers
 from tdcd.partition import (
     RowRule,
     Rows,
@@ -41,7 +41,11 @@ class Silo:
     """The clients' names, as many as ``rows``; c1, c2, ... by default."""
 
     def __post_init__(self) -> None:
-        """Name the clients that have no names."""
+        """Name the clients that have no names; lists become arrays."""
+        for name in ("features", "test_features"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, numbers(getattr(self, name), f"silo '{self.name}': {name}"))
+        object.__setattr__(self, "rows", tuple(np.asarray(rows) for rows in self.rows))
         if not self.clients:
             object.__setattr__(self, "clients", tuple(f"c{index + 1}" for index in range(len(self.rows))))
 
@@ -77,12 +81,20 @@ class Federation:
     """``[m]``, of the held-out samples."""
     label_scale: float = 1.0
     """What one unit of the labels is in the data's own units; errors are reported in those."""
+    label_mean: float = field(default=0.0, kw_only=True)
+    """What a label of 0 is in the data's own units: there, it is label * label_scale + label_mean."""
     name: str = field(default="table", kw_only=True)
+    labels_in_words: str = field(default="", kw_only=True)
+    """What the labels were taken for, where that was decided from a table's values."""
 
     def __post_init__(self) -> None:
         """Check that the rows form partitions; the error names the culprit."""
         if not self.silos:
             raise ValueError("a federation needs at least one silo")
+        for key in ("labels", "test_labels"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, numbers(getattr(self, key), key))
+                check_one_each(getattr(self, key), key)
         names: set[str] = set()
         for silo in self.silos:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", silo.name):
@@ -134,6 +146,9 @@ class Federation:
         >>> Federation.cut(load("breast_cancer"), silos=3, clients=[4, 2, 1])
         Federation of 'breast_cancer': 569 samples, 3 silos (silo1: 10 columns, 4 clients; ...)
         """
+        if test is not None and test.features.shape[1:] != table.features.shape[1:]:
+            shapes = f"{test.features.shape[1:]}, but those of '{table.name}' have {table.features.shape[1:]}"
+            raise ValueError(f"the held-out samples of '{test.name}' have shape {shapes}")
         names, parts, columns = _column_groups(table, silos, strips)
         if rows not in get_args(RowRule):
             raise ValueError(f"rows must be one of {', '.join(get_args(RowRule))}, not '{rows}'")
@@ -171,6 +186,7 @@ class Federation:
             table.labels,
             None if test is None else test.labels,
             table.label_scale,
+            label_mean=table.label_mean,
             name=table.name,
         )
 
@@ -264,6 +280,8 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
     for client, rows in enumerate(silo.rows):
         if not len(rows):
             raise ValueError(f"{where}: client {client} holds no rows")
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise ValueError(f"{where}: the rows of client {client} must be row numbers, not {rows.dtype} {rows.shape}")
         outside = rows[(rows < 0) | (rows >= num_samples)]
         if len(outside):
             raise ValueError(f"{where}: client {client} holds row {outside[0]}; there are {num_samples} samples")

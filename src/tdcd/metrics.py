@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.objective import Loss
+from tdcd.choices import Loss
 
 
 def metrics(

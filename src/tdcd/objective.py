@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-Loss = Literal["squared", "logistic", "softmax"]
+from tdcd.choices import Loss
+
 Tree = Any
 """A block's parameters: any nesting of dicts, lists and tuples of arrays."""
 

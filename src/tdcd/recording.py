@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from tdcd.config.errors import ConfigError
+from tdcd.described import differences
 from tdcd.federation import Federation
 from tdcd.history import Record
 from tdcd.ledger import Sent, by_link
@@ -69,16 +71,18 @@ class TrainingRun:
 
     def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
         """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
+        facts = describe(self.federation, count_parameters(self.state.blocks))
         if resume_every is None:
-            facts = describe(self.federation, count_parameters(self.state.blocks))
             self.folder = RunFolder.create(path, config, facts)
             return
         self.folder = RunFolder.open(path)
+        settings = _agreed(self.folder, config, facts)
         self.state, self.round = self._saved(self.folder)
         self.history = self.folder.rewind(self.round, resume_every)
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
-        self.folder.write_config(config)
+        if settings != self.folder.config():
+            self.folder.write_config(settings)
 
     def _saved(self, folder: RunFolder) -> tuple[State, int]:
         """What :meth:`checkpoint` wrote."""
@@ -140,6 +144,18 @@ class TrainingRun:
 def _memory(state: State) -> list[Tree]:
     """What each hub remembers besides its block."""
     return list(zip(state.updates, state.past, strict=True))
+
+
+def _agreed(folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run."""
+    found = folder.config()
+    problems = differences(config, found) + differences({"federation": facts}, {"federation": folder.facts()})
+    rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
+    if rounds is not None and rounds < done:
+        problems.append(f"train.rounds = {rounds}: {folder.path} has {done} rounds already")
+    if problems:
+        raise ConfigError(problems, f"resuming {folder.path}")
+    return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
 
 
 def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:

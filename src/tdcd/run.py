@@ -1,8 +1,7 @@
 """From a configuration to a run: load the data, cut the federation, choose the blocks, train."""
 
-import importlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,8 @@ from typing import Any, NamedTuple
 from tdcd.alone import train_alone
 from tdcd.baselines import rewrite
 from tdcd.blocks import Block, Cnn, Linear, Mlp
+from tdcd.blocks.fitting import start_fitting
+from tdcd.blocks.named import find_function
 from tdcd.config import Config, ConfigError, ModelSection, check_config, override
 from tdcd.core.participation import RandomClients
 from tdcd.core.variant import Variant
@@ -20,21 +21,16 @@ from tdcd.execution import Execution
 from tdcd.federation import Federation
 from tdcd.history import Record, read_history
 from tdcd.ledger import Apart
-from tdcd.objective import Loss, Objective
+from tdcd.objective import Objective, Tree
 from tdcd.runfolder import RunFolder
 from tdcd.settings import Settings
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.tables.assemble import Assembled, assemble
+from tdcd.tables.held_out import HeldOut, scores_of, write_held_out
+from tdcd.tables.labels import FITTING
 from tdcd.tables.saving import save_preparations
 from tdcd.train import Result, train
-
-FITTING: Mapping[str, tuple[Loss, ...]] = {
-    "regression": ("squared",),
-    "binary": ("logistic", "softmax"),
-    "multiclass": ("softmax",),
-}
-"""The losses that fit each task, the default first."""
 
 
 class Plan(NamedTuple):
@@ -48,6 +44,8 @@ class Plan(NamedTuple):
     settings: Settings
     variant: Variant = Variant()
     """The member of the TDCD family."""
+    execution: Execution = Execution()
+    """On which devices and how to run."""
     apart: Apart = "clients"
     """Who is on a machine of its own."""
     assembled: Assembled | None = None
@@ -58,11 +56,12 @@ class Interrupted(Exception):  # noqa: N818
     """The user asked to stop; what was done is kept."""
 
 
-def plan(config: Config, table: Table | None = None) -> Plan:
+def plan(config: Config, table: Table | None = None, devices: Devices | None = None) -> Plan:
     """Load the data and settle what depends on it; everything that does not fit is reported at once.
 
     Args:
         table: the data, if it is at hand already.
+        devices: over which clients are spread; JAX's default one if None.
     """
     if table is None and config.data.source == "files":
         assembled = assemble(config, bias=has_bias(config))
@@ -84,8 +83,11 @@ def plan(config: Config, table: Table | None = None) -> Plan:
         Objective(loss, config.model.l2),
         settings_of(config),
         variant_of(config),
+        execution_of(config, devices),
         assembled=assembled,
     )
+    if config.model.module is not None:
+        _try_modules(planned)
     try:
         return rewrite(planned, config.train.algorithm, config.train.silo)
     except ValueError as error:
@@ -97,10 +99,13 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     data = config.data
     if table is None:
         table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
-    train_rows, test_rows = table.split(config.evaluate.holdout, data.seed)
+    train_rows, test_rows = table.split(config.evaluate.holdout, data.seed, stratify=config.evaluate.stratify)
     problems = _misfits(config, table, len(train_rows.labels))
     if data.standardize:
-        train_rows, test_rows = standardize(train_rows, test_rows)
+        train_rows, test_rows = standardize(train_rows, test_rows, config.dtype)
+    else:
+        train_rows = train_rows.rounded(config.dtype)
+        test_rows = None if test_rows is None else test_rows.rounded(config.dtype)
     chosen = config.federation
     strips = table.is_images if chosen.strips is None else chosen.strips
     try:
@@ -134,7 +139,7 @@ def variant_of(config: Config) -> Variant:
     """The member of the TDCD family that a configuration asks for."""
     train = config.train
     if train.variant is not None:
-        return _own_variant(train.variant)
+        return _own_variant(train.variant, Path(train.folder or ""))
     parts: dict[str, Any] = {}
     if train.optimizer != "sgd" or train.schedule != "constant" or train.hub_optimizer != "average":
         # Optax is imported only where it is asked for.
@@ -152,17 +157,21 @@ def variant_of(config: Config) -> Variant:
     return Variant(**parts)
 
 
-def _own_variant(where: str) -> Variant:
+def _own_variant(where: str, folder: Path) -> Variant:
     """A variant of the user's own, ``package.module:name``: the value, or a function that returns it."""
-    package, _, name = where.partition(":")
     try:
-        found = getattr(importlib.import_module(package), name)
+        found: Any = find_function(where, [folder, Path()])
     except (ImportError, AttributeError) as error:
         raise ConfigError([f"train.variant = {where!r}: {error}"]) from None
     variant = found if isinstance(found, Variant) else found()
     if not isinstance(variant, Variant):
         raise ConfigError([f"train.variant = {where!r}: it is a {type(variant).__name__}, not a tdcd.Variant"])
     return variant
+
+
+def execution_of(config: Config, devices: Devices | None = None) -> Execution:
+    """How a configuration is to be run."""
+    return Execution(config.data.keep, config.train.precision, devices or Devices(), config.train.engine)
 
 
 def blocks_of(config: Config) -> tuple[Block, ...]:
@@ -176,27 +185,23 @@ def has_bias(config: Config) -> bool:
     return _block_names(config)[0] == "linear" if chosen is None else chosen
 
 
-def run(config: Config, out: Path, **watch: Any) -> Result:
+def run(config: Config, out: Path, devices: Devices | None = None, **watch: Any) -> Result:
     """Run a configuration into a new run folder; ``watch`` is passed on to :func:`tdcd.train`."""
-    return execute(plan(config), out, **watch)
+    return execute(plan(config, devices=devices), out, **watch)
 
 
-def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
+def resume(out: Path, assignments: list[str], devices: Devices | None = None, **watch: Any) -> Result:
     """Go on with the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
-    folder = RunFolder.open(out)
-    before = folder.config()
+    before = RunFolder.open(out).config()
     keys = override(before, assignments)
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
-    done = folder.history()[-1].round
     config = check_config(keys, str(out / "config.toml"))
-    if config.train.rounds < done:
-        raise ConfigError([f"train.rounds = {config.train.rounds}: {out} has {done} rounds already"])
-    return execute(plan(config), out, resume=True, **watch)
+    return execute(plan(config, devices=devices), out, resume=True, **watch)
 
 
-def execute(planned: Plan, out: Path, devices: Devices | None = None, **options: Any) -> Result:
+def execute(planned: Plan, out: Path, **options: Any) -> Result:
     """Train what was planned; ``options`` are passed on to :func:`tdcd.train`."""
     config = planned.config
     result = train(
@@ -209,27 +214,34 @@ def execute(planned: Plan, out: Path, devices: Devices | None = None, **options:
         apart=planned.apart,
         out=out,
         config=config.model_dump(),
-        execution=execution_of(planned, devices),
+        execution=planned.execution,
         variant=planned.variant,
         **options,
     )
-    if planned.assembled is not None and result.folder is not None:
-        save_preparations(out, planned.assembled.preparations, planned.assembled.meaning)
+    if result.folder is not None:
+        save_assembled(planned, out, list(result.blocks.values()))
     if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
         train_alone(planned, out, options.get("should_stop", lambda: False))
     return result
 
 
-def execution_of(planned: Plan, devices: Devices | None = None) -> Execution:
-    """How a plan is carried out."""
-    config = planned.config
-    return Execution(config.data.keep, config.train.precision, devices or Devices(), config.train.engine)
-
-
 def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:
     """The simulation of a plan; or of several that differ in nothing but seed, step size and l2."""
     first, runs = plans[0], [Run(plan.federation, plan.objective, plan.settings) for plan in plans]
-    return Simulation.of_runs(runs, first.blocks, execution_of(first), first.variant, most_rounds)
+    return Simulation.of_runs(runs, first.blocks, first.execution, first.variant, most_rounds)
+
+
+def save_assembled(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> None:
+    """Keep what a run from files has beside its model: preparations, labels, and what it says of held-out samples."""
+    assembled, federation = planned.assembled, planned.federation
+    if assembled is None:
+        return
+    save_preparations(folder, assembled.preparations, assembled.meaning)
+    if federation.test_labels is not None:
+        scores = scores_of(federation, planned.blocks, hub_blocks)
+        samples = HeldOut(assembled.test_ids, assembled.test_labels, scores)
+        id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
+        write_held_out(folder, id_column, samples, assembled.meaning, planned.objective.loss)
 
 
 def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
@@ -296,13 +308,22 @@ def _block(name: str, model: ModelSection) -> Block:
     if name == "cnn":
         return Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
     assert model.module is not None
-    package, _, function = model.module.partition(":")
     try:
         from tdcd.blocks.torch import TorchBlock  # noqa: PLC0415  (PyTorch is optional)
 
-        return TorchBlock(getattr(importlib.import_module(package), function))
+        return TorchBlock(find_function(model.module, [Path(model.folder or ""), Path()]))
     except (ImportError, AttributeError) as error:
         raise ConfigError([f"model.module = {model.module!r}: {error}"]) from None
+
+
+def _try_modules(planned: Plan) -> None:
+    """Refuse a module that does not fit a silo, before anything else is done."""
+    federation = planned.federation
+    outputs = planned.objective.num_outputs([federation.labels, federation.test_labels])
+    try:
+        start_fitting(federation, planned.blocks, outputs, planned.settings)
+    except ValueError as error:
+        raise ConfigError([f"model.module = {planned.config.model.module!r}: {error}"]) from None
 
 
 def _misfits(config: Config, table: Table, num_train: int) -> list[str]:

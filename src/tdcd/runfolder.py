@@ -46,7 +46,9 @@ class RunFolder:
             facts: see :func:`describe`.
         """
         if (path / "history.jsonl").exists():
-            raise FileExistsError(f"{path} already holds a run: resume it (--resume {path}) or choose another folder")
+            raise FileExistsError(
+                f"{path} already holds a run: resume it (--resume {path}, or resume=True) or choose another folder"
+            )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FileExistsError(f"{path} is there already and is not an empty folder: choose another one")
         path.mkdir(parents=True, exist_ok=True)
@@ -80,6 +82,16 @@ class RunFolder:
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """Say who holds what, see :func:`describe`."""
         write_durably(self.path / "federation.json", (json.dumps(facts, indent=1) + "\n").encode())
+
+    def facts(self) -> dict[str, Any]:
+        """Who holds what, see :func:`describe`."""
+        path = self.path / "federation.json"
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.path} is not a run folder: it has no federation.json") from None
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
 
     def append(self, record: Record) -> None:
         """Add one line to the history."""
@@ -165,6 +177,7 @@ def describe(federation: Federation, parameters: Sequence[int]) -> dict[str, Any
         "name": federation.name,
         "num_samples": federation.num_samples,
         "num_test": 0 if federation.test_labels is None else len(federation.test_labels),
+        "labels": federation.labels_in_words,
         "silos": [
             {
                 "name": silo.name,

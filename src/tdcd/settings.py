@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tdcd.algorithm import Gradient
+from tdcd.choices import Gradient
 from tdcd.schedule import Draws, Minibatches, num_exchanged
 
 Dtype = Literal["float32", "float64"]

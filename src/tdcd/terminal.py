@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import typer
@@ -41,3 +42,15 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def show_labels(in_words: str) -> None:
+    """Say in one line what the labels were taken for, if anybody had to decide it."""
+    if in_words:
+        screen.print(Text(f"Labels: {in_words}"), soft_wrap=True)
+
+
+def refuse_existing(out: Path, force: bool) -> None:
+    """Keep what is there, unless it may be replaced."""
+    if out.exists() and not force:
+        raise FileExistsError(f"{out} is there already: choose another --out, or replace it with --force")

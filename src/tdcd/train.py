@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.variant import Variant, wire_bytes
+from tdcd.data.table import numbers
+from tdcd.described import describe_call
 from tdcd.devices import agreed
 from tdcd.execution import Execution
 from tdcd.federation import Federation
@@ -53,11 +55,24 @@ class Result:
     """The round those blocks are of."""
     status: Status
     simulation: Simulation
+    federation: Federation
     folder: Path | None = None
 
     def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The trained model's scores ``[rows, C]`` for other samples: each silo's columns of them."""
-        return self.simulation.scores(list(self.blocks.values()), features)
+        """The trained model's scores ``[rows, C]`` for other samples: each silo's columns of them.
+
+        Of a regression, ``scores * federation.label_scale + federation.label_mean`` are amounts in the data's own
+        units.
+        """
+        silos = self.federation.silos
+        tables = [numbers(table, f"features {index}") for index, table in enumerate(features)]
+        if len(tables) != len(silos):
+            raise ValueError(f"there are {len(silos)} silos, but features of {len(tables)}: give every silo's columns")
+        for silo, table in zip(silos, tables, strict=True):
+            wanted = (len(tables[0]), *silo.feature_shape)
+            if table.shape != wanted:
+                raise ValueError(f"silo '{silo.name}': features have shape {table.shape}, but must have {wanted}")
+        return self.simulation.scores(list(self.blocks.values()), tables)
 
 
 def train(
@@ -86,7 +101,7 @@ def train(
         apart: who is on a machine of its own, and so what counts as sent.
         out: the run folder to write; none by default.
         config: what ``config.toml`` there shall say; by default the arguments of this call.
-        resume: go on from what is in ``out``.
+        resume: go on from what is in ``out``. Its settings stay, but for ``rounds``: other ones are refused.
         observe: called after every engine call.
         should_stop: asked after every engine call; true ends the run early, with a checkpoint.
         execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
@@ -95,16 +110,19 @@ def train(
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
     chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
+    _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     state = simulation.init()
     run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), apart))
     if out is not None and jax.process_index() == 0:
-        described = config or _describe(chosen, objective, settings, rounds, evaluate_every)
+        described = config or describe_call(
+            chosen, objective, settings, simulation.execution, rounds=rounds, evaluate_every=evaluate_every
+        )
         run.attach(Path(out), described, evaluate_every if resume else None)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
     named = dict(zip(run.names, run.state.blocks, strict=True))
-    return Result(run.history, named, run.round, status, simulation, folder)
+    return Result(run.history, named, run.round, status, simulation, federation, folder)
 
 
 class Training:
@@ -178,6 +196,17 @@ class Training:
         return status
 
 
+def _check_classes(federation: Federation, objective: Objective) -> None:
+    """Refuse classes that are counted from 1 on: there would be a score for a class that no sample has."""
+    held_out = [] if federation.test_labels is None else [federation.test_labels]
+    labels = np.concatenate([federation.labels, *held_out])
+    if objective.loss == "softmax" and labels.min() > 0:
+        raise ValueError(
+            f"no sample has class 0: the labels go from {labels.min()} to {labels.max()}, but classes are counted "
+            "from 0 on; number them with numpy.unique(labels, return_inverse=True)[1]"
+        )
+
+
 def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
     """Every run's losses and metrics of its global model, over the training samples and the held-out ones."""
     federation, runs = simulation.federation, range(len(simulation.runs))
@@ -213,16 +242,3 @@ def messages_of(simulation: Simulation, parameters: Sequence[int], apart: Apart)
         sent=wire_bytes(simulation.variant.exchange, shape, settings.dtype),
         apart=apart,
     )
-
-
-def _describe(
-    blocks: Sequence[Block], objective: Objective, settings: Settings, rounds: int, evaluate_every: int
-) -> dict[str, Any]:
-    chosen = asdict(settings)
-    return {
-        "seed": chosen.pop("seed"),
-        "dtype": chosen.pop("dtype"),
-        "model": {"block": [repr(block) for block in blocks], **asdict(objective)},
-        "train": {"rounds": rounds, **chosen},
-        "evaluate": {"every": evaluate_every},
-    }

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tdcd.blocks import Mlp
+from tdcd.blocks.start import start_block
 from tdcd.blocks.torch import TorchBlock
 from tdcd.federation import Federation, Silo
 from tdcd.objective import Objective
@@ -167,3 +168,13 @@ def test_without_pytorch_the_error_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ImportError: TorchBlock needs PyTorch: pip install 'tdcd[torch]'"
+
+
+def test_a_module_of_another_width_is_told_by_both_widths_and_the_silo(torch):
+    narrow = TorchBlock(lambda: torch.nn.Linear(5, 1, bias=False))
+    words = "^silo 'bank': the module takes 5 features, but the silo has 3: give its first layer 3 inputs$"
+    with pytest.raises(ValueError, match=words):
+        start_block(narrow, Settings(), 0, (3,), 1, "bank")
+    images = TorchBlock(lambda: torch.nn.Conv2d(1, 1, 3, bias=False))
+    with pytest.raises(ValueError, match=r"^silo 'bank': the module does not take a sample of shape \(3,\): "):
+        start_block(images, Settings(), 0, (3,), 1, "bank")

@@ -214,7 +214,7 @@ def test_the_command(tmp_path):
 
     def run(*arguments):
         return subprocess.run(
-            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
 
     done = run("--with", "tdcd-reused, local-sgd")

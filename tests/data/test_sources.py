@@ -4,8 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_diabetes
 
+from tdcd.config import check_config
 from tdcd.data import SOURCES, data_folder, load
+from tdcd.run import plan
 
 
 @pytest.mark.parametrize(
@@ -19,7 +22,7 @@ from tdcd.data import SOURCES, data_folder, load
 def test_embedded_tables(source, shape, task, num_classes):
     table = load(source)
     assert (table.name, table.features.shape, table.task, table.num_classes) == (source, shape, task, num_classes)
-    assert table.features.dtype == np.float32
+    assert table.features.dtype == (np.float32 if table.is_images else np.float64)
     assert len(table.columns) == (0 if table.is_images else shape[1])
     assert table.held_out is None
     assert source in SOURCES
@@ -78,3 +81,15 @@ def test_scikit_learn_is_imported_only_when_it_is_needed():
     # Subprocess, because other tests import it here.
     code = "import sys, tdcd.data; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("standardized", [True, False])
+def test_a_run_in_float64_has_the_features_in_float64(standardized):
+    exact = load_diabetes(scaled=False).data
+    keys = {"data": {"source": "diabetes", "standardize": standardized}, "evaluate": {"holdout": 0}}
+    for dtype in ("float32", "float64"):
+        silos = plan(check_config({**keys, "dtype": dtype, "federation": {"bias": False}})).federation.silos
+        features = np.concatenate([silo.features for silo in silos], axis=1)
+        expected = (exact - exact.mean(axis=0)) / exact.std(axis=0) if standardized else exact
+        assert features.dtype == dtype
+        np.testing.assert_allclose(features, expected, rtol=1e-12 if dtype == "float64" else 1e-6, atol=1e-14)

@@ -55,7 +55,7 @@ def test_shape_and_names_are_those_of_the_real_table(table):
     assert table.name == "superconductors (synthetic)"
     assert table.task == "regression"
     assert table.features.shape == (21263, 81)
-    assert table.features.dtype == np.float32
+    assert table.features.dtype == np.float64
     assert table.columns == COLUMNS
     assert COLUMNS[:3] == ("number_of_elements", "mean_atomic_mass", "wtd_mean_atomic_mass")
     assert COLUMNS[-1] == "wtd_std_Valence"

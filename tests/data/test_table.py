@@ -2,6 +2,10 @@ import numpy as np
 import pytest
 
 from tdcd.data import Table, standardize
+from tdcd.data.table import holdout_mask
+
+HELD_OUT_OF_12 = [7, 8, 11]
+"""With seed 7, a quarter of them; a run that is resumed or compared must find the same again."""
 
 
 def table(rows=40, task="regression", seed=0, **changes):
@@ -21,6 +25,25 @@ def test_standardize_gives_mean_0_and_variance_1():
     np.testing.assert_allclose(train.features.std(axis=0), 1, atol=1e-5)
     np.testing.assert_allclose([train.labels.mean(), train.labels.std()], [0, 1], atol=1e-12)
     assert train.features.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_are_standardized_in_float64_and_rounded_last(dtype):
+    times = 1_700_000_000 + np.arange(40.0)
+    exact = np.stack([times, np.full(40, 0.1), np.arange(40.0)], axis=1)
+    expected = (exact - exact.mean(axis=0)) / [times.std(), 1, times.std()]
+    expected[:, 1] = 0
+    train, test = standardize(table(features=exact), table(features=exact), dtype)
+    for rows in (train, test):
+        assert rows.features.dtype == dtype
+        np.testing.assert_allclose(rows.features, expected, rtol=1e-13 if dtype == np.float64 else 1e-7, atol=1e-15)
+    assert standardize(table(features=exact))[0].features.dtype == np.float64
+
+
+def test_whole_numbers_become_float32_unless_more_is_wanted():
+    pixels = np.arange(120, dtype=np.uint8).reshape(40, 3)
+    assert standardize(table(features=pixels))[0].features.dtype == np.float32
+    assert standardize(table(features=pixels), dtype="float64")[0].features.dtype == np.float64
 
 
 def test_the_label_scale_restores_the_labels_unit():
@@ -62,6 +85,30 @@ def test_split_draws_the_fraction_and_loses_nothing():
     assert sorted([*train.labels, *test.labels]) == sorted(whole.labels)
     assert (whole.split(0.25, seed=3)[1].labels == test.labels).all()
     assert (whole.split(0.25, seed=4)[1].labels != test.labels).any()
+
+
+def test_a_stratified_split_holds_out_the_same_fraction_of_every_class():
+    labels = np.repeat([0, 1, 2], [70, 22, 5])
+    whole = table(97, task="multiclass", labels=labels)
+    train, test = whole.split(0.2, seed=3, stratify=True)
+    assert len(test.labels) == round(0.2 * 97)
+    assert np.bincount(test.labels).tolist() == [14, 4, 1]
+    assert (np.bincount(test.labels) + np.bincount(train.labels)).tolist() == [70, 22, 5]
+    again = whole.split(0.2, seed=4, stratify=True)[1]
+    assert np.bincount(again.labels).tolist() == [14, 4, 1]
+    assert (again.features != test.features).any()
+    # Left to chance, the rare class has none in one draw and several in another.
+    found = {int((whole.split(0.2, seed=seed)[1].labels == 2).sum()) for seed in range(10)}
+    assert (min(found), max(found) > 1) == (0, True)
+
+
+def test_a_split_without_strata_is_what_it_was():
+    assert np.flatnonzero(holdout_mask(12, 0.25, seed=7)).tolist() == HELD_OUT_OF_12
+
+
+def test_amounts_have_no_strata():
+    with pytest.raises(ValueError, match=r"evaluate\.stratify = true: the labels are amounts, not classes"):
+        table().split(0.2, stratify=True)
 
 
 def test_split_of_nothing_has_no_second_table():

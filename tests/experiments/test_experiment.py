@@ -56,3 +56,13 @@ def test_merge_keeps_what_is_not_named():
 def test_an_unknown_experiment_lists_those_there_are():
     with pytest.raises(ValueError, match="there is no experiment 'fig9'; there are fig2a, fig2b"):
         load_experiment("fig9", full=False)
+
+
+def test_how_a_run_is_carried_out_can_be_set_and_nothing_else():
+    chosen = load_experiment("fig2b", full=True, assignments=["train.precision=float32", "data.keep=host"])
+    for curve, plain in zip(chosen.curves, load_experiment("fig2b", full=True).curves, strict=True):
+        config = check_config(curve.keys)
+        assert (config.train.precision, config.data.keep) == ("float32", "host")
+        assert config.train.model_copy(update={"precision": "tf32"}) == check_config(plain.keys).train
+    with pytest.raises(ValueError, match=r"--set train\.rounds=5: .* only train\.precision and data\.keep can be set"):
+        load_experiment("fig2b", full=True, assignments=["train.rounds=5"])

@@ -15,9 +15,9 @@ def soak(folder, rounds, first):
         parties.start_all()
         found = []
         for stage in (first, rounds - 20):
-            parties.until(lambda stage=stage: min(parties.rounds()) >= stage, 600, f"round {stage}")
+            parties.until(lambda stage=stage: min(parties.rounds()) >= stage, f"round {stage}")
             found.append({party: usage(process) for party, process in parties.trial.processes.items()})
-        parties.until(lambda: parties.is_over, 120, "the end")
+        parties.until(lambda: parties.is_over, "the end")
     return found
 
 

@@ -2,13 +2,12 @@
 
 import json
 import signal
-import time
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared
-from processes import Processes
+from processes import PATIENCE_S, Processes
 
 from tdcd.history import Record
 from tdcd.runtime.commands_status import in_words
@@ -136,17 +135,14 @@ def test_all_clients_of_a_silo_gone_are_waited_for(graceful, tmp_path):
 
 @pytest.mark.slow
 def test_a_client_killed_for_good_does_not_stop_real_processes(tmp_path):
-    sections = {"federation": {"client_grace_s": 1.0}, "runtime": {"linger_s": 1.0}, "evaluate": {"every": 20}}
+    sections = {"federation": {"client_grace_s": 5.0}, "runtime": {"linger_s": 1.0}, "evaluate": {"every": 20}}
     with Processes(tmp_path, rounds=120, **sections) as parties:
         parties.start_all()
-        parties.until(lambda: min(parties.rounds()) >= 5, 60, "the first rounds")
+        parties.until(lambda: min(parties.rounds()) >= 5, "the first rounds")
         parties.kill(NORTH)
         names = [party for party in parties.parties if party != NORTH]
-        deadline = time.monotonic() + 60
-        while any(parties.trial.processes[party].poll() is None for party in names):
-            assert time.monotonic() < deadline, parties.where()
-            time.sleep(0.05)
-        assert {party: parties.trial.processes[party].poll() for party in names} == dict.fromkeys(names, 0)
+        ended = {party: parties.trial.processes[party].wait(PATIENCE_S) for party in names}
+        assert ended == dict.fromkeys(names, 0)
         assert parties.trial.processes[NORTH].wait() == -signal.SIGKILL
         one, other = parties.histories()
         assert one == other

@@ -26,9 +26,8 @@ def test_a_rough_day_ends_with_the_history_of_a_quiet_one(tmp_path):
     with Processes(tmp_path / "rough", link=scenarios.LINK, **KEYS) as parties:
         parties.proxy.delay_s = 0.03
         parties.start_all()
-        parties.until(lambda: min(parties.rounds()) >= 1, 60, "the first round")
-        named, _ = scenarios.stopped_client(parties, 4)
-        assert named < 2 * scenarios.LEASE_S
+        parties.until(lambda: min(parties.rounds()) >= 1, "the first round")
+        scenarios.stopped_client(parties, 4)
         scenarios.cut_link(parties, 1)
         scenarios.corrupted_link(parties)
         scenarios.failpoint(parties, "hub.lab", "save.half:5")
@@ -42,7 +41,7 @@ def test_a_rough_day_ends_with_the_history_of_a_quiet_one(tmp_path):
         assert "hub.lab: " in status.stdout
         assert "alive" in status.stdout
         parties.proxy.delay_s = 0.0
-        parties.until(lambda: parties.is_over, 90, "the end")
+        parties.until(lambda: parties.is_over, "the end")
         assert all(history == expected for history in parties.histories())
         facts = [json.loads(line) for line in status_of(parties.trial.folder, "--json").stdout.splitlines()]
         assert [(fact["status"], fact["alive"], fact["round"]) for fact in facts] == [("finished", False, 500)] * 2

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tdcd.config import ConfigError, check_config
-from tdcd.planning import check_run, write_page
-from tdcd.run import run
+from tdcd.network import PRESETS
+from tdcd.planning import check_run, plan_local_steps, write_page
+from tdcd.planning.tables import over_q
+from tdcd.run import plan, run
 from tdcd.theory import max_step_size
 
 KEYS = {
@@ -18,6 +20,9 @@ KEYS = {
     "model": {"block": "linear", "l2": 0.01},
     "evaluate": {"every": 5},
 }
+
+UNHURRIED = 3600.0
+"""Seconds: a time limit that no machine, however busy, comes near."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,7 @@ def parsed(page: Path, monkeypatch):
 
 def test_an_admissible_run_stays_below_its_bound(folders, monkeypatch):
     news = []
-    check = check_run(folders / "small", observe=news.append)
+    check = check_run(folders / "small", seconds=UNHURRIED, observe=news.append)
     assert check.iterations == 100
     assert check.holds
     assert check.average == pytest.approx(np.mean(check.measured.squared_norms))
@@ -60,7 +65,7 @@ def test_an_admissible_run_stays_below_its_bound(folders, monkeypatch):
 
 
 def test_the_dominating_term_is_named_with_its_remedy(folders):
-    check = check_run(folders / "small")
+    check = check_run(folders / "small", seconds=UNHURRIED)
     for name, words in {
         "initial": "more rounds lower it",
         "variance": "larger minibatches, more clients",
@@ -72,14 +77,14 @@ def test_the_dominating_term_is_named_with_its_remedy(folders):
 
 
 def test_a_bound_that_does_not_hold_is_admitted(folders):
-    check = check_run(folders / "small")
+    check = check_run(folders / "small", seconds=UNHURRIED)
     broken = replace(check, bound=replace(check.bound, initial=1e-9, variance=0.0, staleness=0.0))
     assert broken.holds is False
     assert broken.verdict.startswith("The bound does not hold: the measured average exceeds it at some T.")
 
 
 def test_an_inadmissible_step_size_is_said_and_gradients_are_still_shown(folders, monkeypatch):
-    check = check_run(folders / "large")
+    check = check_run(folders / "large", seconds=UNHURRIED)
     assert (check.bound, check.holds, check.dominant) == (None, None, None)
     proof, printed = (max_step_size(check.constants, 5, 2, condition) for condition in ("proof", "printed"))
     assert proof < printed < 0.1
@@ -132,3 +137,17 @@ def test_folders_that_cannot_be_checked_are_refused(folders, tmp_path):
     lines[0] = json.dumps(json.loads(lines[0]) | {"train_loss": 0.75})
     (other / "history.jsonl").write_text("\n".join(lines) + "\n")
     refuse(other, "its loss before training was 0.75, and now it is 0.5; the data has changed since")
+
+
+def test_the_safe_step_size_that_a_plan_prints_is_inside_the_range(tmp_path):
+    """As printed, so that a run with it has a bound; the nearest three figures may be too much."""
+    steps = (1, 5)
+    table = plan_local_steps(plan(check_config(KEYS)), PRESETS["lan"], candidates=steps, step_seconds=1e-5, target=0.4)
+    exact = [row.safe_step_size for row in table.rows]
+    printed = [row[1] for row in over_q(table).rows]
+    assert any(float(f"{value:.3g}") > value for value in exact), "choose others: rounding these does no harm"
+    assert all(0.99 * value < float(text) <= value for text, value in zip(printed, exact, strict=True))
+    for local_steps, text in zip(steps, printed, strict=True):
+        train = {"rounds": 2, "local_steps": local_steps, "batch_size": 64, "step_size": float(text)}
+        run(check_config(KEYS | {"train": train}), tmp_path / text)
+        assert check_run(tmp_path / text, seconds=UNHURRIED).bound is not None

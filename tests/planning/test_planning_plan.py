@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,8 @@ from tdcd.theory import Constants, bound, max_step_size
 
 CANDIDATES = (1, 5, 20, 50)
 STEP = 2e-5
+UNHURRIED = 3600.0
+"""Seconds: a time limit that no machine, however busy, comes near."""
 RIDGE = {
     "data": {"source": "superconductors", "rows": 2000},
     "federation": {"silos": 4, "clients": 5},
@@ -36,7 +39,7 @@ def ridge():
 @pytest.fixture(scope="module")
 def tables(ridge):
     return {
-        name: plan_local_steps(ridge, network, candidates=CANDIDATES, step_seconds=STEP)
+        name: plan_local_steps(ridge, network, candidates=CANDIDATES, step_seconds=STEP, seconds=UNHURRIED)
         for name, network in PRESETS.items()
     }
 
@@ -103,18 +106,21 @@ def test_where_the_step_size_diverges_the_safe_one_is_tried(tables):
     assert "Q = 50 diverges with that step size" in table.reason
 
 
-def test_the_time_limit_ends_what_would_never_end(ridge, tables):
-    """The minibatches' noise keeps every run above such a target."""
+def test_the_time_limit_ends_what_would_never_end(ridge, tables, monkeypatch):
+    """The minibatches' noise keeps every run above such a target. By this clock each part of one takes 100 s."""
     news = []
+    clock = SimpleNamespace(monotonic=lambda: 100.0 * sum(each.name.startswith("Q = ") for each in news))
+    monkeypatch.setattr("tdcd.planning.pilots.time", clock)
     table = plan_local_steps(
         ridge,
         PRESETS["lan"],
         target=tables["lan"].lowest * (1 + 1e-6),
         candidates=(5, 20),
         step_seconds=STEP,
-        seconds=4.0,
+        seconds=UNHURRIED,
         observe=news.append,
     )
+    assert clock.monotonic() == UNHURRIED
     assert [row.rounds for row in table.rows] == [None, None]
     assert all(row.simulated > 1 for row in table.rows)
     assert "but time was up before any pilot run got to the target: give more seconds" in table.reason
@@ -131,7 +137,7 @@ def test_without_a_known_optimum_the_pilots_set_the_target():
     planned = plan(check_config(keys))
     with pytest.raises(ValueError, match=r"no pilot run got below the loss before training, \d.\d+, in the time given"):
         plan_local_steps(planned, PRESETS["wan"], candidates=(2, 10), seconds=1e-3)
-    table = plan_local_steps(planned, PRESETS["wan"], candidates=(2, 10))
+    table = plan_local_steps(planned, PRESETS["wan"], candidates=(2, 10), seconds=UNHURRIED)
     assert not table.optimum_known
     assert table.lowest == min(row.lowest for row in table.rows)
     # At least as many local steps as the configuration takes, and on to the target that these set.

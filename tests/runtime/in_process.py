@@ -31,6 +31,7 @@ class InProcess:
                 self.machines[client] = Client(own, index, client, data[client])
         self.queues = defaultdict(deque)
         self.history = defaultdict(list)
+        self.test_scores = {}
         self.states = {}
         self.absences = defaultdict(list)
         self.ends = {}
@@ -50,6 +51,7 @@ class InProcess:
                 self.queues[party, instruction.receiver].append(encode(instruction))
             elif isinstance(instruction, Append):
                 self.history[party].append(instruction.record)
+                self.test_scores[party] = instruction.test_scores
             elif isinstance(instruction, Save):
                 self.states[party] = instruction.state
             elif isinstance(instruction, Absence):

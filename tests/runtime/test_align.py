@@ -5,7 +5,9 @@ import sys
 from threading import Event, Thread
 
 import pytest
+from typer.testing import CliRunner
 
+from tdcd.cli import app
 from tdcd.config import check_config
 from tdcd.runtime.align import AlignClient, AlignHub
 from tdcd.runtime.job import Job
@@ -35,7 +37,7 @@ def talk_all(talks):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
         late.set() if thread.is_alive() else None
     return outcomes
 
@@ -80,6 +82,17 @@ def test_different_shared_files_are_told_apart():
     talks[1] = AlignHub(other, 1, "digests", SECRET, {"hub.shop": IDS["hub.shop"]})
     reasons = " ".join(outcome.reason for outcome in talk_all(talks).values())
     assert "train.rounds is" in reasons
+
+
+def test_what_is_there_already_is_kept(tmp_path):
+    shared, out = tmp_path / "federation.toml", tmp_path / "ids.txt"
+    shared.write_text('[[silos]]\nname = "bank"\nhub = "127.0.0.1:7447"\n')
+    out.write_text("mine")
+    given = ["align", str(shared), "--silo", "bank", "--digests", "--insecure", "--out", str(out)]
+    done = CliRunner().invoke(app, given, env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert f"{out} is there already: choose another --out, or replace it with --force" in done.output
+    assert out.read_text() == "mine"
 
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path):

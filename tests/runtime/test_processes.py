@@ -116,11 +116,14 @@ def models(folder):
 
 
 def test_ridge_of_2_silos_with_3_clients(tmp_path):
-    path = written(tmp_path, RIDGE)
+    path = written(tmp_path, RIDGE | {"evaluate": {"every": 2, "alone": True}})
     out = tmp_path / "up"
     code, text = up(path, out)
     assert code == 0
-    assert_same_run(out, simulated(path, tmp_path / "run"), 1e-10)
+    whole = simulated(path, tmp_path / "run")
+    assert_same_run(out, whole, 1e-10)
+    assert (out / "alone.json").read_bytes() == (whole / "alone.json").read_bytes()
+    assert "What joining gains" in (out / "report.html").read_text()
     assert models(out) == {"clinic", "lab"}
     assert f"Run folder: {out}" in text
     assert text.count("6/6") >= 2
@@ -190,6 +193,34 @@ def test_a_run_that_diverges_ends_with_status_3(tmp_path):
     assert code == 3
     assert "Diverged: " in text
     assert read_history(tmp_path / "up" / "history.jsonl")[-1].diverged
+
+
+def test_a_trial_of_tables_says_what_it_takes_labels_for_and_keeps_what_was_held_out(tmp_path):
+    with (tmp_path / "all.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["customer", "visits", "a", "b"])
+        writer.writerows([number, number % 5, number % 7, number % 11] for number in range(100))
+    path = split_table(
+        tmp_path / "all.csv", tmp_path / "split", silos=2, clients=[2, 1], id_column="customer", label="visits"
+    )
+    keys = read_config(path) | {"dtype": "float64", "train": {"rounds": 3, "batch_size": 20}}
+    keys["evaluate"] = {"stratify": True}
+    path, out = written(tmp_path, keys), tmp_path / "up"
+    code, text = up(path, out)
+    assert code == 0, text
+    words = '5 classes 0 to 4 (model.loss = "softmax" decided from the values; set model.loss = "squared" to predict '
+    assert f"Labels: {words}amounts)" in text
+    whole = simulated(path, tmp_path / "run")
+    tables = [list(csv.DictReader((folder / "held-out.csv").read_text().splitlines())) for folder in (out, whole)]
+    assert [list(row)[:3] for row in tables[0][:1]] == [["customer", "label", "prediction"]]
+    assert sorted(row["label"] for row in tables[0]) == [str(count) for count in range(5) for _ in range(4)]
+    for ours, theirs in zip(*tables, strict=True):
+        assert {name: float(cell) for name, cell in ours.items()} == pytest.approx(
+            {name: float(cell) for name, cell in theirs.items()}, rel=1e-9
+        )
+    for folder in (out, out / "silos" / "silo2"):
+        assert "Labels: 5 classes 0 to 4" in (folder / "report.html").read_text()
+        assert (folder / "held-out.csv").read_bytes() == (out / "held-out.csv").read_bytes()
 
 
 # Parties started by hand

@@ -1,6 +1,8 @@
 """Clients with their own tables, as state machines, against the simulation of the same file."""
 
 import csv
+import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,10 @@ from in_process import InProcess, largest_difference
 from tdcd.config import check_config, read_config
 from tdcd.run import plan, run
 from tdcd.runtime.client_data import ClientData
+from tdcd.runtime.hub_folder import HubFolder
 from tdcd.runtime.party import PartySection, read_data
 from tdcd.runtime.trial_data import write_rows
+from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table
 
 ROWS = 120
@@ -94,6 +98,51 @@ def test_one_table_a_silo_and_labels_in_one_of_them(federation, tmp_path):
     same_as_the_simulation(check_config(federation), tmp_path)
 
 
+def test_a_stratified_holdout_is_the_same_for_all(federation, tmp_path):
+    federation["evaluate"]["stratify"] = True
+    same_as_the_simulation(check_config(federation), tmp_path)
+
+
+def test_labels_that_do_not_fit_stop_everybody(federation, tmp_path):
+    config = check_config(federation)
+    data = data_of(config, write_rows(plan(config), tmp_path / "data"))
+    for key, value, message in (
+        ("model", {"loss": "squared"}, "the labels: model.loss = 'squared': the labels must be numbers"),
+        ("model", {"block": "linear"}, None),
+    ):
+        ends = InProcess(check_config(federation | {key: value}), data).run().ends
+        assert {end.status for end in ends.values()} == {"finished" if message is None else "refused"}
+        assert message is None or any(message in end.reason for end in ends.values())
+
+
+def test_hubs_know_the_predictions_of_held_out_samples(federation, tmp_path):
+    config = check_config(federation)
+    office = InProcess(config, data_of(config, write_rows(plan(config), tmp_path / "data"))).run()
+    run(config, tmp_path / "run")
+    with (tmp_path / "run" / "held-out.csv").open(newline="") as file:
+        wanted = list(csv.DictReader(file))
+    for hub, machine in office.hubs.items():
+        folder = HubFolder(tmp_path / hub, machine.job, machine.meeting.silo)
+        folder.describe(machine.meeting)
+        folder.save_held_out(machine.meeting, office.test_scores[hub])
+        folder.close()
+        with (tmp_path / hub / "held-out.csv").open(newline="") as file:
+            found = list(csv.DictReader(file))
+        assert [(row["id"], row["label"], row["prediction"]) for row in found] == [
+            (row["id"], row["label"], row["prediction"]) for row in wanted
+        ]
+        chances = [[float(row["probability_yes"]) for row in rows] for rows in (found, wanted)]
+        np.testing.assert_allclose(*chances, rtol=1e-10)
+        # Of a client that was absent there are no scores.
+        folder.save_held_out(
+            machine.meeting, np.where(np.arange(len(wanted))[:, None] == 2, np.nan, office.test_scores[hub])
+        )
+        with (tmp_path / hub / "held-out.csv").open(newline="") as file:
+            assert [row["id"] for row in csv.DictReader(file)] == [row["id"] for row in (*wanted[:2], *wanted[3:])]
+        facts = json.loads((tmp_path / hub / "federation.json").read_text())
+        assert facts["labels"] == '2 classes no, yes (model.loss = "logistic" decided from the values)'
+
+
 def test_arrays_that_do_not_belong_together_are_refused(tmp_path):
     path = tmp_path / "rows.safetensors"
     ClientData(["1", "2"], np.zeros(3), np.zeros((3, 2), np.float32)).save(path)
@@ -112,3 +161,94 @@ def test_a_shared_model_comes_with_what_it_takes_to_use_it(federation, tmp_path)
     bank, shop = office.hubs["hub.bank"].rounds, office.hubs["hub.shop"].rounds
     assert bank.preparations() == {"hub.shop": planned.assembled.preparations["shop"]}
     assert largest_difference(bank.models()["hub.shop"], shop.models()["hub.shop"]) == 0
+
+
+@pytest.fixture
+def apart(federation, tmp_path):
+    """The shop's clients have tables without labels, and customers that the bank, which has them, does not know."""
+    for client in federation["silos"][1]["client"]:
+        path = Path(federation["data"]["folder"]) / client["table"]
+        with path.open() as file:
+            rows = list(csv.DictReader(file))
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", "debt", "town"])
+            writer.writerows([row["id"], row["debt"], row["town"]] for row in rows)
+            writer.writerows([f"{client['name']}-{number}", number, "Ulm"] for number in range(9))
+    del federation["silos"][1]["label"]
+    federation["data"]["align"] = True
+    return federation
+
+
+def test_common_ids_need_no_labels_of_others(apart, tmp_path):
+    same_as_the_simulation(check_config(apart), tmp_path)
+
+
+def test_a_client_with_labels_apart_trains_on_the_common_ids(apart, tmp_path):
+    config = check_config(apart)
+    path = Path(config.data.folder) / config.silos[1].client[0].table
+    known = [line.split(",")[0] for line in path.read_text().splitlines()[1:] if not line.startswith("c1-")]
+    (tmp_path / "ids.txt").write_text("\n".join([*known[:7], "elsewhere"]) + "\n")
+    (tmp_path / "labels.csv").write_text("id,bought\n" + "".join(f"{one},yes\n" for one in known[:8]))
+    own = {"data": str(path), "labels": str(tmp_path / "labels.csv")}
+    data = read_data(config, 1, PartySection(**own, ids=str(tmp_path / "ids.txt")))
+    assert (data.ids, data.labels) == (known[:7], ["yes"] * 7)
+    with pytest.raises(TableError, match=rf"labels.csv: has no label for the id '{known[8]}', which is in .*c1.csv"):
+        read_data(config, 1, PartySection(**own))
+    (tmp_path / "ids.txt").write_text("00123\n")
+    with pytest.raises(TableError, match=r"c1.csv: has none of the 1 ids in .*ids.txt: check that both are about the"):
+        read_data(config, 1, PartySection(**own, ids=str(tmp_path / "ids.txt")))
+
+
+def test_a_run_in_float64_has_features_in_float64_everywhere(federation, tmp_path):
+    start = 1_700_000_000
+    for silo, column in zip(federation["silos"], ("income", "debt"), strict=True):
+        for client in silo["client"]:
+            path = Path(federation["data"]["folder"]) / client["table"]
+            with path.open() as file:
+                rows = list(csv.DictReader(file))
+            with path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, rows[0])
+                writer.writeheader()
+                writer.writerows({**row, column: start + int(row["id"].removeprefix("k"))} for row in rows)
+    config = check_config(federation)
+    same_as_the_simulation(config, tmp_path)
+    planned = plan(config)
+    for silo, place in zip(planned.federation.silos, (2, 0), strict=True):
+        times = np.array([start + float(one.removeprefix("k")) for one in planned.assembled.ids])
+        assert silo.features.dtype == silo.test_features.dtype == np.float64
+        expected = (times - times.mean()) / times.std()
+        np.testing.assert_allclose(silo.features[:, place], expected, rtol=1e-9, err_msg=str(silo.columns))
+    data = data_of(config, write_rows(planned, tmp_path / "more"))["client.bank.c1"]
+    features = data.prepared(planned.assembled.preparations["bank"], bias=True, dtype=config.dtype)
+    assert features.dtype == np.float64
+    train = [planned.assembled.ids.index(one) for one in data.ids if one in planned.assembled.ids]
+    held = [place for place, one in enumerate(data.ids) if one in planned.assembled.ids]
+    np.testing.assert_array_equal(features[held], planned.federation.silos[0].features[train])
+
+
+def test_tables_in_another_dialect_reach_the_clients_as_they_are(federation, tmp_path):
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    with (tmp_path / "all.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row |= {"debt": row["debt"].replace(".", ",") or "?", "town": row["town"].replace("Ulm", "Köln")}
+        row |= {"age": row["age"].replace(".", ","), "since": f"2024-01-{1 + int(row['id'][1:]) % 28:02}", "row": "x"}
+        row |= {"income": "true" if row["income"] > "5" else "FALSE"}
+    kept = {"bank.csv.gz": ["id", "bought", "age", "income"], "shop.csv": ["id", "row", "debt", "town", "since"]}
+    for name, columns in kept.items():
+        opened = gzip.open if name.endswith(".gz") else open
+        with opened(folder / name, "wt", newline="", encoding="latin-1") as file:
+            writer = csv.DictWriter(file, columns, extrasaction="ignore", delimiter=";")
+            writer.writeheader()
+            writer.writerows(rows)
+    federation["data"] |= {"folder": str(folder), "encoding": "latin-1", "decimal": ",", "blank": ["?"]}
+    federation["silos"] = [
+        {"name": "bank", "table": "bank.csv.gz", "clients": 3, "label": "bought"},
+        {"name": "shop", "table": "shop.csv", "clients": 2, "categorical": ["town"], "ignore": ["row"]},
+    ]
+    config = check_config(federation)
+    same_as_the_simulation(config, tmp_path)
+    columns = plan(config).federation.silos[1].columns
+    assert columns == ("debt", "debt missing", "town=Köln", "town=Oslo", "town=Rome", "town missing", "since")

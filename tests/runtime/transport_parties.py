@@ -17,8 +17,8 @@ PEERS = {
 }
 HUBS = [HUB, SHOP, MILL]
 MAX_BYTES = 6_000_000
-SOON = 10.0
-"""Seconds after which something that should happen at once counts as not happening."""
+SOON = 60.0
+"""Seconds after which something that should happen counts as not happening: only a guard against waiting for ever."""
 
 
 def free_address():

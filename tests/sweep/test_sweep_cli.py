@@ -1,7 +1,10 @@
 """A sweep as a user runs it: real processes, real signals."""
 
+import html
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +16,7 @@ LINEAR = ["--set", "data.source=diabetes", "--set", "model.block=linear", "--set
 
 def tdcd(*arguments, cwd):
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_lists_in_the_file_and_on_the_command_line(tmp_path):
@@ -48,13 +51,13 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path):
         [*COMMAND, "run", *settings, "--out", "cut"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
     history = tmp_path / "cut" / "seed=0" / "history.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not history.exists() or len(history.read_text().splitlines()) < 5:
         assert time.monotonic() < deadline, "the sweep did not start"
         assert process.poll() is None, "the sweep ended before it could be interrupted"
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     assert "To go on: tdcd run --resume cut" in output
     assert (tmp_path / "cut" / "sweep.html").exists()
@@ -68,3 +71,15 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path):
         assert cut("model/silo1.safetensors").read_bytes() == whole("model/silo1.safetensors").read_bytes()
         for one, other in zip(*(run("history.jsonl").read_text().splitlines() for run in (cut, whole)), strict=True):
             assert json.loads(one) | {"seconds": 0} == json.loads(other) | {"seconds": 0}
+
+
+def test_the_commands_on_the_page_work_as_printed(tmp_path):
+    settings = [*LINEAR, "--set", "seed=[0,1]", "--set", "train.rounds=2"]
+    done = tdcd("run", *settings, "--out", "runs/my first sweep", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "runs/my first sweep/sweep.html").read_text()
+    printed = [html.unescape(line) for line in re.findall(r"tdcd (?:run|report) .*?(?=\n|<)", page)]
+    assert [line.split()[1] for line in printed] == ["run", "report"]
+    for line in printed:
+        again = tdcd(*shlex.split(line)[1:], cwd=tmp_path)
+        assert again.returncode == 0, line + again.stderr

@@ -55,7 +55,7 @@ def expected(bank, bureau):
     bureau = {name: np.array(values)[np.argsort(bureau["key"])] for name, values in bureau.items()}
 
     def scaled(texts):
-        values = np.array([float(text) if text else np.nan for text in texts]).astype(np.float32).astype(float)
+        values = np.array([float(text) if text else np.nan for text in texts])
         mean, scale = np.nanmean(values[~held_out]), np.nanstd(values[~held_out])
         return np.where(np.isnan(values), 0, (values - mean) / scale)
 

@@ -261,3 +261,14 @@ def test_a_million_rows_train_within_a_gigabyte_and_a_half(tmp_path):
     subprocess.run([sys.executable, "-c", BIG, str(tmp_path)], check=True)
     done = subprocess.run([sys.executable, "-c", TRAINING, str(tmp_path)], check=True, capture_output=True, text=True)
     assert int(done.stdout) * 1024 < 1.5e9
+
+
+def test_a_stratified_holdout_keeps_the_classes_shares(keys, tmp_path, bank):
+    labels = ["rare" if row < 8 else "common" for row in range(ROWS)]
+    write_csv(tmp_path / "bank.csv", bank | {"y": labels})
+    keys["evaluate"] |= {"stratify": True}
+    federation = assemble(check_config(keys), bias=True).federation
+    assert np.bincount(federation.test_labels.astype(int)).tolist() == [18, 2]
+    write_csv(tmp_path / "bank.csv", bank | {"y": np.arange(ROWS) / 3})
+    with pytest.raises(ValueError, match=r"evaluate\.stratify = true: the labels are amounts"):
+        assemble(check_config(keys), bias=True)

@@ -1,18 +1,24 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import typer
 from two_tables import ROWS, write_csv
 from typer.testing import CliRunner
 
+from tdcd.cli import run
 from tdcd.config import check_config
 from tdcd.runfolder import toml_text
 from tdcd.tables import commands
+from tdcd.tables.assemble import assemble
 from tdcd.tables.errors import TableError
 from tdcd.tables.site import read_client
 
 app = typer.Typer()
 app.command()(commands.check)
 app.command()(commands.split)
+app.command()(run)
 
 
 def called(*arguments):
@@ -37,7 +43,8 @@ def test_a_good_table_is_described_and_ready(federation, tmp_path, bank):
     yes = sum(label == "yes" for label in bank["y"]) / ROWS
     first, second = sorted([(f"{yes:.1%}", "yes"), (f"{1 - yes:.1%}", "no")], reverse=True)
     assert f"bank.csv: {ROWS} rows, 2 features, every id once" in said
-    assert f"Labels: {first[1]} {first[0]}, {second[1]} {second[0]}" in said
+    assert 'Labels: 2 classes no, yes (model.loss = "logistic" decided from the values here;' in said
+    assert f"Label values: {first[1]} {first[0]}, {second[1]} {second[0]}" in said
     age = np.array([float(text) for text in bank["age"] if text])
     assert f"age amount {ROWS - len(age)} {age.min():.6g} to {age.max():.6g}, mean {age.mean():.6g}" in said
     assert said.endswith("bank.csv can join as client 'c1' of silo 'bank'.")
@@ -59,6 +66,68 @@ def test_labels_may_be_in_a_second_file(federation, tmp_path, keys, bank):
         TableError, match=rf"labels.csv: has no label for the id '{bank['id'][0]}', which is in .*bureau"
     ):
         read_client(config, config.silos[1], tmp_path / "bureau.csv", tmp_path / "labels.csv")
+
+
+@pytest.mark.parametrize("silo", ["bank", "bureau"])
+def test_a_table_without_labels_is_told_where_they_may_be(federation, tmp_path, bank, bureau, silo):
+    columns = {"bank": {name: bank[name] for name in ("id", "age", "debt")}, "bureau": bureau}
+    write_csv(tmp_path / "new.csv", columns[silo])
+    status, said = checked(federation, tmp_path / "new.csv", silo=silo)
+    assert status == 2
+    assert "new.csv: has no column 'y'; there are" in said
+    assert 'label = "..." under the silo' in said
+    assert "--labels FILE" in said
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [(("key", "y"), True), (("id", "y", "age"), True), (("customer", "y"), True), (("customer", "y", "age"), False)],
+    ids=["own", "labelled-silo", "only-one", "unknown"],
+)
+def test_a_table_of_labels_may_call_its_id_as_it_likes(keys, tmp_path, bank, columns, found):
+    config = check_config(keys)
+    write_csv(tmp_path / "labels.csv", {columns[0]: bank["id"]} | {name: bank[name] for name in columns[1:]})
+    arguments = (config, config.silos[1], tmp_path / "bureau.csv", tmp_path / "labels.csv")
+    if not found:
+        with pytest.raises(TableError, match=r"labels\.csv: has no column 'key'; there are 'customer', 'y', 'age'"):
+            read_client(*arguments)
+        return
+    rows = read_client(*arguments)
+    assert dict(zip(rows.ids, rows.labels, strict=True)) == dict(zip(map(str, bank["id"]), bank["y"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "message"),
+    [
+        ("squared", ["no", "yes"], "model.loss = 'squared': the labels must be numbers, but one is 'no'"),
+        ("logistic", ["a", "b", "c", "d"], "model.loss = 'logistic': there are 4 different labels, not two"),
+    ],
+)
+def test_labels_that_do_not_fit_the_loss_are_not_ready(keys, tmp_path, bank, loss, labels, message):
+    keys["model"]["loss"] = loss
+    (tmp_path / "federation.toml").write_text(toml_text(keys))
+    write_csv(tmp_path / "bank.csv", bank | {"y": labels * (ROWS // len(labels))})
+    status, said = checked(tmp_path / "federation.toml", tmp_path / "bank.csv")
+    assert status == 2
+    assert f"the labels of {tmp_path / 'bank.csv'}: {message}" in said
+    assert "Not ready: correct" in said
+
+
+def test_counts_without_a_loss_are_said_to_be_classes(keys, tmp_path, bank):
+    write_csv(tmp_path / "bank.csv", bank | {"y": [row % 10 for row in range(ROWS)]})
+    (tmp_path / "federation.toml").write_text(toml_text(keys))
+    for command in (
+        ("check", tmp_path / "federation.toml", "--silo", "bank", "--client", "c1", "--data", tmp_path / "bank.csv"),
+        ("run", tmp_path / "federation.toml", "--out", tmp_path / "run"),
+    ):
+        status, said = called(*command)
+        assert (status, 'Labels: 10 classes 0 to 9 (model.loss = "softmax" decided from' in said) == (0, True), said
+        assert 'set model.loss = "squared" to predict amounts)' in said
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Labels: 10 classes 0 to 9 (model.loss = &quot;softmax&quot; decided from the values;" in page
+    # The folder's settings name the loss; the report of a run that went on still says who chose it.
+    assert called("run", "--resume", tmp_path / "run", "--set", "train.rounds=3")[0] == 0
+    assert "decided from the values;" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_silo_may_have_a_name_of_its_own_for_the_label(keys, tmp_path, bureau):
@@ -93,6 +162,73 @@ def test_what_may_not_be_meant_is_pointed_out(federation, tmp_path, bank):
     write_csv(tmp_path / "names.csv", names)
     _, said = checked(federation, tmp_path / "names.csv", silo="bureau")
     assert f"column 'city' has {ROWS} levels: is it an id, or an amount?" in said
+
+
+def test_how_cells_are_read_is_said(federation, tmp_path, bank):
+    since = [f"2024-01-{1 + number % 28:02}" for number in range(ROWS)]
+    write_csv(tmp_path / "more.csv", {**bank, "paid": ["true", "false"] * (ROWS // 2), "since": since})
+    status, said = checked(federation, tmp_path / "more.csv")
+    assert status == 0
+    assert "paid true/false, as 1 and 0 0 0 to 1, mean 0.5" in said
+    assert "since date, as days since 1970-01-01 0 2024-01-01 to 2024-01-28, mean 2024-01-1" in said
+
+
+def test_exact_times_are_not_all_the_same(federation, tmp_path, bank):
+    write_csv(tmp_path / "times.csv", {**bank, "time": [1_700_000_000 + one % 15 for one in range(ROWS)]})
+    status, said = checked(federation, tmp_path / "times.csv")
+    assert (status, "the same in every row" in said) == (0, False)
+    assert "time amount 0 1700000000 to 1700000014, mean 170000000" in said
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_columns_that_count_the_rows_are_pointed_out(federation, tmp_path, keys, bank, start, caplog):
+    counting = {**bank, "row": range(start, ROWS + start), "back": range(ROWS, 0, -1)}
+    write_csv(tmp_path / "bank.csv", counting)
+    warning = "column 'row' only counts the rows: if it is no measurement, leave it out with ignore = [\"row\"]"
+    _, said = checked(federation, tmp_path / "bank.csv")
+    assert f"Warning: {warning}" in said
+    assert "'back'" not in said
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"][::3]))
+    _, said = checked(federation, tmp_path / "bank.csv", "--ids", tmp_path / "ids.txt")
+    assert f"Warning: {warning}" in said
+    config = check_config(keys)
+    assemble(config, bias=False)
+    assert f"Warning: {tmp_path / 'bank.csv'}: {warning}" in caplog.messages
+    write_csv(tmp_path / "bank.csv", {"": range(ROWS), **bank})
+    status, said = checked(federation, tmp_path / "bank.csv")
+    assert (status, "bank.csv: column 1 has no name, like the row numbers that pandas adds" in said) == (2, True)
+    with pytest.raises(TableError, match="column 1 has no name, like the row numbers that pandas adds"):
+        assemble(config, bias=False)
+
+
+def test_a_run_says_that_a_column_counts_the_rows(federation, tmp_path, bank):
+    write_csv(tmp_path / "bank.csv", {**bank, "row": range(ROWS)})
+    command = [sys.executable, "-m", "tdcd", "run", federation, "--out", tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(f"Warning: {tmp_path / 'bank.csv'}: column 'row' only counts the rows: ")
+
+
+def test_only_the_common_ids_need_labels(federation, tmp_path, bank, bureau):
+    write_csv(tmp_path / "labels.csv", {"key": bank["id"][:50], "y": bank["y"][:50]})
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"][:40]))
+    arguments = ("--labels", tmp_path / "labels.csv", "--ids", tmp_path / "ids.txt")
+    status, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau")
+    assert (status, "bureau.csv: 40 rows, 2 features, every id once" in said) == (0, True)
+
+
+def test_ids_that_are_written_in_two_ways_get_a_hint(federation, tmp_path, bank, bureau):
+    padded = [f"{one:05}" for one in bank["id"]]
+    write_csv(tmp_path / "labels.csv", {"key": padded, "y": bank["y"]})
+    arguments = ("--labels", tmp_path / "labels.csv")
+    _, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau")
+    hint = f"'0' in {tmp_path / 'bureau.csv'} is not '00000' in {tmp_path / 'labels.csv'}; write them alike"
+    assert f"ids are compared as exact texts: {hint}" in said
+    write_csv(tmp_path / "padded.csv", {**bank, "id": padded})
+    _, said = checked(federation, tmp_path / "padded.csv")
+    assert f"Warning: ids are compared as exact texts: others must write '{padded[0]}' with its zeros too" in said
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"]))
+    _, said = checked(federation, tmp_path / "padded.csv", "--ids", tmp_path / "ids.txt")
+    assert f"has none of the {ROWS} ids in {tmp_path / 'ids.txt'}: ids are compared as exact texts: '00000' in" in said
 
 
 def test_unknown_parties_are_refused(federation, tmp_path):

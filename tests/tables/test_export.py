@@ -49,9 +49,10 @@ def test_a_linear_law_is_found_in_its_own_units(tmp_path):
     np.testing.assert_allclose(found["b", "rent"], -0.25, rtol=1e-4)
     np.testing.assert_allclose(found["b", "city=Rome"] - found["b", "city=Oslo"], 30, rtol=1e-4)
     np.testing.assert_allclose(found["", "intercept"] + found["b", "city=Oslo"], 1000, rtol=1e-4)
-    # A blank counts as the mean over the training rows, a name that was never seen as none.
-    assert 5 * 30 < found["a", "age missing"] < 5 * 50
+    # A name that was never seen counts as none.
     assert found["b", "city=other"] == 0
+    # No column had a blank.
+    assert not [column for _, column in found if column.endswith("missing")]
 
 
 def by_hand(folder, tables):
@@ -78,8 +79,8 @@ def by_hand(folder, tables):
 def test_scores_by_hand_equal_predictions(keys, tmp_path, bank, bureau, loss):
     folder = trained(keys, tmp_path / "run", model={"loss": loss})
     write_coefficients(folder / "coefficients.csv", coefficients(folder))
-    bank |= {"age": ["", "35.5", "20"], "debt": ["1e2", "", "-3"], "id": [3, 1, 2], "y": ["no"] * 3}
-    bureau |= {"debt": ["0.5", "7", ""], "city": ["Rome", "", "Paris"], "key": [3, 1, 2]}
+    bank |= {"age": ["", "35.5", "20"], "debt": ["1e2", "40", "-3"], "id": [3, 1, 2], "y": ["no"] * 3}
+    bureau |= {"debt": ["0.5", "7", "-2"], "city": ["Rome", "", "Paris"], "key": [3, 1, 2]}
     for name, columns in (("bank", bank), ("bureau", bureau)):
         write_csv(tmp_path / f"new_{name}.csv", columns)
     parts = {name: silo_scores(folder, name, tmp_path / f"new_{name}.csv") for name in ("bank", "bureau")}
@@ -115,6 +116,26 @@ def test_parts_exported_one_by_one_add_up(keys, tmp_path, bank):
     for name, values in whole.items():
         np.testing.assert_allclose(together[name], values, rtol=1e-12)
     assert whole["", "intercept"] > 50
+
+
+def test_only_columns_that_had_blanks_have_a_row_for_them(keys, tmp_path):
+    table = coefficients(trained(keys, tmp_path / "run"))
+    blanks = [(row.silo, row.column) for row in table.rows if row.column.endswith("missing")]
+    assert blanks == [("bank", "age missing"), ("bureau", "city missing")]
+
+
+def test_many_classes_are_shown_whole_in_eighty_columns(keys, tmp_path, bank):
+    names = [f"profession number {number}" for number in range(12)]
+    write_csv(tmp_path / "bank.csv", bank | {"y": [names[row % 12] for row in range(ROWS)]})
+    folder = trained(keys, tmp_path / "run", train={"rounds": 1})
+    status, said = called("export", folder, columns=80)
+    assert status == 0
+    assert "…" not in said
+    found = coefficients(folder)
+    for heading in found.outputs:
+        assert heading in said
+    for row in found.rows:
+        assert all(f"{value:.6g}" in said for value in row.values), row
 
 
 def test_columns_that_may_not_be_blank_have_no_row_for_it(keys, tmp_path, bank, bureau):

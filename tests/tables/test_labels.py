@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tdcd.tables.labels import Labels, encode, standardized
+from tdcd.tables.labels import Labels, encode, in_words, standardized
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,40 @@ def test_amounts_are_standardised_over_training_samples():
     np.testing.assert_allclose(numbers * scale + mean, values)
     assert standardized(Labels("regression", values), training, wanted=False) == (values, 0.0, 1.0)
     assert standardized(Labels("binary", values), training) == (values, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "loss", "words"),
+    [
+        (
+            np.arange(10.0),
+            None,
+            '10 classes 0 to 9 (model.loss = "softmax" decided from the values; set model.loss = "squared" to predict '
+            "amounts)",
+        ),
+        (np.arange(10.0), "squared", 'amounts 0 to 9 (model.loss = "squared")'),
+        (
+            [0.0, 7.0, 7.0],
+            None,
+            '2 classes 0, 7 (model.loss = "logistic" decided from the values; set model.loss = "squared" to predict '
+            "amounts)",
+        ),
+        (list("fbadcea"), None, '6 classes a, b, c, d, e, ... (model.loss = "softmax" decided from the values)'),
+        ([0.5, 1.0, 2e6], None, 'amounts 0.5 to 2e+06 (model.loss = "squared" decided from the values)'),
+        (
+            np.arange(30.0),
+            None,
+            'amounts 0 to 29 (model.loss = "squared" decided from the values; set model.loss = "softmax" to predict '
+            "classes)",
+        ),
+    ],
+)
+def test_what_labels_are_taken_for_is_said(values, loss, words):
+    assert in_words(encode(np.array(values), loss), loss) == words
+
+
+def test_one_client_may_have_one_class_only():
+    encoded = encode(["no", "no"], partly=True)
+    assert (encoded.task, encoded.classes) == ("binary", ("no",))
+    words = in_words(encoded, None, partly=True)
+    assert words.startswith('1 class no (model.loss = "logistic" decided from the values here; all clients')

@@ -8,6 +8,7 @@ import pytest
 from two_tables import ROWS, called, write_csv
 
 from tdcd.config import check_config
+from tdcd.history import read_history
 from tdcd.run import execute, plan
 from tdcd.tables import predict
 from tdcd.tables.errors import TableError
@@ -119,7 +120,7 @@ def test_ids_that_a_silo_lacks_are_listed_or_scored_without_it():
     }
     with pytest.raises(TableError) as caught:
         combine(parts)
-    advice = "add them to its table, or score them without its part with --allow-missing"
+    advice = "add them to its table, score them without its part with --allow-missing, or leave them out with --common"
     assert caught.value.problems == [
         f"silo 'bank' lacks 1 of 4 ids: '3': {advice}",
         f"silo 'bureau' lacks 2 of 4 ids: '1', '4': {advice}",
@@ -233,3 +234,75 @@ def test_what_the_folder_lost_is_named(run, tmp_path):
     assert (status, "labels.json is missing" in said) == (2, True)
     assert called("predict", tmp_path, *data)[1].endswith("is not a run folder: it has no config.toml")
     assert load_meaning(run).classes == ("no", "yes")
+
+
+def both(tmp_path):
+    return ["--data", f"bank={tmp_path / 'bank.csv'}", "--data", f"bureau={tmp_path / 'bureau.csv'}"]
+
+
+def test_predictions_keep_the_name_of_the_id_column(keys, tmp_path, bank):
+    write_csv(tmp_path / "bank.csv", {"customer": bank.pop("id")} | bank)
+    keys["silos"][0]["id"] = "customer"
+    trained(keys, tmp_path / "run")
+    assert called("predict", tmp_path / "run", *both(tmp_path), "--out", tmp_path / "p.csv")[0] == 0
+    assert list(rows_of(tmp_path / "p.csv")[0]) == ["customer", "prediction", "probability_yes"]
+
+
+def test_an_id_column_that_is_called_like_a_result_becomes_id(tmp_path):
+    predictions = Predictions(["a"], np.array([[1.0]]), [()])
+    write_predictions(tmp_path / "p.csv", predictions, Meaning("regression"), "squared", id_column="prediction")
+    assert (tmp_path / "p.csv").read_text().splitlines() == ["id,prediction", "a,1.0"]
+
+
+def test_predictions_are_written_as_parquet_where_the_name_says_so(run, tmp_path):
+    for name in ("p.csv", "p.parquet"):
+        assert called("predict", run, *both(tmp_path), "--out", tmp_path / name, "--allow-missing")[0] == 0
+    table = pq.read_table(tmp_path / "p.parquet")
+    assert [str(field.type) for field in table.schema] == ["string", "string", "double", "string"]
+    as_text = [{name: str(value) for name, value in row.items()} for row in table.to_pylist()]
+    assert as_text == rows_of(tmp_path / "p.csv")
+    status, said = called("predict", run, *both(tmp_path), "--out", tmp_path / "p.xlsx")
+    assert (status, said.endswith("p.xlsx: the name of a table must end in .csv or .parquet")) == (2, True)
+
+
+def test_the_command_scores_the_common_ids_only_if_asked_to(run, tmp_path, bank):
+    out, whole = tmp_path / "p.csv", tmp_path / "whole.csv"
+    assert called("predict", run, *both(tmp_path), "--out", whole)[0] == 0
+    write_csv(tmp_path / "bank.csv", {name: values[:-3] for name, values in bank.items()})
+    status, said = called("predict", run, *both(tmp_path), "--out", out, "--common")
+    assert status == 0
+    assert said == f"Predictions: {out}, {ROWS - 3} rows 3 ids are left out, since not every silo has them."
+    lost = {str(one) for one in bank["id"][-3:]}
+    assert rows_of(out) == [row for row in rows_of(whole) if row["id"] not in lost]
+    status, said = called("predict", run, *both(tmp_path), "--out", out, "--common", "--allow-missing", "--force")
+    assert (status, "give one of the two" in said) == (2, True)
+    write_csv(tmp_path / "bank.csv", bank | {"id": [f"x{one}" for one in bank["id"]]})
+    status, said = called("predict", run, *both(tmp_path), "--out", out, "--common", "--force")
+    assert (status, "no id is in the tables of all silos" in said) == (2, True)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax", "squared"])
+def test_held_out_samples_and_their_predictions_are_in_the_run_folder(keys, tmp_path, bank, loss):
+    if loss == "squared":
+        bank["y"] = [f"{number / 7:.4f}" for number in range(ROWS)]
+        write_csv(tmp_path / "bank.csv", bank)
+    trained(keys, tmp_path / "run", model={"loss": loss})
+    found = rows_of(tmp_path / "run" / "held-out.csv")
+    assert len(found) == ROWS // 4
+    labels = dict(zip(map(str, bank["id"]), bank["y"], strict=True))
+    assert called("predict", tmp_path / "run", *both(tmp_path), "--out", tmp_path / "p.csv")[0] == 0
+    predicted = {row["id"]: row for row in rows_of(tmp_path / "p.csv")}
+    for row in found:
+        label, wanted = row.pop("label"), predicted[row["id"]]
+        assert label == labels[row["id"]] or float(label) == float(labels[row["id"]])
+        assert row.keys() == wanted.keys()
+        for name, cell in row.items():
+            assert cell == wanted[name] or float(cell) == pytest.approx(float(wanted[name]), rel=1e-5, abs=1e-6)
+    if loss != "squared":
+        right = np.mean([row["prediction"] == labels[row["id"]] for row in found])
+        assert right == read_history(tmp_path / "run" / "history.jsonl")[-1].metrics["test"]["accuracy"]
+
+
+def test_nothing_held_out_leaves_no_file(keys, tmp_path):
+    execute(plan(check_config(keys | {"evaluate": {"holdout": 0.0}})), tmp_path / "run")
+    assert not (tmp_path / "run" / "held-out.csv").exists()

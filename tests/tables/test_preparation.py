@@ -101,34 +101,35 @@ def test_features_are_filled_scaled_and_one_hot():
     expected[:, 0] = (age - 40) / np.array([20, 40, 60, 40]).std()
     expected[1, 1] = 1
     expected[[0, 2], 3] = expected[[1, 4], 4] = expected[3, 5] = 1
-    features = preparation.apply(data)
-    assert features.dtype == np.float32
-    np.testing.assert_array_equal(features, expected.astype(np.float32))
+    for dtype in (np.float32, np.float64):
+        features = preparation.apply(data, dtype, num_ones=1)
+        assert features.dtype == dtype
+        np.testing.assert_array_equal(features, np.append(expected, np.ones((5, 1)), axis=1).astype(dtype))
 
 
 def test_blanks_and_levels_that_training_never_saw():
     preparation = prepared(rows(age=[20, 40], city=["Rome", "Oslo"]))
     assert preparation.columns == ("age", "city=Oslo", "city=Rome")
-    np.testing.assert_array_equal(preparation.apply(rows(age=[np.nan], city=["Bern"])), [[0, 0, 0]])
+    np.testing.assert_array_equal(preparation.apply(rows(age=[np.nan], city=["Bern"]), np.float64), [[0, 0, 0]])
     with_rare = prepared(rows(age=[20, 40, 30], city=["Rome", "Oslo", "Rome"]), rare=2)
     assert with_rare.columns == ("age", "city=Rome", "city=other")
-    np.testing.assert_array_equal(with_rare.apply(rows(age=[30, 30], city=["Bern", ""])), [[0, 0, 1], [0, 0, 1]])
+    np.testing.assert_array_equal(with_rare.apply(rows(age=[30, 30], city=["Bern", ""]), float), [[0, 0, 1], [0, 0, 1]])
 
 
 def test_amounts_can_stay_in_their_unit():
     preparation = prepared(rows(age=[20, np.nan, 40]), standardize=False)
-    np.testing.assert_array_equal(preparation.apply(rows(age=[5, np.nan])), [[5, 0], [30, 1]])
+    np.testing.assert_array_equal(preparation.apply(rows(age=[5, np.nan]), np.float64), [[5, 0], [30, 1]])
 
 
 def test_a_column_without_a_value_is_nothing():
     preparation = prepared(rows(age=[np.nan, np.nan]))
-    np.testing.assert_array_equal(preparation.apply(rows(age=[np.nan, 0])), [[0, 1], [0, 0]])
+    np.testing.assert_array_equal(preparation.apply(rows(age=[np.nan, 0]), np.float64), [[0, 1], [0, 0]])
 
 
 def test_a_level_called_other_is_among_the_others():
     data = rows(city=["other", "Rome", "Bern", "Rome", "other"])
     assert prepared(data, rare=2).columns == ("city=Rome", "city=other")
-    np.testing.assert_array_equal(prepared(data, rare=2).apply(data)[:, 1], [1, 0, 1, 0, 1])
+    np.testing.assert_array_equal(prepared(data, rare=2).apply(data, np.float64)[:, 1], [1, 0, 1, 0, 1])
 
 
 def test_two_features_of_one_name_are_refused():
@@ -180,4 +181,4 @@ def test_coefficients_in_original_units_give_the_same_scores(seed, standardize):
                 score += coefficients[f"{name} missing"]
             else:
                 score += coefficients[name] * column[row]
-        np.testing.assert_allclose(score, (preparation.apply(data).astype(float) @ weights)[row], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(score, (preparation.apply(data, np.float64) @ weights)[row], rtol=1e-9, atol=1e-9)

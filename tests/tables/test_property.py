@@ -10,10 +10,12 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from tdcd.config import check_config, read_config
+from tdcd.data.table import holdout_mask
 from tdcd.run import run
 from tdcd.tables.commands_predict import predict
+from tdcd.tables.dialect import BLANKS
 from tdcd.tables.export import coefficients, write_coefficients
-from tdcd.tables.rows import BLANKS, id_order
+from tdcd.tables.rows import id_order
 from tdcd.tables.split import split_table
 
 app = Typer()
@@ -51,20 +53,31 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-def terms(row, table):
+def training_means(table):
+    """The mean of each column of amounts over the training rows, for those without blanks."""
+    training = id_order([row[0] for row in table])[~holdout_mask(ROWS, 0.2, seed=0)]
+    columns = {name: [table[row][1 + place] for row in training] for place, name in enumerate(AMOUNTS)}
+    return {
+        name: math.fsum(map(float, cells)) / len(cells) for name, cells in columns.items() if not {*cells} & {*BLANKS}
+    }
+
+
+def terms(row, table, means):
     """What each cell of a raw row adds to the score of every output, by the rules that the export states."""
     own = [line for line in table if line["silo"]]
     found = {line["column"]: line for line in own}
     used = [next(line for line in table if line["column"] == "intercept" and not line["silo"])]
     scale = [1.0]
     for column in (*AMOUNTS, *NAMES):
-        if row[column] in BLANKS:
+        blank = row[column] in BLANKS
+        if blank and f"{column} missing" in found:
             used.append(found[f"{column} missing"])
         elif column in AMOUNTS:
             used.append(found[column])
         else:
             used.append(found.get(f"{column}={row[column]}", found[f"{column}=other"]))
-        scale.append(float(row[column]) if used[-1] is found.get(column) else 1.0)
+        value = means[column] if blank and column in means else row[column]
+        scale.append(float(value) if used[-1] is found.get(column) else 1.0)
     outputs = [name for name in table[0] if name.startswith("coefficient")]
     return [[float(line[name]) * times for line, times in zip(used, scale, strict=True)] for name in outputs]
 
@@ -122,4 +135,4 @@ def test_predictions_are_those_computed_by_hand(tmp_path_factory, table, new, ki
     assert [line["id"] for line in lines] == [ids[place] for place in id_order(ids)]
     by_id = {row["id"]: row for row in rows}
     for line in lines:
-        check(by_id[line["id"]], line, kind, terms(by_id[line["id"]], exported))
+        check(by_id[line["id"]], line, kind, terms(by_id[line["id"]], exported, training_means(table)))

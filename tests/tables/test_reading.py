@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tdcd.tables.dialect import BLANKS
 from tdcd.tables.errors import TableError
 from tdcd.tables.reading import read_rows
-from tdcd.tables.rows import BLANKS, Columns, id_order
+from tdcd.tables.rows import Columns, id_order
 
 LABELLED = Columns(label="y", categorical=("city",))
 HEADER = b"id,y,age,city\n"
@@ -109,8 +110,9 @@ def test_all_that_is_wrong_with_a_file_comes_at_once(tmp_path):
         "FILE, line 5, column 'id': the id 'a' is on line 2 already: keep one of the two rows",
         "FILE, line 5, column 'age': 'inf' is not finite: leave the cell empty if the value is not known",
         "FILE, line 6, column 'id': the id is blank: every row needs one",
-        "FILE, line 6, column 'age': '1e39' is too large for single precision: give the column in another unit",
-        "FILE, line 6, column 'city': is not UTF-8: save the file in that encoding",
+        "FILE, line 6, column 'age': '1e39' is too large: amounts go up to 3.4e38, so give the column in another unit",
+        "FILE, line 6, column 'city': is not UTF-8: save the file in that encoding, or set data.encoding = \"latin-1\" "
+        "if all tables are",
         "FILE, line 7: has 3 fields, but the header has 4: quote fields that hold commas, and close every quote",
         "FILE, line 8: has 5 fields, but the header has 4: quote fields that hold commas, and close every quote",
         "FILE, line 9, column 'y': the label is blank: fill it in, or leave the row out",
@@ -159,11 +161,23 @@ def test_blanks_are_refused_where_they_are_not_allowed(tmp_path):
     ]
 
 
-def test_the_first_twenty_problems_are_shown_and_all_are_counted(tmp_path):
+def test_one_bad_column_leaves_room_for_the_others_and_all_problems_are_counted(tmp_path):
     lines = b"".join(b"%d,1,%s,Rome\n" % (n, b"1" if n == 30 else b"old") for n in range(60))
-    with pytest.raises(TableError, match="the data has 59 problems; the first 20 are:") as caught:
-        read_rows(written(tmp_path, HEADER + lines), LABELLED)
-    assert (len(caught.value.problems), caught.value.total) == (20, 59)
+    with pytest.raises(TableError, match="the data has 61 problems; the first 7 are:") as caught:
+        read_rows(written(tmp_path, HEADER + lines + b"x,,2,Rome\ny,1,2\n"), LABELLED)
+    *told, label, ragged = [problem.partition(", ")[2] for problem in caught.value.problems]
+    assert told[0] == "line 2, column 'age': 'old' is not a number: correct it, or list the column under categorical"
+    assert told[4] == told[0].replace("line 2", "line 6") + " (and 54 more in this column)"
+    assert (len(told), caught.value.total) == (5, 61)
+    assert label.startswith("line 62, column 'y': the label is blank")
+    assert ragged.startswith("line 63: has 3 fields")
+
+
+def test_at_most_twenty_problems_are_shown(tmp_path):
+    names = [f"x{n}" for n in range(8)]
+    lines = "".join(f"{n}," + ",".join(["old" if n else "1"] * 8) + "\n" for n in range(9))
+    with pytest.raises(TableError, match="the data has 64 problems; the first 20 are:"):
+        read_rows(written(tmp_path, f"id,{','.join(names)}\n{lines}".encode()), Columns())
 
 
 def test_a_column_of_nothing_but_text_is_one_problem(tmp_path):
@@ -182,7 +196,11 @@ def test_a_column_of_nothing_but_text_is_one_problem(tmp_path):
         (b"\xff\xfei\x00d\x00", Columns(), "FILE, line 1: is not UTF-8"),
         (b"idx,age\n1,2\n", Columns(), "has no column 'id'; did you mean 'idx'?"),
         (b"key,age\n1,2\n", Columns(), "has no column 'id'; there are 'key', 'age'"),
-        (b"id;age\n1;2\n", Columns(), "has no column 'id'; its only column is 'id;age': separate the fields by commas"),
+        (
+            b"id:age\n1:2\n",
+            Columns(),
+            "has no column 'id'; its only column is 'id:age': if that should be several, set ",
+        ),
         (b"id,age\n1,2\n", Columns(features=("agee",)), "has no column 'agee'; did you mean 'age'?"),
         (b"id,age\n1,2\n", Columns(categorical=("aeg",)), "has no column 'aeg'; did you mean 'age'?"),
         (b"id,age,age\n1,2,3\n", Columns(), "column 'age' is in the header twice: rename one"),
@@ -207,7 +225,9 @@ def test_a_file_with_other_columns_is_refused(tmp_path, content, columns, what):
 def test_files_that_are_no_tables_are_refused(tmp_path):
     assert problems(tmp_path / "absent.csv") == ["FILE: there is no such file"]
     assert problems(tmp_path / "absent.parquet") == ["FILE: there is no such file"]
-    assert problems(tmp_path / "rows.xlsx") == ["FILE: the name of a table must end in .csv or .parquet"]
+    assert problems(tmp_path / "rows.xlsx") == [
+        "FILE: the name of a table must end in .csv, .csv.gz, .tsv, .tsv.gz or .parquet"
+    ]
     (tmp_path / "folder.csv").mkdir()
     assert problems(tmp_path / "folder.csv") == ["FILE: cannot be read: Is a directory"]
     assert "is damaged" in problems(written(tmp_path, b"id,age\n1,2\n", "rows.parquet"))[0]

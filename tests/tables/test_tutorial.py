@@ -45,7 +45,7 @@ def follow(block, folder):
         env=os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "TDCD_DATA": str(data_folder())},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"

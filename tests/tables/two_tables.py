@@ -11,9 +11,9 @@ app.command()(export)
 app.command()(predict)
 
 
-def called(*arguments):
-    """The exit status of ``tdcd predict`` or ``tdcd export``, and what it printed."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+def called(*arguments, columns=200):
+    """The exit status of ``tdcd predict`` or ``tdcd export``, and what it printed on a screen of so many columns."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": str(columns)})
     return result.exit_code, " ".join(result.output.split())
 
 

@@ -8,12 +8,21 @@ from tdcd.objective import Tree
 from tdcd.settings import Settings
 
 
-def start_block(block: Block, settings: Settings, silo: int, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
-    """A silo's block before round 0: a function of the seed and the silo's index."""
+def start_block(
+    block: Block, settings: Settings, silo: int, feature_shape: tuple[int, ...], num_outputs: int, name: str = ""
+) -> Tree:
+    """A silo's block before round 0: a function of the seed and the silo's index.
+
+    Args:
+        name: the silo's, for the message if the block refuses samples of that shape.
+    """
     # Drawn in single precision, so that both precisions start alike.
     with jax.enable_x64(False):
         high, low = divmod(settings.seed, 2**32)
         root = jax.random.fold_in(jax.random.key(low), high)
-        drawn = block.init(jax.random.fold_in(root, silo), feature_shape, num_outputs)
+        try:
+            drawn = block.init(jax.random.fold_in(root, silo), feature_shape, num_outputs)
+        except ValueError as error:
+            raise ValueError(f"silo '{name}': {error}" if name else str(error)) from None
     with jax.enable_x64(settings.dtype == "float64"):
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, settings.dtype), drawn)

@@ -100,8 +100,18 @@ class _Module:
     def outputs(self, feature_shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape to which one sample is mapped."""
         torch = _torch()
-        with torch.no_grad():
-            return tuple(self._module(torch.zeros(1, *feature_shape)).shape[1:])
+        try:
+            with torch.no_grad():
+                return tuple(self._module(torch.zeros(1, *feature_shape)).shape[1:])
+        except RuntimeError as error:
+            layers = (getattr(layer, "in_features", None) for layer in self._module.modules())
+            width = next((found for found in layers if found is not None), None)
+            if len(feature_shape) == 1 and width not in (None, *feature_shape):
+                raise ValueError(
+                    f"the module takes {width} features, but the silo has {feature_shape[0]}: give its first layer "
+                    f"{feature_shape[0]} inputs"
+                ) from None
+            raise ValueError(f"the module does not take a sample of shape {feature_shape}: {error}") from None
 
     def forward(self, block: Tree, features: NDArray[Any]) -> Any:
         torch = _torch()

@@ -13,6 +13,7 @@ import numpy as np
 from tdcd.baselines import BASELINES, baseline_plans
 from tdcd.compare.compute import Compute, given, measured
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
+from tdcd.devices import Devices
 from tdcd.history import Record
 from tdcd.ledger import Apart
 from tdcd.network import INSIDE, Link, Network, preset, round_seconds
@@ -67,8 +68,8 @@ class Comparison:
         return [contender for contender in self.contenders if contender.silo is not None]
 
 
-def plan_all(config: Config, names: Sequence[str]) -> dict[str, Plan]:
-    """TDCD's plan and those of the baselines ``names``, by label."""
+def plan_all(config: Config, names: Sequence[str], devices: Devices | None = None) -> dict[str, Plan]:
+    """TDCD's plan and those of the baselines ``names``, by label; ``devices`` as for :func:`tdcd.run.plan`."""
     problems = [
         f"--with {name}: there is no such baseline; there are {', '.join(BASELINES)}"
         for name in names
@@ -79,7 +80,7 @@ def plan_all(config: Config, names: Sequence[str]) -> dict[str, Plan]:
     if problems:
         raise ConfigError(problems)
     # No run depends on the network: with another one, the runs that are there still serve.
-    planned = plan(config.model_copy(update={"network": NetworkSection()}))
+    planned = plan(config.model_copy(update={"network": NetworkSection()}), devices=devices)
     plans = {"tdcd": planned}
     for name in names:
         plans |= baseline_plans(name, planned)

@@ -45,7 +45,8 @@ def measured(planned: Plan, simulation: Simulation) -> Compute:
     Only that client computes, and by itself: a simulated round is no measure, since it runs all clients at once. The
     slowest silo counts; where all silos are on one machine, their steps come one after the other.
     """
-    with jax.enable_x64(simulation.settings.dtype == "float64"):
+    dtype = simulation.settings.dtype
+    with jax.enable_x64(dtype == "float64"), simulation.execution.matrix_products(dtype):
         times = [_client(planned, simulation, index, block) for index, block in enumerate(simulation.init().blocks)]
     if not _exchanges(planned):
         return Compute(0.0, sum(silo.step_seconds for silo in times))

@@ -48,6 +48,8 @@ def _explain(kind: str, message: str, path: tuple[int | str, ...], model: type[B
     }
     if kind == "string_pattern_mismatch" and path[-1] == "module":
         return "must be 'package.module:function'"
+    if kind == "string_pattern_mismatch" and path[-1] == "delimiter":
+        return "must be one character, such as ';' or a tab, and not a quote"
     if kind == "string_pattern_mismatch" and path[-1] == "hub":
         return "must be host:port, for example hub.bank.example:7447"
     if kind == "too_short":

@@ -10,10 +10,16 @@ from pydantic import ValidationError
 from tdcd.config.errors import ConfigError, problems_in
 from tdcd.config.schema import Config
 from tdcd.data import SOURCES
+from tdcd.described import PYTHON
+
+HANDED_OVER = (
+    "train() was handed this run's data in Python, and no file says where that is from: go on in Python, with "
+    "train(..., out=FOLDER, resume=True), whose result also scores new rows"
+)
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The keys of a TOML file, not yet checked; the folder of its tables is made absolute."""
+    """The keys of a TOML file, not yet checked; tables get its name, and folders of tables and modules are absolute."""
     try:
         with path.open("rb") as file:
             keys = tomllib.load(file)
@@ -23,10 +29,21 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"not valid TOML: {error}"], str(path)) from None
-    data = keys.get("data")
-    if isinstance(data, dict) and data.get("source") == "files" and isinstance(data.setdefault("folder", ""), str):
-        data["folder"] = str(path.absolute().parent / data["folder"])
+    data, model, train = (keys.get(section) for section in ("data", "model", "train"))
+    if isinstance(data, dict) and data.get("source") == "files":
+        _beside(path, data)
+        keys.setdefault("name", path.stem[:80])
+    if isinstance(model, dict) and "module" in model:
+        _beside(path, model)
+    if isinstance(train, dict) and "variant" in train:
+        _beside(path, train)
     return keys
+
+
+def _beside(path: Path, section: dict[str, Any]) -> None:
+    """Make a section's folder absolute; without one it is that of the configuration file."""
+    if isinstance(section.setdefault("folder", ""), str):
+        section["folder"] = str(path.absolute().parent / section["folder"])
 
 
 def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> Config:
@@ -38,13 +55,15 @@ def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> C
       train.step_size = -1.0: must be greater than 0
       train.rouns: there is no such key; did you mean 'rounds'?
     """
+    source = keys.get("data", {}).get("source") if isinstance(keys.get("data"), Mapping) else None
+    if source == PYTHON:
+        raise ConfigError([f"data.source = {PYTHON!r}: {HANDED_OVER}"], where)
     problems: list[str] = []
     config = Config()
     try:
         config = Config.model_validate(dict(keys))
     except ValidationError as error:
         problems += problems_in(error, keys, Config)
-    source = keys.get("data", {}).get("source") if isinstance(keys.get("data"), Mapping) else None
     if isinstance(source, str) and source not in (*SOURCES, "files"):
         problems.append(f"data.source = {source!r}: must be one of {', '.join(map(repr, (*SOURCES, 'files')))}")
     problems += _cross_checks(config)
@@ -120,6 +139,12 @@ def _silo_checks(config: Config) -> list[str]:
             problems.append(f"{where}: give clients, or a list of [[silos.client]], not both")
         if config.data.source != "files" and (silo.table or silo.client):
             problems.append(f"{where}: tables go with data.source = 'files', not {config.data.source!r}")
+        if config.data.source != "files" and silo.ignore:
+            problems.append(f"{where}: ignore goes with data.source = 'files', not {config.data.source!r}")
+        both = [
+            name for name in silo.ignore if name in {silo.id, silo.label, *(silo.features or ()), *silo.categorical}
+        ]
+        problems += [f"{where}: column '{name}' is under ignore and elsewhere: remove one of the two" for name in both]
         if silo.table and silo.client:
             problems.append(f"{where}: give one table, or one for each of [[silos.client]], not both")
     return problems

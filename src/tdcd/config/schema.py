@@ -4,11 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tdcd.algorithm import Gradient
-from tdcd.baselines import Algorithm
-from tdcd.execution import EngineName, Keep, Precision
+from tdcd.choices import Algorithm, EngineName, Gradient, Keep, Loss, Precision
 from tdcd.network import Preset
-from tdcd.objective import Loss
 from tdcd.partition import RowRule
 from tdcd.schedule import Minibatches
 from tdcd.settings import Dtype
@@ -48,6 +45,14 @@ class DataSection(_Section):
     keep: Keep = "auto"
     """Where a simulation keeps the training samples: in memory of the host or of the device, by default where it fits.
     """
+    delimiter: Annotated[str, Field(pattern=r'^[^"\r\n]$')] | None = None
+    """With ``source = "files"``: what separates the fields of CSV files; by default found in each file's header."""
+    encoding: Literal["utf-8", "latin-1", "cp1252"] = "utf-8"
+    """With ``source = "files"``: of CSV files."""
+    decimal: Literal[".", ","] = "."
+    """With ``source = "files"``: the decimal mark of numbers that are texts, as all in CSV files are."""
+    blank: list[str] = []
+    """With ``source = "files"``: texts that stand for a blank, beside the usual ones."""
     align: bool = False
     """With ``source = "files"``: train on the ids that all silos have; otherwise ids that one lacks stop the run."""
 
@@ -69,6 +74,8 @@ class SiloSection(_Section):
     """How many, or their names; by default one, or those of ``client``."""
     features: Annotated[list[str], Field(min_length=1)] | None = None
     """Its columns by name; by default all that nobody names, or its share of a source's columns."""
+    ignore: list[str] = []
+    """With ``source = "files"``: columns of its tables that are not features, where ``features`` does not say it."""
     table: str | None = None
     """With ``source = "files"``: one CSV or Parquet file, which a simulation splits over the clients."""
     client: list[ClientSection] = []
@@ -129,6 +136,9 @@ class ModelSection(_Section):
     """Width of a cnn's last hidden layer."""
     module: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
     """For torch blocks, ``package.module:function``: called without arguments, it returns the nn.Module."""
+    folder: str | None = None
+    """Where the file of ``module`` is looked for first, before the working directory and Python's own path; by
+    default beside the configuration file."""
     loss: Loss | None = None
     """By default the one that fits the labels."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -161,6 +171,8 @@ class TrainSection(_Section):
     """In a simulation, the fraction of each silo's clients that answer in a round, drawn anew each time."""
     variant: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
     """A variant of your own, ``package.module:name``, in place of the keys above from ``optimizer`` on."""
+    folder: str | None = None
+    """Where to look for the variant's module first; by default beside the configuration file."""
     precision: Precision = "tf32"
     """Of float32 matrix products in a simulation on a GPU; a CPU always computes them in float32."""
     engine: EngineName = "auto"
@@ -173,6 +185,8 @@ class EvaluateSection(_Section):
     every: Positive = 5
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """The fraction of samples that nobody trains on."""
+    stratify: bool = False
+    """Hold out the same fraction of every class. Off by default: runs of earlier versions keep their samples."""
     alone: bool = False
     """Also train each silo without the others, and show in the report what joining gains."""
 
@@ -201,8 +215,10 @@ class RuntimeSection(_Section):
 
     max_message_mb: PositiveFloat = 256.0
     """What a party refuses to receive, before it takes memory for it."""
+    lease_s: Annotated[float, Field(ge=1, le=600)] = 6.0
+    """How long a party may be silent before its link is closed; more than the longest round trip."""
     resend_s: PositiveFloat = 2.0
-    """How long an answer may take before it is asked for again, at first; the wait doubles each time."""
+    """How long an answer may take before it is asked for again, at least; the wait doubles each time."""
     longest_resend_s: PositiveFloat = 30.0
     """How long the wait gets at most."""
     linger_s: PositiveFloat = 120.0
@@ -212,6 +228,8 @@ class RuntimeSection(_Section):
 class Config(_Section):
     """A whole configuration. Every key has a default; the defaults are the demo."""
 
+    name: Annotated[str, Field(min_length=1, max_length=80)] | None = None
+    """What pages call the run; of a file with ``data.source = "files"``, by default the file's name without .toml."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     dtype: Dtype = "float32"
     data: DataSection = DataSection()
@@ -223,6 +241,11 @@ class Config(_Section):
     runtime: RuntimeSection = RuntimeSection()
     silos: list[SiloSection] = []
     """Silos by name, in place of ``federation.silos`` and ``federation.clients``."""
+
+    @property
+    def title(self) -> str:
+        """What pages call the run."""
+        return self.name or self.data.source
 
     @property
     def num_silos(self) -> int:

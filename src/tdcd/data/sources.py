@@ -60,7 +60,7 @@ def _embedded(source: str) -> Table:
         bunch = datasets.load_digits()
         return Table(source, (bunch.images / 16).astype(np.float32), bunch.target.astype(np.int32), "multiclass")
     bunch = datasets.load_breast_cancer() if source == "breast_cancer" else datasets.load_diabetes(scaled=False)
-    features, columns = bunch.data.astype(np.float32), tuple(str(name) for name in bunch.feature_names)
+    features, columns = bunch.data, tuple(str(name) for name in bunch.feature_names)
     if source == "breast_cancer":
         return Table(source, features, bunch.target.astype(np.int32), "binary", columns)
     return Table(source, features, bunch.target, "regression", columns)

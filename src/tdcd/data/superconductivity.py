@@ -45,7 +45,7 @@ def superconductivity(folder: Path) -> Table:
         where, names, values = "OpenML's 'superconduct'", *_from_openml(folder, file)
     table = _checked(where, names, values)
     _compare_digest(where, table, file.with_name("sha256"))
-    features, labels = table[:, :-1].astype(np.float32), table[:, -1]
+    features, labels = table[:, :-1], table[:, -1]
     return Table("superconductivity", features, labels, "regression", COLUMNS)
 
 

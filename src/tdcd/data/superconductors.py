@@ -82,7 +82,7 @@ def superconductors(seed: int) -> Table:
     columns += [statistics(properties[elements, index], proportions) for index in range(len(PROPERTIES))]
     features = np.concatenate(columns, axis=1)
     labels = _critical_temperatures(features, rng)
-    return Table("superconductors (synthetic)", features.astype(np.float32), labels, "regression", COLUMNS)
+    return Table("superconductors (synthetic)", features, labels, "regression", COLUMNS)
 
 
 def statistics(values: NDArray[np.float64], proportions: NDArray[np.float64]) -> NDArray[np.float64]:

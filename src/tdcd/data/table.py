@@ -4,7 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+
+ROWS_AT_ONCE = 1 << 12
+"""Rows are standardised so many at a time, to need little memory beside the result."""
 
 Task = Literal["regression", "binary", "multiclass"]
 
@@ -14,8 +17,8 @@ class Table:
     """Samples in memory: a feature matrix or a pile of images, and one label a sample."""
 
     name: str
-    features: NDArray[np.float32]
-    """``[n, D]``, or ``[n, height, width]`` for images."""
+    features: NDArray[Any]
+    """``[n, D]``, or ``[n, height, width]`` for images; as exact as the source gives them."""
     labels: NDArray[Any]
     """``[n]``: real numbers, 0 / 1, or classes 0 .. C-1."""
     task: Task
@@ -23,11 +26,21 @@ class Table:
     """One name a feature; empty for images."""
     label_scale: float = 1.0
     """What one unit of the labels is in the data's own units."""
+    label_mean: float = 0.0
+    """What a label of 0 is in the data's own units: there, it is label * label_scale + label_mean."""
     held_out: NDArray[np.bool_] | None = None
     """``[n]``: the samples that the source itself keeps for testing, where it does."""
 
     def __post_init__(self) -> None:
         """Refuse shapes and values that no model could train on."""
+        for name in ("features", "labels"):
+            object.__setattr__(self, name, numbers(getattr(self, name), f"table '{self.name}': {name}"))
+        if self.features.ndim < 2:
+            raise ValueError(
+                f"table '{self.name}': features have shape {self.features.shape}, not [rows, columns], or "
+                "[rows, height, width] for images"
+            )
+        check_one_each(self.labels, f"table '{self.name}': labels")
         if len(self.features) != len(self.labels):
             raise ValueError(f"table '{self.name}' has {len(self.features)} rows and {len(self.labels)} labels")
         if not len(self.labels):
@@ -60,31 +73,75 @@ class Table:
         held_out = None if self.held_out is None else self.held_out[rows]
         return replace(self, features=self.features[rows], labels=self.labels[rows], held_out=held_out)
 
-    def split(self, holdout: float = 0.0, seed: int = 0) -> tuple[Self, Self | None]:
+    def rounded(self, dtype: DTypeLike) -> Self:
+        """The same with features in this precision; whole numbers stay whole."""
+        if self.features.dtype.kind != "f":
+            return self
+        return replace(self, features=self.features.astype(dtype, copy=False))
+
+    def split(self, holdout: float = 0.0, seed: int = 0, *, stratify: bool = False) -> tuple[Self, Self | None]:
         """Training samples and held-out ones, each in the table's order; no second table if none are held out.
 
         A table with ``held_out`` samples of its own (MNIST) is split there, whatever the arguments. Of any other, the
-        fraction ``holdout`` is drawn at random.
+        fraction ``holdout`` is drawn at random; of every class the same fraction, if it is to ``stratify``.
         """
-        total = len(self.labels)
-        held_out = holdout_mask(total, holdout, seed) if self.held_out is None else self.held_out
+        total, held_out = len(self.labels), self.held_out
+        if held_out is None:
+            held_out = holdout_mask(total, holdout, seed, strata(self.task, self.labels) if stratify else None)
         if held_out.all():
             raise ValueError(f"table '{self.name}': all of its {total} rows are held out, none are left for training")
         whole = replace(self, held_out=None)
         return (whole.take(~held_out), whole.take(held_out)) if held_out.any() else (whole, None)
 
 
-def holdout_mask(total: int, fraction: float, seed: int) -> NDArray[np.bool_]:
+def numbers(values: Any, what: str) -> NDArray[Any]:
+    """An array of numbers, lists of them turned into one; text is refused, and ``what`` it is named."""
+    array: NDArray[Any] = np.asanyarray(values)
+    if array.dtype.kind not in "biuf":
+        example = f", such as {array.item(0)!r}" if array.size else ""
+        raise ValueError(
+            f"{what} are of type {array.dtype}{example}, not numbers: number categories from 0 on, for example with "
+            "numpy.unique(values, return_inverse=True)[1]"
+        )
+    return array
+
+
+def check_one_each(labels: NDArray[Any], what: str) -> None:
+    """Refuse labels that are not one number per sample."""
+    if labels.ndim != 1:
+        raise ValueError(f"{what} have shape {labels.shape}, not one number per sample: try labels.ravel()")
+
+
+def holdout_mask(total: int, fraction: float, seed: int, classes: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
     """``[total]``: which samples are held out, ``fraction`` of them drawn at random.
+
+    Args:
+        classes: ``[total]``, see :func:`strata`: hold out ``fraction`` of each, to within one sample.
 
     >>> int(holdout_mask(10, 0.2, seed=0).sum())
     2
     """
     if not 0 <= fraction < 1:
         raise ValueError(f"the held-out fraction must be at least 0 and below 1, not {fraction}")
-    mask = np.zeros(total, np.bool_)
-    mask[np.random.default_rng([seed, 1000]).permutation(total)[: round(fraction * total)]] = True
+    mask, wanted = np.zeros(total, np.bool_), round(fraction * total)
+    drawn = np.random.default_rng([seed, 1000]).permutation(total)
+    if classes is None:
+        mask[drawn[:wanted]] = True
+        return mask
+    exact = fraction * np.bincount(classes)
+    counts = np.floor(exact).astype(np.int64)
+    # What rounding leaves goes to the classes that lost most by it.
+    counts[np.argsort(counts - exact, kind="stable")[: wanted - counts.sum()]] += 1
+    for one, count in enumerate(counts):
+        mask[drawn[classes[drawn] == one][:count]] = True
     return mask
+
+
+def strata(task: Task, labels: NDArray[Any]) -> NDArray[np.int64]:
+    """``[n]``: the class of each sample, for a holdout that keeps their shares; refuses amounts, which have none."""
+    if task == "regression":
+        raise ValueError("evaluate.stratify = true: the labels are amounts, not classes: leave it out")
+    return labels.astype(np.int64)
 
 
 def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:
@@ -96,21 +153,47 @@ def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:
     return (labels >= 0) & (labels == np.floor(labels)), "a class number 0, 1, ..."
 
 
-def standardize(train: Table, test: Table | None = None) -> tuple[Table, Table | None]:
+def standardize(train: Table, test: Table | None = None, dtype: DTypeLike | None = None) -> tuple[Table, Table | None]:
     """Every feature to mean 0 and variance 1 over the training samples, the held-out ones by the same figures.
 
-    The labels of a regression are treated alike, and ``label_scale`` remembers their unit. Constant columns become 0.
+    The labels of a regression are treated alike; ``label_scale`` and ``label_mean`` lead back. Constant columns become
+    0.
+
+    Args:
+        dtype: of the features; by default theirs, or float32 if they are whole numbers. Only the result is rounded.
     """
-    mean = train.features.mean(axis=0, dtype=np.float64)
-    scale = train.features.std(axis=0, dtype=np.float64)
+    given = train.features.dtype
+    wanted = dtype or (given if given.kind == "f" else np.float32)
+    mean, scale = _mean_and_deviation(train.features)
     scale[scale == 0] = 1
     label_mean, label_scale = 0.0, 1.0
     if train.task == "regression":
         label_mean, label_scale = float(train.labels.mean()), float(train.labels.std()) or 1.0
 
     def apply(table: Table) -> Table:
-        features = ((table.features - mean.astype(np.float32)) / scale.astype(np.float32)).astype(np.float32)
+        features = np.empty(table.features.shape, wanted)
+        for rows in _chunks(len(features)):
+            features[rows] = (table.features[rows] - mean) / scale
         labels = table.labels if train.task != "regression" else (table.labels - label_mean) / label_scale
-        return replace(table, features=features, labels=labels, label_scale=table.label_scale * label_scale)
+        return replace(
+            table,
+            features=features,
+            labels=labels,
+            label_scale=table.label_scale * label_scale,
+            label_mean=table.label_mean + table.label_scale * label_mean,
+        )
 
     return apply(train), None if test is None else apply(test)
+
+
+def _mean_and_deviation(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of every feature, in float64."""
+    count, first = len(features), features[0].astype(np.float64)
+    # Around the first row: the deviations of a constant are then exactly 0.
+    mean = first + sum((features[rows] - first).sum(axis=0) for rows in _chunks(count)) / count
+    squares = sum(np.square(features[rows] - mean).sum(axis=0) for rows in _chunks(count))
+    return mean, np.sqrt(np.asarray(squares) / count)
+
+
+def _chunks(count: int) -> list[slice]:
+    return [slice(start, start + ROWS_AT_ONCE) for start in range(0, count, ROWS_AT_ONCE)]

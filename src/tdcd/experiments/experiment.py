@@ -6,15 +6,21 @@ own keys, and ``[quick]`` changes what the default size makes smaller.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
+
+from tdcd.config import ConfigError, override
 
 FIGURES = ("fig2a", "fig2b", "fig2c", "fig3a", "fig3b")
 NAMES = (*FIGURES, "error", "accuracy")
 FALLBACKS = {"superconductivity": "superconductors", "mnist": "digits28"}
 """What stands in for a data set that cannot be had."""
+
+
+SETTABLE = ("train.precision", "data.keep")
+"""The keys that say how a run is carried out rather than what it computes."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +58,18 @@ class Experiment:
         return len(self.curves) * self.num_seeds
 
 
-def load_experiment(name: str, *, full: bool) -> Experiment:
-    """The experiment of that name, at the paper's size or at the default one."""
+def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -> Experiment:
+    """The experiment of that name, at the paper's size or at the default one.
+
+    Args:
+        assignments: ``section.key=value``, of the keys in :data:`SETTABLE`.
+    """
     if name not in NAMES:
         raise ValueError(f"there is no experiment '{name}'; there are {', '.join(NAMES)}")
+    refused = [text for text in assignments if text.partition("=")[0].strip() not in SETTABLE]
+    if refused:
+        allowed = " and ".join(SETTABLE)
+        raise ConfigError([f"--set {refused[0]}: an experiment is as the paper has it; only {allowed} can be set"])
     text = files("tdcd.experiments").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     found = tomllib.loads(text)
     base = found["config"] if full else merge(found["config"], found.get("quick", {}))
@@ -63,7 +77,7 @@ def load_experiment(name: str, *, full: bool) -> Experiment:
     for entry in found["curves"]:
         keys = dict(entry)
         label, quick = keys.pop("label"), keys.pop("quick", {})
-        curves.append(Curve(label, merge(base, keys if full else merge(keys, quick))))
+        curves.append(Curve(label, override(merge(base, keys if full else merge(keys, quick)), assignments)))
     chosen = found["chosen"] + ([] if full else found.get("quick_chosen", []))
     return Experiment(
         name, found["title"], tuple(curves), found["seeds"], tuple(chosen), found.get("inset"), found.get("metric")

@@ -1,6 +1,7 @@
 """One page with every figure, the claims beside them and what was chosen; and the numbers as JSON."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,9 @@ from tdcd.report.figures import Curve, line_figure, save_png
 ROUNDS, LOSS = "communication rounds", "training loss of the global model"
 
 
-def write_page(results: Mapping[str, ExperimentResult], out: Path, *, full: bool) -> Path:
+def write_page(
+    results: Mapping[str, ExperimentResult], out: Path, *, full: bool, assignments: Sequence[str] = ()
+) -> Path:
     """Write ``reproduce.html``, ``results.json`` and a picture of each figure into ``out``; the page's path."""
     claims = check_claims(results)
     for name, result in results.items():
@@ -24,6 +27,7 @@ def write_page(results: Mapping[str, ExperimentResult], out: Path, *, full: bool
     (out / "results.json").write_text(json.dumps(numbers(results, claims, full=full), indent=1) + "\n")
     size = "the paper's size" if full else "default size, smaller than the paper's; --full runs that"
     held = sum(claim.verdict == "holds" for claim in claims)
+    settings = "".join(f" --set {shlex.quote(text)}" for text in assignments)
     stand_ins = {r.data: r.stand_in for r in results.values() if r.stand_in}
     on = {data: ", ".join(name for name, r in results.items() if r.data == data) for data in stand_ins}
     parts = [
@@ -46,7 +50,7 @@ def write_page(results: Mapping[str, ExperimentResult], out: Path, *, full: bool
             ),
         ),
         *(_section(result, [c for c in claims if c.figure == name]) for name, result in results.items()),
-        html.section("Run it again", html.command(f"tdcd reproduce {' '.join(results)}" + " --full" * full)),
+        html.section("Run it again", html.command(f"tdcd reproduce {' '.join(results)}" + " --full" * full + settings)),
     ]
     page = out / "reproduce.html"
     page.write_text(html.page("Reproduction of TDCD", *parts), encoding="utf-8")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tdcd.config import check_config
 from tdcd.data import DataUnavailable
+from tdcd.devices import Devices
 from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
 from tdcd.federation import Federation
 from tdcd.history import Record
@@ -52,10 +53,11 @@ def run_experiment(
     experiment: Experiment,
     out: Path,
     *,
+    devices: Devices | None = None,
     observe: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ExperimentResult:
-    """Run what is missing under ``out`` and gather all curves."""
+    """Run what is missing under ``out`` and gather all curves; ``devices`` as for :func:`tdcd.run.plan`."""
     experiment, reason = _with_available_data(experiment)
     tasks = [
         Task(
@@ -66,7 +68,7 @@ def run_experiment(
         for curve in experiment.curves
         for seed in range(experiment.num_seeds)
     ]
-    histories = iter(run_all(tasks, observe=observe, should_stop=should_stop))
+    histories = iter(run_all(tasks, devices=devices, observe=observe, should_stop=should_stop))
     results = []
     for curve in experiment.curves:
         by_seed = [next(histories) for _ in range(experiment.num_seeds)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.config import ConfigError, check_config
+from tdcd.devices import Devices
 from tdcd.planning.facts import is_linear
 from tdcd.report.folder import Run
 from tdcd.run import Plan, plan, simulate
@@ -110,32 +111,30 @@ class Check:
         return f"The bound holds: it is {times:.3g} times what was measured. {REMEDIES[self.dominant]}"
 
 
-def check_run(folder: Path, *, seconds: float = 60.0, observe: Observer = silent) -> Check:
+def check_run(
+    folder: Path, *, devices: Devices | None = None, seconds: float = 60.0, observe: Observer = silent
+) -> Check:
     """Run a finished run again, measuring its gradients, and compare with the bound of Theorem 1.
 
     Args:
         folder: a run folder that ``tdcd run`` wrote.
+        devices: over which clients are spread.
         seconds: a time limit, about half of it for the run itself. What is measured by then counts.
         observe: called after every piece of work.
     """
     if not seconds > 0:
         raise ValueError(f"seconds must be a positive number, not {seconds}")
-    run, planned, simulation = _again(folder)
+    run, planned, simulation = _again(folder, devices)
     federation, blocks, objective, settings = planned.federation, planned.blocks, planned.objective, planned.settings
     rounds = run.history[-1].round
     every = ceil(rounds / POINTS)
     measured = gradient_norms(federation, simulation, rounds, every=every, seconds=seconds / 2, observe=observe)
     models = [measured.first, measured.last]
-    known = constants(
-        federation,
-        blocks,
-        objective,
-        models=() if is_linear(planned) else models,
-        seconds=seconds / 4,
-        observe=observe,
-    )
-    noise = sigmas(federation, blocks, objective, settings, models, seconds=seconds / 8, observe=observe)
-    gap = initial_gap(federation, blocks, objective, measured.first, seconds=seconds / 8, observe=observe)
+    curved_at = () if is_linear(planned) else models
+    with planned.execution.with_the_data():
+        known = constants(federation, blocks, objective, models=curved_at, seconds=seconds / 4, observe=observe)
+        noise = sigmas(federation, blocks, objective, settings, models, seconds=seconds / 8, observe=observe)
+        gap = initial_gap(federation, blocks, objective, measured.first, seconds=seconds / 8, observe=observe)
     num_clients = effective_clients(federation)
     limit = None
     if settings.step_size <= max_step_size(known, settings.local_steps, federation.num_silos):
@@ -153,7 +152,7 @@ def check_run(folder: Path, *, seconds: float = 60.0, observe: Observer = silent
     return Check(run, planned, known, noise, gap, num_clients, measured, limit, departures)
 
 
-def _again(folder: Path) -> tuple[Run, Plan, Simulation]:
+def _again(folder: Path, devices: Devices | None) -> tuple[Run, Plan, Simulation]:
     """The run in ``folder``, ready to be run again; refused if that would be another run."""
     run = Run.read(folder)
     where = str(folder / "config.toml")
@@ -164,7 +163,7 @@ def _again(folder: Path) -> tuple[Run, Plan, Simulation]:
         )
     if run.history[-1].round == 0:
         raise ValueError(f"{folder} holds no round yet: run more of it with tdcd run --resume {folder}")
-    planned = plan(config)
+    planned = plan(config, devices=devices)
     simulation = simulate(planned)
     start = simulation.init().blocks
     loss = simulation.loss(start, simulation.scores(start), planned.federation.labels)

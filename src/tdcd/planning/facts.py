@@ -42,13 +42,14 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
     start = simulation.init().blocks
     initial = simulation.loss(start, simulation.scores(start), federation.labels)
     known, optimum, noise = None, None, None
-    if "torch" not in planned.config.model.block:
-        models = () if is_linear(planned) else (start,)
-        known = constants(federation, blocks, objective, models=models, seconds=seconds, observe=observe)
-    if is_linear(planned) and objective.loss == "squared":
-        gap = initial_gap(federation, blocks, objective, start, seconds=seconds, observe=observe)
-        # What is not known in time is put at the whole loss.
-        optimum = initial - gap if gap < initial else None
-    if is_linear(planned) and objective.l2 > 0:
-        noise = sigmas(federation, blocks, objective, planned.settings, [start], seconds=seconds, observe=observe)
+    with planned.execution.with_the_data():
+        if "torch" not in planned.config.model.block:
+            models = () if is_linear(planned) else (start,)
+            known = constants(federation, blocks, objective, models=models, seconds=seconds, observe=observe)
+        if is_linear(planned) and objective.loss == "squared":
+            gap = initial_gap(federation, blocks, objective, start, seconds=seconds, observe=observe)
+            # What is not known in time is put at the whole loss.
+            optimum = initial - gap if gap < initial else None
+        if is_linear(planned) and objective.l2 > 0:
+            noise = sigmas(federation, blocks, objective, planned.settings, [start], seconds=seconds, observe=observe)
     return Facts(start, initial, optimum, known, noise, federation.num_silos)

@@ -7,7 +7,7 @@ from tdcd.planning.check import TERMS, Check
 from tdcd.planning.tables import checked_constants, terms
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
-from tdcd.report.units import counted, figure
+from tdcd.report.units import counted, figure, rounded_down
 from tdcd.theory import bound_figure
 
 READING = [
@@ -63,7 +63,7 @@ def _cards(check: Check) -> Iterator[html.Card]:
     yield html.Card("measured average", figure(check.average), f"at T = {check.iterations:,}")
     if check.bound is not None:
         yield html.Card("bound", figure(check.bound.total), f"at T = {check.iterations:,}")
-    yield html.Card("largest step size", f"{check.max_step_size('proof'):.3g}", "that the proof admits")
+    yield html.Card("largest step size", rounded_down(check.max_step_size("proof")), "that the proof admits")
 
 
 def _figures(check: Check) -> Iterator[tuple[html.Html, str]]:

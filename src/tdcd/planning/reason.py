@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tdcd.planning.row import Row
-from tdcd.report.units import duration
+from tdcd.report.units import duration, rounded_down
 
 
 def recommend(rows: Sequence[Row]) -> tuple[Row, str]:
@@ -37,7 +37,7 @@ def recommend(rows: Sequence[Row]) -> tuple[Row, str]:
 
 
 def _named(row: Row) -> str:
-    return f"Q = {row.local_steps} with step_size = {row.step_size:.3g}"
+    return f"Q = {row.local_steps} with step_size = {rounded_down(row.step_size)}"
 
 
 def _below(best: Row, least: Row) -> list[str]:

@@ -4,7 +4,7 @@ from tdcd.compare.tables import Grid
 from tdcd.planning.check import TERMS, Check
 from tdcd.planning.plan import PlanTable
 from tdcd.planning.row import Row
-from tdcd.report.units import bytes_in_words, duration, figure
+from tdcd.report.units import bytes_in_words, duration, figure, rounded_down
 from tdcd.theory import Constants
 
 
@@ -15,9 +15,9 @@ def over_q(table: PlanTable) -> Grid:
 
 
 def _row(row: Row) -> list[str]:
-    safe = "–" if row.safe_step_size is None else f"{row.safe_step_size:.3g}"
+    safe = "–" if row.safe_step_size is None else rounded_down(row.safe_step_size)
     promised = "–" if row.promised_rounds is None else f"{row.promised_rounds:.2g}"
-    size = f"{row.step_size:.3g}"
+    size = rounded_down(row.step_size)
     if row.failed:
         return [str(row.local_steps), safe, size, "diverges", "–", promised]
     rounds, time = f"{row.least_rounds:,}", duration(row.seconds)

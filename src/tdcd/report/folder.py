@@ -42,6 +42,8 @@ class FederationFacts(BaseModel):
     name: str
     num_samples: PositiveInt
     num_test: NonNegativeInt
+    labels: str = ""
+    """What they were taken for, where that was decided from a table's values."""
     silos: tuple[SiloFacts, ...] = Field(min_length=1)
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tdcd.described import PYTHON
 from tdcd.history import Record
 from tdcd.report import html
 from tdcd.report.drawing import federation_svg
@@ -147,6 +148,8 @@ def _final_figures(run: Run) -> Iterator[Html]:
     rows = [["loss", figure(record.train_loss), figure(record.test_loss)]]
     for name in run.metric_names:
         rows.append([_title(name), *(figure(record.metrics.get(split, {}).get(name)) for split in SPLITS)])
+    if run.federation.labels:
+        yield html.paragraph(f"Labels: {run.federation.labels}.")
     yield html.paragraph(f"The global model after round {record.round:,}.")
     yield html.table(["figure", *SPLITS.values()], rows, numbers=True)
 
@@ -238,6 +241,11 @@ def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 def _again(run: Run) -> Iterator[Html]:
     folder = shlex.quote(run.path.resolve().name)
+    if run.config.get("data", {}).get("source") == PYTHON:
+        yield html.paragraph(
+            "In Python, go on from its last checkpoint: train() with the same arguments, and resume=True."
+        )
+        return
     yield html.paragraph(
         "Where this folder lies, go on from its last checkpoint, or start afresh with the same settings:"
     )

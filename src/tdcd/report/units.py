@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from decimal import ROUND_DOWN, Decimal
 
 _BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
@@ -73,3 +74,13 @@ def figure(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:#.4g}"
+
+
+def rounded_down(value: float) -> str:
+    """A largest allowed value, to three figures, which never says more than is allowed.
+
+    >>> rounded_down(0.017872), rounded_down(0.01789), rounded_down(0.3), rounded_down(1234.5), rounded_down(2.5e-07)
+    ('0.0178', '0.0178', '0.3', '1230', '2.5e-07')
+    """
+    exact = Decimal(repr(value))
+    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), ROUND_DOWN)):g}"

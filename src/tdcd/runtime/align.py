@@ -156,7 +156,8 @@ def align_as_hub(
         except ImportError as error:
             raise ConfigError([f"--psi: {error}; or use --digests among silos that trust each other"]) from None
     index = job.silo_index(silo)
-    held = {str(path): ids_in(path, job.config.silos[index].id) for path in tables} if tables else None
+    columns = Columns.of(job.config, job.config.silos[index])
+    held = {str(path): ids_in(path, columns) for path in tables} if tables else None
     hub = AlignHub(job, index, method, secret_of(job, own), held, waiting.progress)
     with open_transport(job, hub.name, [*hub.partners], own) as transport:
         return converse(hub, transport, waiting.show, waiting.should_stop), hub.common
@@ -169,12 +170,12 @@ def align_as_client(
     section = find_silo(job.config, silo, name)
     if not tables:
         raise ConfigError(["--data: is missing; a client needs the tables with its ids"])
-    ids = [one for path in tables for one in ids_in(path, section.id)]
+    ids = [one for path in tables for one in ids_in(path, Columns.of(job.config, section))]
     client = AlignClient(job, job.silo_index(silo), client_of(silo, name), ids)
     with open_transport(job, client.name, [*client.partners], own) as transport:
         return converse(client, transport, waiting.show, waiting.should_stop), client.common
 
 
-def ids_in(path: Path, column: str) -> list[str]:
-    """The ids in a table."""
-    return [*read_rows(path, Columns(id=column, features=())).ids]
+def ids_in(path: Path, columns: Columns) -> list[str]:
+    """The ids in a silo's table."""
+    return [*read_rows(path, columns.only(())).ids]

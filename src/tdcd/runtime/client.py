@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
-from tdcd.objective import Loss, Objective, Tree
+from tdcd.choices import Loss
+from tdcd.objective import Objective, Tree
 from tdcd.runfolder import named_leaves
 from tdcd.runtime.absence import check_nobody_left_out, read_mask
 from tdcd.runtime.client_data import ClientData
@@ -122,7 +123,7 @@ class Client:
             return self.introduce()
         try:
             preparation = Preparation.from_json(unpack(message, "preparation"))
-            features = self.data.prepared(preparation, bool(message.note.get("bias")))
+            features = self.data.prepared(preparation, bool(message.note.get("bias")), self.job.settings.dtype)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refused(f"'preparation' does not fit the rows: {error}") from None
         return self._ready(message, features)
@@ -170,8 +171,8 @@ class Client:
             self.silo,
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
-        shape = features.shape[1:]
-        template = start_block(model, settings, self.silo, shape, int(note["num_outputs"]))
+        shape, name = features.shape[1:], self.job.config.silos[self.silo].name
+        template = start_block(model, settings, self.silo, shape, int(note["num_outputs"]), name)
         self._shapes = {name: leaf.shape for name, leaf in named_leaves(template).items()}
         self._structure = jax.tree.structure(template)
         return self._answer(message, "ready", note={"feature_shape": list(shape)})

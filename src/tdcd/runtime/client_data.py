@@ -13,6 +13,7 @@ from safetensors.numpy import load, save
 from tdcd.run import Plan
 from tdcd.runfolder import read_metadata
 from tdcd.runtime.job import client_of
+from tdcd.settings import Dtype
 from tdcd.tables.preparation import Preparation, summarize
 from tdcd.tables.rows import RawRows
 
@@ -40,11 +41,10 @@ class ClientData:
         assert self.table is not None
         return summarize(self.table, chosen).to_json()
 
-    def prepared(self, preparation: Preparation, bias: bool) -> NDArray[np.float32]:
+    def prepared(self, preparation: Preparation, bias: bool, dtype: Dtype) -> NDArray[Any]:
         """The table as features, with a column of ones at the end if the silo carries the bias."""
         assert self.table is not None
-        features = preparation.apply(self.table)
-        return np.concatenate([features, np.ones((len(features), 1), np.float32)], axis=1) if bias else features
+        return preparation.apply(self.table, dtype, int(bias))
 
     def save(self, path: Path) -> None:
         """Write ready arrays to a safetensors file, which ``tdcd client --data`` reads."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcd.terminal import EXIT_DIVERGED, EXIT_INPUT, EXIT_INTERRUPTED, errors, reported, screen, stoppable
+from tdcd.terminal import EXIT_DIVERGED, EXIT_INPUT, EXIT_INTERRUPTED, errors, reported, screen, show_labels, stoppable
 
 if TYPE_CHECKING:
     from tdcd.runtime.driver import Outcome
@@ -26,6 +26,7 @@ Own = Annotated[Path | None, typer.Option("--party", help="This party's own smal
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS. Refused unless every hub's address is this machine's own.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
 
 
 class _Stop:
@@ -118,10 +119,13 @@ def up(
     with reported(), stoppable(stop.ask):
         folder = out or Path("runs") / f"{federation.stem}-up"
         trial = Trial.prepare(federation, settings or [], folder)
+        show_labels(trial.labels_in_words)
         with TrialDisplay(screen, trial) as display:
             outcome = trial.run(display.show, lambda: stop.asked)
         if outcome.status in ("finished", "diverged"):
-            screen.print(f"Run folder: {folder}\nReport: {trial.gather()}", soft_wrap=True, highlight=False)
+            screen.print(
+                f"Run folder: {folder}\nReport: {trial.gather(lambda: stop.asked)}", soft_wrap=True, highlight=False
+            )
     end(outcome)
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tdcd.runtime.commands import Certs, Insecure, Own, Shared, SiloName, end, text_of
-from tdcd.terminal import reported, screen, stoppable
+from tdcd.runtime.commands import Certs, Force, Insecure, Own, Shared, SiloName, end, text_of
+from tdcd.terminal import refuse_existing, reported, screen, stoppable
 
 
 def align(
@@ -29,6 +29,7 @@ def align(
             "that trust each other: anybody who has the federation's secret can test any id.",
         ),
     ] = True,
+    force: Force = False,
     certs: Certs = None,
     party: Own = None,
     insecure: Insecure = False,
@@ -47,6 +48,7 @@ def align(
 
     waiting = Waiting(screen, "aligning")
     with reported(), stoppable(waiting.stop), waiting:
+        refuse_existing(out, force)
         job = read_job(federation)
         own = own_file(party, certs=text_of(certs), insecure=insecure)
         if name is not None:
@@ -57,4 +59,6 @@ def align(
             out.write_text("".join(f"{one}\n" for one in ids), encoding="utf-8")
     if outcome.status == "finished":
         screen.print(f"{len(ids)} ids are in every silo: {out}", soft_wrap=True, highlight=False)
+        if not ids:
+            screen.print("Ids are compared as exact texts: '001' is not '1'. Write them alike.", highlight=False)
     end(outcome)

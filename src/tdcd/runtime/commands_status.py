@@ -30,7 +30,7 @@ def status(
 
 def read_status(folder: Path) -> dict[str, Any]:
     """What the hub said last, and whether its process is ``alive``."""
-    from tdcd.runtime.hub_folder import is_alive
+    from tdcd.runtime.lock import is_alive
 
     path = folder / "status.json"
     if not path.exists():

@@ -15,6 +15,7 @@ from tdcd.algorithm import Descent, Minibatch
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
+from tdcd.choices import Gradient
 from tdcd.core.variant import Known, Variant
 from tdcd.objective import Objective, Tree
 from tdcd.placement import Padding
@@ -228,7 +229,7 @@ def _steps(
     objective: Objective,
     variant: Variant,
     silo: int,
-    gradient: algorithm.Gradient,
+    gradient: Gradient,
     steps: int,
     num_samples: int,
     batch_size: int,

@@ -9,6 +9,9 @@ from tdcd.runtime.log import event
 from tdcd.runtime.messages import Message, Refused, decode, encode
 from tdcd.runtime.transport import Joined, Left, Received, Transport
 
+_FADING = 0.9
+"""How much of what a stage took at most is remembered in the next one."""
+
 
 class Desk:
     """What is sent and received, who is there, what is refused and why."""
@@ -53,15 +56,37 @@ class Desk:
 
 
 class Patience:
-    """When to remind the others: after a while without progress, then twice as long each time."""
+    """When to remind the others: after a while without progress, then twice as long each time.
+
+    The first wait is twice what a stage of the run has taken lately, and ``first_s`` at least: on a slow link, what is
+    asked for again although it is on its way only makes the link slower.
+    """
 
     def __init__(self, first_s: float, longest_s: float, clock: Callable[[], float]) -> None:
         self._first, self._longest, self._clock = first_s, longest_s, clock
+        self._usual = 0.0
+        self._began: float | None = None
         self.reset()
+
+    def next_stage(self) -> None:
+        """All have answered, and the next question is asked."""
+        now = self._clock()
+        if self._began is not None:
+            self._usual = min(max(now - self._began, _FADING * self._usual), self._longest)
+        self._began = now
+        self.reset()
+
+    def disturb(self) -> None:
+        """Somebody came or went: how long this stage takes says nothing about the links."""
+        self._began = None
 
     def reset(self) -> None:
         """There was progress."""
-        self._wait, self._since = self._first, self._clock()
+        self._wait, self._since = max(self._first, min(2 * self._usual, self._longest)), self._clock()
+
+    def prolong(self) -> None:
+        """Something is on its way: the wait begins anew."""
+        self._since = self._clock()
 
     def is_over(self) -> bool:
         """Whether it is time for a reminder; the next one then takes longer."""

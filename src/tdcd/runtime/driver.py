@@ -51,7 +51,9 @@ class HubDriver:
         self._unsaved: Save | None = None
         self._last: Append | None = None
         self._described = False
-        self._stage: tuple[Any, ...] = ()
+        self._stage: tuple[str, int] | None = None
+        self._missing: list[str] = []
+        self._arriving: list[int] = []
         self._ended_at = None if hub.farewell is None else clock()
         self._shown_at = -math.inf
         self._missing_since: dict[str, float] = {}
@@ -72,6 +74,7 @@ class HubDriver:
             self._receive(news)
         elif news is not None:
             self.desk.note_presence(news)
+            self._patience.disturb()
             if isinstance(news, Joined):
                 self._perform(self.hub.joined(news.party))
         if news is None:
@@ -79,13 +82,7 @@ class HubDriver:
             self._save()
         if news is None or self._grace.is_due():
             self._go_on_without_the_late()
-        before, self._stage = self._stage, (self.hub.phase, self.hub.round, self.hub.missing())
-        if self._stage != before:
-            self._patience.reset()
-            # Who has answered meanwhile is not late, though asked again.
-            self._missing_since = {p: since for p, since in self._missing_since.items() if p in self._stage[2]}
-        elif self._patience.is_over():
-            self._remind()
+        self._wait()
         if self._is_done():
             return self._depart()
         if self._clock() - self._shown_at > TICK_S:
@@ -104,6 +101,25 @@ class HubDriver:
         """Called when everything that has arrived is read, and now and then where that never happens."""
         for question in self._grace.over(self.hub.open_questions()):
             self._perform(self.hub.overdue(question))
+
+    def _wait(self) -> None:
+        """Remind those who are missing when nothing has come of them for long enough."""
+        missing = self.hub.missing()
+        stage, arriving = (self.hub.phase, self.hub.round), [self.desk.transport.arriving[p] for p in missing]
+        if stage != self._stage:
+            self._patience.next_stage()
+        elif missing != self._missing:
+            self._patience.reset()
+        elif arriving != self._arriving:
+            self._patience.prolong()
+        elif self._patience.is_over():
+            self._remind()
+            # A slow link takes its time for the reminder, too.
+            self._patience.prolong()
+        if (stage, missing) != (self._stage, self._missing):
+            # Who has answered meanwhile is not late, though asked again.
+            self._missing_since = {p: since for p, since in self._missing_since.items() if p in missing}
+        self._stage, self._missing, self._arriving = stage, missing, arriving
 
     def _remind(self) -> None:
         waiting = self._waiting()
@@ -199,6 +215,8 @@ class HubDriver:
         if rounds is not None and farewell is not None and end.status != "refused":
             blocks = {hub.removeprefix("hub."): block for hub, block in rounds.models().items()}
             others = {hub.removeprefix("hub."): one for hub, one in rounds.preparations().items()}
+            if end.status == "finished" and self._last is not None and self._last.test_scores is not None:
+                self._keep(partial(self.folder.save_held_out, self.hub.meeting, self._last.test_scores))
             self.folder.finish(blocks, others, farewell)
 
     def _leave(self) -> Outcome:

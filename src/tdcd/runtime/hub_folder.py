@@ -5,6 +5,7 @@
     config.toml, federation.json, history.jsonl, model/<silo>.safetensors, report.html      as in every run folder
     hub.json                 the silo, a number that only this run has, and how it ended
     hub.lock                 locked by the hub's process for as long as it lives
+    held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables
     absences.jsonl           which clients were left out when, and since when they are back; if there were any
     checkpoint/*.tdcd        the last few states
     farewell.tdcd            after the end: what slower hubs may still ask for
@@ -12,7 +13,6 @@
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from tdcd.history import Record
 from tdcd.objective import Tree
@@ -31,7 +33,9 @@ from tdcd.runtime.farewell import Farewell
 from tdcd.runtime.instructions import Absence, State
 from tdcd.runtime.job import Job
 from tdcd.runtime.journal import Journal
+from tdcd.runtime.lock import lock
 from tdcd.runtime.meeting import Meeting
+from tdcd.tables.held_out import HeldOut, write_held_out
 from tdcd.tables.labels import Meaning
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.saving import load_meaning, save_preparations
@@ -52,11 +56,11 @@ class HubFolder:
         if self._about.exists():
             self.run = RunFolder.open(path)
             self.about = self._read_about(job)
-            self._lock = _lock(path)
+            self._lock = lock(path)
             self._restore()
         else:
             self.run = self._create(job)
-            self._lock = _lock(path)
+            self._lock = lock(path)
             self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
             self._write_about()
         self._history, self._absences = Journal(path / "history.jsonl"), Journal(path / "absences.jsonl")
@@ -165,10 +169,24 @@ class HubFolder:
                 (silo, meeting.openings[hub]) for silo, hub in zip(job.config.silos, job.hubs, strict=True)
             )
         ]
-        held_out = int(roll.held_out.sum())
         self.run.write_facts(
-            {"name": job.config.data.source, "num_samples": roll.num_samples, "num_test": held_out, "silos": silos}
+            {
+                "name": job.config.title,
+                "num_samples": roll.num_samples,
+                "num_test": int(roll.held_out.sum()),
+                "labels": roll.labels_in_words,
+                "silos": silos,
+            }
         )
+
+    def save_held_out(self, meeting: Meeting, scores: NDArray[Any]) -> None:
+        """Write what the model says of the samples that nobody trained on, where clients have tables with ids."""
+        roll, config = meeting.roll, meeting.job.config
+        if roll is None or meeting.preparation is None or not len(scores):
+            return
+        samples = HeldOut(roll.test_ids, roll.test_originals, scores)
+        id_column = config.silos[meeting.silo].id
+        write_held_out(self.path, id_column, samples, load_meaning(self.path), roll.loss(config))
 
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""
@@ -197,26 +215,3 @@ class HubFolder:
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps({**status, "pid": os.getpid()}))
             temporary.replace(self.path / "status.json")
-
-
-def is_alive(path: Path) -> bool:
-    """Whether a process has the run folder at ``path`` open."""
-    if not (path / "hub.lock").exists():
-        return False
-    with (path / "hub.lock").open("rb") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
-
-
-def _lock(path: Path) -> int:
-    """Lock the folder for this process; the lock ends with the process, however that ends."""
-    descriptor = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise FileExistsError(f"{path} is in use by another process: stop that one first") from None
-    return descriptor

@@ -35,6 +35,8 @@ class Append:
     """Add this line to the history."""
 
     record: Record
+    test_scores: NDArray[Any] | None = field(default=None, compare=False)
+    """``[m, C]``: with the last line, the model's scores of the held-out samples; not a number for absent ones."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ class Job:
 
     def _keys(self, exclude_defaults: bool) -> dict[str, Any]:
         keys = self.config.model_dump(include=set(SHARED), exclude_defaults=exclude_defaults)
-        keys.get("data", {}).pop("folder", None)
+        for section in ("data", "model"):
+            keys.get(section, {}).pop("folder", None)
         for silo in keys["silos"]:
             silo.pop("table", None)
             silo["client"] = [client["name"] for client in silo.get("client", [])]

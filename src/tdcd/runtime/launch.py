@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tdcd.alone import train_alone
 from tdcd.config import Config, check_config, override, read_config
 from tdcd.history import read_history
 from tdcd.report import write_report
@@ -22,6 +23,7 @@ from tdcd.runtime.certificates import throwaway
 from tdcd.runtime.driver import Ending, Outcome
 from tdcd.runtime.job import Job
 from tdcd.runtime.trial_data import write_rows
+from tdcd.tables.held_out import HELD_OUT
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -35,6 +37,8 @@ class Trial:
 
     folder: Path
     job: Job
+    labels_in_words: str = ""
+    """What the labels were taken for; empty when a trial goes on that has said it before."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @classmethod
@@ -60,7 +64,7 @@ class Trial:
         throwaway(folder / "certs", {hub: ["127.0.0.1"] for hub in job.hubs}, clients)
         # Last, so that a folder with this file is complete.
         write_durably(shared, toml_text(job.config.model_dump()).encode())
-        return cls(folder, job)
+        return cls(folder, job, planned.federation.labels_in_words)
 
     def start(self) -> None:
         """Start every party."""
@@ -122,8 +126,11 @@ class Trial:
                 found[hub] = json.loads(path.read_text())
         return found
 
-    def gather(self) -> Path:
-        """Make the trial's folder a run folder too, with all silos' blocks; the path of its report."""
+    def gather(self, should_stop: Callable[[], bool] = lambda: False) -> Path:
+        """Make the trial's folder a run folder too, with all silos' blocks; the path of its report.
+
+        With ``evaluate.alone`` every silo is also trained without the others, in a simulation of the same rows.
+        """
         homes = [self.folder / "silos" / silo.name for silo in self.job.config.silos]
         histories = [read_history(home / "history.jsonl") for home in homes]
         if any(history != histories[0] for history in histories):
@@ -132,13 +139,16 @@ class Trial:
         own = [fact["silos"][index] for index, fact in enumerate(facts)]
         for name in ("config.toml", "history.jsonl"):
             shutil.copy(homes[0] / name, self.folder / name)
-        if (homes[0] / "labels.json").exists():
-            shutil.copy(homes[0] / "labels.json", self.folder / "labels.json")
+        for name in ("labels.json", HELD_OUT):
+            if (homes[0] / name).exists():
+                shutil.copy(homes[0] / name, self.folder / name)
         for part in ("model", "preparation"):
             for home in homes:
                 if (home / part).exists():
                     shutil.copytree(home / part, self.folder / part, dirs_exist_ok=True)
         (self.folder / "federation.json").write_text(json.dumps({**facts[0], "silos": own}, indent=1) + "\n")
+        if self.job.config.evaluate.alone and not histories[0][-1].diverged:
+            train_alone(plan(self.job.config), self.folder, should_stop)
         return write_report(self.folder)
 
     def _last_words(self, party: str) -> str:

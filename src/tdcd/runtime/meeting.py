@@ -274,7 +274,8 @@ def _difference(item: str, left: str, ours: Any, right: str, theirs: Any) -> str
         return f"{left} has {ours[item]} samples and {right} has {theirs.get(item)}: align their ids first (tdcd align)"
     if item == "ids":
         count = f"both have {ours['samples']} samples"
-        return f"{left} and {right} have different sample ids, though {count}: align their ids first (tdcd align)"
+        advice = "align their ids first (tdcd align), and write them alike: '001' is not '1'"
+        return f"{left} and {right} have different sample ids, though {count}: {advice}"
     if item == "secret":
         return f"{left} and {right} have different secrets: give both the same federation.secret"
     return f"{left} and {right} have different labels for the same samples"

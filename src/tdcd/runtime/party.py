@@ -1,12 +1,12 @@
 """One party of a federation as a process: its own files, its link to the others, its run."""
 
 import ipaddress
+import logging
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
@@ -22,7 +22,7 @@ from tdcd.runtime.job import Job, client_of
 from tdcd.runtime.log import event
 from tdcd.runtime.transport import Transport
 from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
-from tdcd.tables.site import read_client
+from tdcd.tables.site import read_client, row_numbers, taken_for
 
 
 class PartySection(BaseModel):
@@ -91,6 +91,8 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     if client not in names:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
     data = read_data(job.config, index, own)
+    if data.table is not None:
+        event("labels", taken_for=taken_for(job.config, data.table))
     machine = Client(job, index, client_of(silo, client), data, secrets.token_hex(8))
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
@@ -104,10 +106,10 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     path = Path(own.data)
     if path.suffix == ".safetensors":
         return ClientData.load(path)
-    rows = read_client(config, config.silos[silo], path, None if own.labels is None else Path(own.labels))
-    if own.ids is not None:
-        chosen = set(Path(own.ids).read_text(encoding="utf-8").splitlines())
-        rows = rows.take(np.array([place for place, one in enumerate(rows.ids) if one in chosen], np.int64))
+    labels, ids = (None if given is None else Path(given) for given in (own.labels, own.ids))
+    rows = read_client(config, config.silos[silo], path, labels, ids)
+    for caution in row_numbers(rows):
+        event("table", logging.WARNING, why=caution)
     assert rows.labels is not None
     return ClientData([*rows.ids], rows.labels, table=rows)
 
@@ -144,6 +146,7 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection) ->
         listen=(own.listen or _everywhere(addresses[party])) if party in addresses else None,
         tls=tls,
         max_message_bytes=int(job.config.runtime.max_message_mb * 2**20),
+        lease_s=job.config.runtime.lease_s,
     )
 
 

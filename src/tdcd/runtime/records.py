@@ -43,6 +43,11 @@ class Records:
         absent = {client: rounds for part in parts for client, rounds in part.note.get("absent", {}).items()}
         return replace(record, absent=absent, unscored=[one for part in parts for one in part.note.get("unscored", [])])
 
+    def test_scores(self, parts: Sequence[Message]) -> NDArray[Any]:
+        """``[m, C]``: the held-out samples' scores; not a number for those that are not in every part."""
+        scores, absent = _sum([part.arrays["test"] for part in parts]), union(parts, "test_absent")
+        return scores if absent is None else np.where(absent[:, None], np.nan, scores)
+
     def _figures(
         self, parts: Sequence[Message], name: str, penalty: float
     ) -> tuple[float, dict[str, float | None]] | None:

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.choices import Loss
 from tdcd.config import Config
-from tdcd.data.table import Task, holdout_mask
-from tdcd.objective import Loss
-from tdcd.run import FITTING
+from tdcd.data.table import Task
 from tdcd.runtime.messages import Message, Refused, array, unpack
-from tdcd.tables.labels import encode, standardized
+from tdcd.tables.labels import FITTING, Labels, choose_held_out, encode, in_words, standardized
 from tdcd.tables.rows import id_order
 
 MOST_CLASSES = 100_000
@@ -83,6 +82,15 @@ class Roll:
     """The names of the classes, where they have names."""
     label_mean: float
     label_scale: float
+    labels_in_words: str
+    """What the labels of tables were taken for."""
+    test_originals: list[str | float]
+    """``[m]``: the held-out samples' labels, as the tables have them."""
+
+    @property
+    def test_ids(self) -> list[str]:
+        """``[m]``, of the held-out samples."""
+        return [self.ids[place] for place in np.flatnonzero(self.held_out)]
 
     @property
     def num_samples(self) -> int:
@@ -146,29 +154,39 @@ def take_roll(hellos: Mapping[str, Hello], config: Config) -> Roll:
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     bounds = np.cumsum([len(hello.ids) for hello in found])[:-1]
-    held_out = _held_out(found, order, config)
-    labels, task, classes, mean, scale = _labels(found, order, held_out, config)
-    return Roll(ids, holder[order], np.split(rank, bounds), held_out, labels, task, classes, mean, scale)
-
-
-def _held_out(found: Sequence[Hello], order: NDArray[np.int64], config: Config) -> NDArray[np.bool_]:
+    labels = _labels(found, order, config)
     told = [hello.held_out for hello in found]
     if all(mask is not None for mask in told):
-        return np.concatenate([mask for mask in told if mask is not None])[order]
-    return holdout_mask(len(order), config.evaluate.holdout, config.data.seed)
+        held_out = np.concatenate([mask for mask in told if mask is not None])[order]
+    else:
+        held_out = _held_out(labels, config)
+    if found[0].target is not None:
+        numbers, mean, scale, words = labels.numbers, 0.0, found[0].target["label_scale"], ""
+    else:
+        numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
+        words = in_words(labels, config.model.loss)
+    meant = (labels.task, labels.classes, mean, scale, words, labels.of(held_out))
+    return Roll(ids, holder[order], np.split(rank, bounds), held_out, numbers, *meant)
 
 
-def _labels(
-    found: Sequence[Hello], order: NDArray[np.int64], held_out: NDArray[np.bool_], config: Config
-) -> tuple[NDArray[np.float64], Task, tuple[str, ...], float, float]:
-    """The labels in sample order, as training uses them, and what they mean."""
+def _held_out(labels: Labels, config: Config) -> NDArray[np.bool_]:
+    chosen = config.evaluate
+    try:
+        return choose_held_out(labels, chosen.holdout, config.data.seed, stratify=chosen.stratify)
+    except ValueError as error:
+        raise Mismatch(str(error)) from None
+
+
+def _labels(found: Sequence[Hello], order: NDArray[np.int64], config: Config) -> Labels:
+    """The labels in sample order."""
     if any(isinstance(hello.labels, list) for hello in found):
         values: Any = np.array([str(one) for hello in found for one in hello.labels])[order]
     else:
         values = np.concatenate([np.asarray(hello.labels) for hello in found])[order]
     target = found[0].target
     if target is not None:
-        return values, target["task"], (), 0.0, target["label_scale"]
-    encoded = encode(values, config.model.loss)
-    numbers, mean, scale = standardized(encoded, ~held_out, config.data.standardize)
-    return numbers, encoded.task, encoded.classes, mean, scale
+        return Labels(target["task"], values)
+    try:
+        return encode(values, config.model.loss)
+    except ValueError as error:
+        raise Mismatch(f"the labels: {error}") from None

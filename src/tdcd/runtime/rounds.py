@@ -232,13 +232,14 @@ class Rounds:
         parts = self.exchange.parts("scores", self.round)
         if parts is None:
             return out or None
-        record = Records(self.job, self.compute, self.parameters).evaluated(self.round, parts)
+        records, is_last = Records(self.job, self.compute, self.parameters), self.round == self.job.config.train.rounds
+        record = records.evaluated(self.round, parts)
         if record is not None:
-            out.append(Append(record))
+            out.append(Append(record, records.test_scores(parts) if is_last else None))
             self._recorded = self.round
             if record.diverged:
                 return [*out, *self._over("diverged", f"the loss stopped being a finite number in round {self.round}")]
-        if self.round < self.job.config.train.rounds:
+        if not is_last:
             return out + self._exchange()
         if not self.job.config.federation.share_model:
             return [*out, *self._over("finished")]

@@ -56,7 +56,9 @@ class HubCompute:
         self._num_clients = len(roll.rows)
         self._places = [roll.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
-        started = start_block(job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs)
+        started = start_block(
+            job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs, job.config.silos[silo].name
+        )
         self.start: Tree = jax.tree.map(np.asarray, started)
         self._structure = jax.tree.structure(self.start)
         with self._precision():

@@ -5,7 +5,7 @@ to its own clients and to every other hub. A link exists while both ends are the
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Lock, RLock
 from typing import NamedTuple, Protocol, Self
@@ -55,11 +55,13 @@ class Transport(Protocol):
         party: Who this is.
         sent_bytes: Payload bytes handed to each link; messages to absent parties do not count.
         dropped: Events of each peer that were thrown away: messages too large, or too much unread.
+        arriving: How many bytes have come of the message that each peer is in the middle of sending.
     """
 
     party: str
     sent_bytes: Counter[str]
     dropped: Counter[str]
+    arriving: Counter[str]
 
     def send(self, receiver: str, data: bytes) -> None:
         """Send ``data`` to a peer. It is lost without notice if the peer is away.
@@ -112,6 +114,8 @@ class Mailbox:
         self.party = party
         self.peers = frozenset(peers)
         self.dropped: Counter[str] = Counter()
+        self.arriving: Counter[str] = Counter()
+        self._pieces: dict[str, bytearray] = {}
         self._max_message_bytes = max_message_bytes
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self._unread_events: Counter[str] = Counter()
@@ -135,10 +139,25 @@ class Mailbox:
                 "raise runtime.max_message_mb everywhere"
             )
 
+    def put_piece(self, sender: str, piece: bytes, *, is_last: bool) -> None:
+        """Add the next piece of a message; the message is there when its last piece is."""
+        if is_last and sender not in self._pieces:
+            self.put(Received(sender, piece))
+            return
+        with self._lock:
+            held = self._pieces.setdefault(sender, bytearray())
+            # Of a message that gets too large one byte too many is kept: enough for :meth:`put` to refuse it.
+            held += piece[: self._max_message_bytes + 1 - len(held)]
+            self.arriving[sender] = 0 if is_last else self.arriving[sender] + len(piece)
+        if is_last:
+            self.put(Received(sender, bytes(held)))
+
     def put(self, event: Event) -> None:
-        """Add an event of a peer, or drop it if the peer's share is used up."""
+        """Add an event of a peer, or drop it if the peer's share is used up. What was in pieces before it is gone."""
         peer, size = event[0], _size(event)
         with self._lock:
+            self._pieces.pop(peer, None)
+            self.arriving[peer] = 0
             room = UNREAD_FULL_MESSAGES * self._max_message_bytes - self._unread_bytes[peer]
             if self._unread_events[peer] == UNREAD_EVENTS or size > min(room, self._max_message_bytes):
                 self.dropped[peer] += 1
@@ -173,6 +192,16 @@ class Mailbox:
 
 def _size(event: Event) -> int:
     return len(event.data) if isinstance(event, Received) else 0
+
+
+def pieces(data: bytes, size: int) -> Iterator[tuple[bytes, bool]]:
+    """Cut a message; each piece, and whether it is the last.
+
+    >>> [*pieces(b"message", 3)], [*pieces(b"", 3)]
+    ([(b'mes', False), (b'sag', False), (b'e', True)], [(b'', True)])
+    """
+    for start in range(0, max(len(data), 1), size):
+        yield data[start : start + size], start + size >= len(data)
 
 
 class LocalNetwork:
@@ -229,6 +258,7 @@ class LocalTransport:
         self.party = mailbox.party
         self.sent_bytes: Counter[str] = Counter()
         self.dropped = mailbox.dropped
+        self.arriving = mailbox.arriving
         self.mailbox = mailbox
         self._network = network
 

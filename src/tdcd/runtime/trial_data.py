@@ -1,15 +1,18 @@
 """The rows of a trial's clients: what `tdcd run` would give each of them, in files that `tdcd client` reads."""
 
-import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tdcd.config import Config, SiloSection
 from tdcd.run import Plan
 from tdcd.runtime.client_data import shards
 from tdcd.runtime.job import client_of
 from tdcd.tables.assemble import Assembled
+from tdcd.tables.dialect import Dialect
 from tdcd.tables.reading import read_header, read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.split import pick_rows
@@ -46,14 +49,14 @@ def _tables(config: Config, assembled: Assembled, index: int, folder: Path) -> d
     if silo.client:
         return {client.name: home / client.table for client in silo.client}
     assert silo.table is not None
-    whole, paths = home / silo.table, {}
+    whole, paths, columns = home / silo.table, {}, Columns.of(config, silo)
     for number, (client, rows) in enumerate(
         zip(silo.client_names, assembled.federation.silos[index].rows, strict=True)
     ):
-        paths[client] = folder / f"{client_of(silo.name, client)}{whole.suffix}"
+        paths[client] = folder / f"{client_of(silo.name, client)}.parquet"
         # Nobody trains on the held-out rows; the clients take turns in holding them.
         test = assembled.test_ids[number :: len(silo.client_names)]
-        pick_rows(whole, paths[client], silo.id, {*(assembled.ids[row] for row in rows), *test})
+        pick_rows(whole, paths[client], columns, {*(assembled.ids[row] for row in rows), *test})
     return paths
 
 
@@ -62,15 +65,14 @@ def _labels(config: Config, silo: SiloSection, tables: dict[str, Path], folder: 
     holder = next(other for other in config.silos if other.label is not None)
     label = silo.label or holder.label
     assert label is not None
-    if all(label in read_header(path, silo.id) for path in tables.values()):
+    if all(label in read_header(path, silo.id, Dialect.of(config))[0] for path in tables.values()):
         return []
     home = Path(config.data.folder or "")
     sources = [home / client.table for client in holder.client] or [home / (holder.table or "")]
-    out = folder / f"labels.{silo.name}.csv"
-    with out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([silo.id, label])
-        for source in sources:
-            rows = read_rows(source, Columns(id=holder.id, label=holder.label, features=()))
-            writer.writerows(zip(rows.ids, np.asarray(rows.labels).tolist(), strict=True))
+    out = folder / f"labels.{silo.name}.parquet"
+    columns = replace(Columns.of(config, holder).only(()), label=holder.label)
+    parts = [read_rows(source, columns) for source in sources]
+    ids = [one for part in parts for one in part.ids]
+    # Parquet, since the configuration may say that CSV files are written in another way than this one would be.
+    pq.write_table(pa.table({silo.id: ids, label: np.concatenate([np.asarray(part.labels) for part in parts])}), out)
     return ["--labels", str(out)]

@@ -9,6 +9,8 @@ from tdcd.console import Display
 class Waiting(Display):
     """Who is being waited for, and how much of one's own work is done."""
 
+    stopping = "Stopping; once more to stop at once."
+
     def __init__(self, console: Console, doing: str) -> None:
         super().__init__(console, "{task.description}", BarColumn(), TaskProgressColumn())
         self._doing, self._missing = doing, [""]

@@ -2,7 +2,8 @@
 
 Every party is a zenoh peer that finds nobody by itself: a hub listens, and dials the hubs whose names sort before its
 own; a client dials its hub and has no port. Who dials never gives up. A link has two keys in each direction, and the
-common name on a certificate fixes which ones its holder may use:
+common name on a certificate fixes which ones its holder may use. A large message goes in pieces, all but the last one
+marked by an attachment: zenoh closes a link that has not taken what it was given within a fixed time.
 
 ==============================================  ======================================================
 ``tdcd/1/RECEIVER/SENDER/message``              messages
@@ -14,6 +15,7 @@ import ipaddress
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -23,16 +25,26 @@ import zenoh
 from zenoh.handlers import Callback
 
 from tdcd.runtime.certificate_check import explain, role_of
-from tdcd.runtime.transport import MAX_MESSAGE_BYTES, Event, Joined, Left, Mailbox, Received
+from tdcd.runtime.transport import MAX_MESSAGE_BYTES, Event, Joined, Left, Mailbox, pieces
 
-LEASE_MS = 3000
+LEASE_S = 6.0
 """A peer that is silent for so long, although its connection stands, has left."""
 
-STALL_US = 5_000_000
-"""A link that takes nothing for so long while there is something to send is closed."""
+STALL_LEASES = 5
+"""A link that takes nothing for so many leases is closed. The system's queue holds up to a minute's worth of a slow
+link, and says that it has room only when a third of it is free."""
 
-HANDSHAKE_MS = 3000
-"""A connection that is not a link by then is given up; closing may have to wait for it."""
+HANDSHAKE_LEASES = 4
+"""A connection that is not a link after so many is given up: opening takes four round trips, two of them zenoh's."""
+
+BATCH_BYTES = 2**15
+"""What zenoh writes at a time; a receiver gives a link up that takes longer than the lease for so much."""
+
+PIECE_BYTES = BATCH_BYTES - 1024
+"""The largest piece of a message, with room for zenoh's own fields beside it."""
+
+MORE = b"more"
+"""The attachment of a piece that is not the last of its message."""
 
 _OVERHEAD_BYTES = 1024
 """Room for zenoh's own fields beside the payload."""
@@ -58,6 +70,7 @@ class ZenohTransport:
         listen: ``HOST:PORT`` of a hub's own port; None for a client.
         tls: The party's files. None sends clear text and trusts everybody: for loopback addresses only.
         max_message_bytes: Larger messages are refused, incoming ones before they are put together.
+        lease_s: How long a link may be silent; longer than any round trip.
 
     Raises:
         ValueError: Something in the arguments or the files is wrong; the text says what.
@@ -73,16 +86,18 @@ class ZenohTransport:
         listen: str | None = None,
         tls: Tls | None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        lease_s: float = LEASE_S,
     ) -> None:
         self._mailbox = Mailbox(party, peers, max_message_bytes)
         self.party = party
         self.sent_bytes: Counter[str] = Counter()
         self.dropped = self._mailbox.dropped
+        self.arriving = self._mailbox.arriving
         self._incarnations: dict[str, str] = {}
         self._lock = Lock()
         ordered = sorted(self._mailbox.peers)
         endpoints = _endpoints(party, ordered, addresses, listen, tls)
-        config = _links(endpoints, max_message_bytes)
+        config = _links(endpoints, max_message_bytes, lease_s)
         if tls is not None:
             config["transport"]["link"]["tls"] = _authentication(party, tls)
             config["access_control"] = _permissions(party, ordered)
@@ -97,9 +112,13 @@ class ZenohTransport:
     def send(self, receiver: str, data: bytes) -> None:
         """See :meth:`Transport.send <tdcd.runtime.transport.Transport.send>`."""
         self._mailbox.check(receiver, data)
-        if receiver in self._incarnations:
-            self._publishers[receiver].put(data)
-            self.sent_bytes[receiver] += len(data)
+        incarnation = self._incarnations.get(receiver)
+        for piece, is_last in pieces(data, PIECE_BYTES):
+            # Who is away, or came back in the meantime, could not put the pieces together.
+            if incarnation is None or self._incarnations.get(receiver) != incarnation:
+                return
+            self._publishers[receiver].put(piece, attachment=None if is_last else MORE)
+        self.sent_bytes[receiver] += len(data)
 
     def receive(self, timeout: float | None) -> Event | None:
         """See :meth:`Transport.receive <tdcd.runtime.transport.Transport.receive>`."""
@@ -109,7 +128,9 @@ class ZenohTransport:
         """See :meth:`Transport.close <tdcd.runtime.transport.Transport.close>`."""
         if not self._mailbox.closed:
             self._mailbox.close()
-            self._session.close()  # type: ignore[no-untyped-call]
+            # Zenoh gives up closing after ten seconds: some connection is still being opened, to somebody who is away.
+            with suppress(zenoh.ZError):
+                self._session.close()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
         """The transport itself, to be closed at the end of the block."""
@@ -135,7 +156,7 @@ class ZenohTransport:
         )
 
     def _on_message(self, sender: str, sample: zenoh.Sample) -> None:
-        self._mailbox.put(Received(sender, sample.payload.to_bytes()))
+        self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=sample.attachment is None)
 
     def _on_presence(self, peer: str, sample: zenoh.Sample) -> None:
         incarnation = str(sample.key_expr).rpartition("/")[2]
@@ -191,8 +212,10 @@ def _check_loopback(address: str) -> None:
         raise ValueError(f"{address} is not a loopback address: without TLS, use 127.0.0.1, or give certificates")
 
 
-def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int) -> dict[str, Any]:
+def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int, lease_s: float) -> dict[str, Any]:
     """Zenoh's settings but for security: no discovery, fast redialling, first in first out, bounded sizes."""
+    lease_ms = round(1000 * lease_s)
+    handshake_ms = HANDSHAKE_LEASES * lease_ms
     return {
         "mode": "peer",
         "listen": {"endpoints": endpoints["listen"], "timeout_ms": 0, "exit_on_failure": True},
@@ -209,13 +232,14 @@ def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int) -> dict[s
         "transport": {
             "shared_memory": {"enabled": False},
             # One queue instead of one per priority: not even the news that its sender left overtakes a message.
-            "unicast": {"qos": {"enabled": False}, "open_timeout": HANDSHAKE_MS, "accept_timeout": HANDSHAKE_MS},
+            "unicast": {"qos": {"enabled": False}, "open_timeout": handshake_ms, "accept_timeout": handshake_ms},
             "link": {
                 "protocols": sorted({endpoint.partition("/")[0] for group in endpoints.values() for endpoint in group}),
                 "rx": {"max_message_size": max_message_bytes + _OVERHEAD_BYTES},
                 "tx": {
-                    "lease": LEASE_MS,
-                    "queue": {"congestion_control": {"block": {"wait_before_close": STALL_US}}},
+                    "lease": lease_ms,
+                    "batch_size": BATCH_BYTES,
+                    "queue": {"congestion_control": {"block": {"wait_before_close": 1000 * STALL_LEASES * lease_ms}}},
                 },
             },
         },

@@ -11,7 +11,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
-from tdcd.blocks.start import start_block
+from tdcd.blocks.fitting import start_fitting
 from tdcd.core.variant import Variant
 from tdcd.execution import Execution
 from tdcd.federation import Federation, aligned_empty
@@ -141,13 +141,7 @@ class Simulation:
 
     def init(self) -> State:
         """The state before round 0, a function of the seed."""
-        started = [
-            [
-                start_block(block, run.settings, index, silo.feature_shape, self.num_outputs)
-                for index, (block, silo) in enumerate(zip(self.blocks, run.federation.silos, strict=True))
-            ]
-            for run in self.runs
-        ]
+        started = [start_fitting(run.federation, self.blocks, self.num_outputs, run.settings) for run in self.runs]
         return self.join([self.state_of(blocks) for blocks in started])
 
     def state_of(self, blocks: Sequence[Tree]) -> State:

@@ -1,5 +1,6 @@
 """``tdcd run`` with a configuration whose keys list values."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -53,5 +54,7 @@ def sweep(grid: Grid, folder: Path) -> None:
     screen.print(f"Sweep folder: {folder}", soft_wrap=True, highlight=False)
     screen.print(f"Page:         {page}", soft_wrap=True, highlight=False)
     if interrupted:
-        screen.print(f"Interrupted. To go on: tdcd run --resume {folder}", soft_wrap=True, highlight=False)
+        screen.print(
+            f"Interrupted. To go on: tdcd run --resume {shlex.quote(str(folder))}", soft_wrap=True, highlight=False
+        )
         raise typer.Exit(EXIT_INTERRUPTED)

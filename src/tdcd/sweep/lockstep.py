@@ -5,9 +5,8 @@ from pathlib import Path
 
 from tdcd.history import Record
 from tdcd.recording import TrainingRun, count_parameters
-from tdcd.run import Interrupted, Plan, is_begun, simulate
+from tdcd.run import Interrupted, Plan, is_begun, save_assembled, simulate
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
-from tdcd.tables.saving import save_preparations
 from tdcd.train import Progress, Training, messages_of
 
 
@@ -31,9 +30,8 @@ def train_together(
         training = Training(simulation, [runs[index] for index in alike], train.rounds, every)
         if training.train(observe, should_stop) == "interrupted":
             raise Interrupted
-    for plan, folder in zip(plans, folders, strict=True):
-        if plan.assembled is not None:
-            save_preparations(folder, plan.assembled.preparations, plan.assembled.meaning)
+    for plan, folder, run in zip(plans, folders, runs, strict=True):
+        save_assembled(plan, folder, run.state.blocks)
     return [run.history for run in runs]
 
 

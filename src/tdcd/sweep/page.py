@@ -1,5 +1,6 @@
 """A sweep's result table, for the terminal and the page, and the page with its curves."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,12 @@ def _best(sweep: Sweep) -> Iterator[html.Html]:
 
 
 def _commands(sweep: Sweep) -> str:
-    folder = sweep.folder.resolve().name
-    return f"tdcd run --resume {folder}\ntdcd report '{folder}/{sweep.outcomes[0].setting.name}'"
+    """To give where the sweep was started: the folder as its ``--out`` was written."""
+    lines = [f"tdcd run --resume {shlex.quote(str(sweep.folder))}"]
+    begun = next((outcome.setting.name for outcome in sweep.outcomes if outcome.history), None)
+    if begun is not None:
+        lines.append(f"tdcd report {shlex.quote(str(sweep.folder / begun))}")
+    return "\n".join(lines)
 
 
 def _curves(sweep: Sweep) -> Iterator[html.Html]:

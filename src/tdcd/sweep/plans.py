@@ -8,12 +8,13 @@ import numpy as np
 
 from tdcd.config import Config
 from tdcd.data import Table, load
+from tdcd.devices import Devices
 from tdcd.federation import Federation
 from tdcd.objective import Objective
 from tdcd.run import Plan, plan
 
 
-def plan_alike(configs: Sequence[Config]) -> Iterator[Plan]:
+def plan_alike(configs: Sequence[Config], devices: Devices | None = None) -> Iterator[Plan]:
     """The plans of configurations that differ in nothing but seed, step size and l2.
 
     Those of one seed have the same federation, and all of them the same arrays of features and labels.
@@ -21,7 +22,7 @@ def plan_alike(configs: Sequence[Config]) -> Iterator[Plan]:
     by_seed: dict[int, Plan] = {}
     for config in configs:
         if config.seed not in by_seed:
-            new = planned(config)
+            new = planned(config, devices)
             first = next(iter(by_seed.values()), new)
             by_seed[config.seed] = new._replace(federation=_sharing(new.federation, first.federation))
         yield _tuned(by_seed[config.seed], config)
@@ -38,9 +39,9 @@ def _tuned(like: Plan, config: Config) -> Plan:
     )
 
 
-def planned(config: Config) -> Plan:
+def planned(config: Config, devices: Devices | None = None) -> Plan:
     """The plan of a configuration."""
-    return plan(config, None if config.data.source == "files" else source_table(config))
+    return plan(config, None if config.data.source == "files" else source_table(config), devices)
 
 
 def source_table(config: Config) -> Table:

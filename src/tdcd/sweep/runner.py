@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 
 from tdcd.config import Config
+from tdcd.devices import Devices
 from tdcd.history import Record
 from tdcd.run import Plan, complete_history, finish
 from tdcd.sweep.batch import runs_at_once
@@ -76,6 +77,7 @@ class Watch:
 def run_all(
     tasks: Sequence[Task],
     *,
+    devices: Devices | None = None,
     observe: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[list[Record]]:
@@ -84,12 +86,16 @@ def run_all(
     Groups of tasks with the same shapes run side by side on a CPU, whose cores a single one does not fill, and one
     after another on an accelerator.
 
+    Args:
+        devices: over which clients are spread; on several, the runs go one after another.
+
     Raises:
         Interrupted: ``should_stop`` said so; what was done is in the folders.
     """
     watch = Watch(observe, should_stop)
-    with ThreadPoolExecutor(_workers(tasks)) as pool:
-        running = [pool.submit(_run_group, group, watch) for group in _groups(tasks)]
+    devices = devices or Devices()
+    with ThreadPoolExecutor(_workers(tasks) if devices.count == 1 else 1) as pool:
+        running = [pool.submit(_run_group, group, watch, devices) for group in _groups(tasks)]
         ended, _ = wait(running, return_when=FIRST_EXCEPTION)
         failed = [future for future in running if future in ended and future.exception() is not None]
         if failed:
@@ -109,11 +115,11 @@ def _workers(tasks: Sequence[Task]) -> int:
     return max(1, min(2 * (os.cpu_count() or 1), MOST_WORKERS, BYTES_SIDE_BY_SIDE // largest))
 
 
-def _run_group(group: Sequence[Task], watch: Watch) -> dict[Path, list[Record]]:
+def _run_group(group: Sequence[Task], watch: Watch, devices: Devices) -> dict[Path, list[Record]]:
     """The histories of tasks that differ in nothing but seed, step size and l2."""
     histories: dict[Path, list[Record]] = {}
     pending = []
-    for task, planned in zip(group, plan_alike([task.config for task in group]), strict=True):
+    for task, planned in zip(group, plan_alike([task.config for task in group], devices), strict=True):
         history = complete_history(planned.config, task.folder)
         if history is None:
             pending.append((task, planned))
@@ -141,7 +147,7 @@ def _batches(pending: Sequence[tuple[Task, Plan]]) -> Iterator[tuple[list[Task],
         by_data.setdefault(id(planned.federation.silos[0].features), []).append((task, planned))
     for alike in by_data.values():
         plan = alike[0][1]
-        size = max(1, runs_at_once(plan)) if len(alike) > 1 and _batchable(plan.config) else 1
+        size = max(1, runs_at_once(plan)) if len(alike) > 1 and _batchable(plan) else 1
         for begin in range(0, len(alike), size):
             tasks, plans = zip(*alike[begin : begin + size], strict=True)
             yield list(tasks), list(plans)
@@ -165,7 +171,8 @@ def _neutral(config: Config) -> Config:
     )
 
 
-def _batchable(config: Config) -> bool:
+def _batchable(plan: Plan) -> bool:
     """Whether runs of this kind may be batched at all, whatever their size."""
+    config = plan.config
     blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
-    return "torch" not in blocks and not config.evaluate.alone
+    return "torch" not in blocks and not config.evaluate.alone and plan.execution.devices.count == 1

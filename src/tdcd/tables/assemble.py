@@ -1,5 +1,6 @@
 """A federation put together from the silos' files, in one process, by the steps that real hubs and clients take."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,14 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
-from tdcd.data.table import holdout_mask
 from tdcd.federation import Federation, Silo, aligned_empty, sizes_of, split_rows
 from tdcd.partition import Rows
+from tdcd.settings import Dtype
 from tdcd.tables.errors import TableError
-from tdcd.tables.labels import Meaning, encode, spelling, standardized
+from tdcd.tables.labels import Labels, Meaning, choose_held_out, encode, in_words, spelling, standardized
 from tdcd.tables.preparation import Preparation, merge_summaries, summarize
 from tdcd.tables.reading import read_rows
-from tdcd.tables.rows import Columns, RawRows, id_order
+from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
+from tdcd.tables.site import row_numbers
+
+logger = logging.getLogger("tdcd.tables")
 
 ROWS_AT_ONCE = 1 << 15
 """Rows are prepared so many at a time, to need little memory beside the features."""
@@ -32,6 +36,8 @@ class Assembled(NamedTuple):
     """``[M]``: of the training samples."""
     test_ids: Sequence[str]
     """``[m]``: of the held-out ones."""
+    test_labels: Sequence[str | float]
+    """``[m]``: their labels, as the tables have them."""
 
 
 class _Samples(NamedTuple):
@@ -40,10 +46,6 @@ class _Samples(NamedTuple):
     numbers: Mapping[str, int]
     """By id, in order."""
     held_out: NDArray[np.bool_]
-
-    def of(self, rows: RawRows) -> NDArray[np.int64]:
-        """``[n]``: which sample each row is about; -1 if none."""
-        return np.array([self.numbers.get(one, -1) for one in rows.ids], np.int64)
 
 
 def assemble(config: Config, *, bias: bool) -> Assembled:
@@ -55,11 +57,14 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
     _check(config)
     tables = _read(config)
     ids = _common_ids(config, tables)
-    held_out = holdout_mask(len(ids), config.evaluate.holdout, config.data.seed)
+    numbers = {one: number for number, one in enumerate(ids)}
+    encoded = _labels(config, tables, numbers)
+    held_out = choose_held_out(encoded, config.evaluate.holdout, config.data.seed, stratify=config.evaluate.stratify)
     if held_out.all():
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or bring more"])
-    samples = _Samples({one: number for number, one in enumerate(ids)}, held_out)
-    meaning, labels = _labels(config, tables, samples)
+    samples = _Samples(numbers, held_out)
+    labels, mean, scale = standardized(encoded, ~held_out, config.data.standardize)
+    meaning = Meaning(encoded.task, encoded.classes, mean, scale)
     silos, preparations = [], {}
     for index, section in enumerate(config.silos):
         # Taken out, so that a silo's raw columns go when its features are there.
@@ -71,10 +76,13 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         labels[~held_out],
         labels[held_out] if held_out.any() else None,
         meaning.scale,
-        name="files",
+        name=config.title,
+        labels_in_words=in_words(encoded, config.model.loss),
+        label_mean=meaning.mean,
     )
     named = np.array(ids, object)
-    return Assembled(federation, meaning, preparations, named[~held_out].tolist(), named[held_out].tolist())
+    ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
+    return Assembled(federation, meaning, preparations, ids, test_ids, encoded.of(held_out))
 
 
 def _check(config: Config) -> None:
@@ -100,7 +108,10 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
         tables[section.name] = []
         for path in paths:
             try:
-                tables[section.name].append(read_rows(folder / path, Columns.of(config, section)))
+                rows = read_rows(folder / path, Columns.of(config, section))
+                tables[section.name].append(rows)
+                for caution in row_numbers(rows):
+                    logger.warning("Warning: %s: %s", rows.source, caution)
             except TableError as error:
                 errors.append(error)
         errors += _held_twice(section, tables[section.name])
@@ -139,39 +150,45 @@ def _common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list
             if common
             else "check that the id columns mean the same"
         )
+        (first, ours), *others = held.items()
+        hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'") for name, ids in others]
+        advice += "".join(f"; {hint}" for hint in hints if hint)
         raise TableError([f"{len(common)} ids are in every silo: {'; '.join(counts)}: {advice}"])
     ids = list(common)
     return [ids[place] for place in id_order(ids)]
 
 
-def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], samples: _Samples) -> tuple[Meaning, NDArray[Any]]:
-    """What the labels are, and those of all samples as numbers, from the silos that have them."""
+def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Mapping[str, int]) -> Labels:
+    """The labels of all samples, from the silos that have them."""
     found = {
-        section.name: _raw_labels(tables[section.name], samples)
+        section.name: _raw_labels(tables[section.name], numbers)
         for section in config.silos
         if section.label is not None
     }
     (first, values), *others = found.items()
     for name, theirs in others:
-        _check_agreement([*samples.numbers], first, values, name, theirs)
+        _check_agreement([*numbers], first, values, name, theirs)
     try:
-        encoded = encode(values, config.model.loss)
+        return encode(values, config.model.loss)
     except ValueError as error:
         raise TableError([f"the labels of silo '{first}': {error}"]) from None
-    numbers, mean, scale = standardized(encoded, ~samples.held_out, config.data.standardize)
-    return Meaning(encoded.task, encoded.classes, mean, scale), numbers
 
 
-def _raw_labels(parts: Sequence[RawRows], samples: _Samples) -> NDArray[Any]:
+def _raw_labels(parts: Sequence[RawRows], numbers: Mapping[str, int]) -> NDArray[Any]:
     """``[total]``: a silo's labels in sample order; texts if any client's are."""
     named = any(isinstance(part.labels, list) for part in parts)
-    labels = np.empty(len(samples.numbers), object if named else np.float64)
+    labels = np.empty(len(numbers), object if named else np.float64)
     for part in parts:
-        numbers = samples.of(part)
-        known = numbers >= 0
+        places = _places(part, numbers)
+        known = places >= 0
         values = [spelling(label) for label in part.labels or ()] if named else part.labels
-        labels[numbers[known]] = np.asarray(values, labels.dtype)[known]
+        labels[places[known]] = np.asarray(values, labels.dtype)[known]
     return labels.astype(str) if named else labels
+
+
+def _places(rows: RawRows, numbers: Mapping[str, int]) -> NDArray[np.int64]:
+    """``[n]``: which sample each row is about; -1 if none."""
+    return np.array([numbers.get(one, -1) for one in rows.ids], np.int64)
 
 
 def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], second: str, others: NDArray[Any]) -> None:
@@ -196,7 +213,7 @@ def _silo(
     # A row that is no sample, -1, finds the last entry.
     train_number = np.append(np.where(held_out, -1, np.cumsum(~held_out) - 1), -1)
     test_number = np.append(np.where(held_out, np.cumsum(held_out) - 1, -1), -1)
-    numbers = [samples.of(part) for part in parts]
+    numbers = [_places(part, samples.numbers) for part in parts]
     train, test = [train_number[number] for number in numbers], [test_number[number] for number in numbers]
     # Every client has a table, or all share one.
     shares = 1 if section.client else len(section.client_names)
@@ -213,8 +230,10 @@ def _silo(
         )
     except ValueError as error:
         raise TableError([f"silo '{section.name}': {error}"]) from None
-    features = _features(parts, train, preparation, int((~held_out).sum()), bias)
-    test_features = _features(parts, test, preparation, int(held_out.sum()), bias) if held_out.any() else None
+    features = _features(parts, train, preparation, (int((~held_out).sum()), bias), config.dtype)
+    test_features = None
+    if held_out.any():
+        test_features = _features(parts, test, preparation, (int(held_out.sum()), bias), config.dtype)
     columns = preparation.columns + ("bias",) * bias
     return Silo(section.name, features, rows, columns, test_features, section.client_names), preparation
 
@@ -233,16 +252,19 @@ def _features(
     parts: Sequence[RawRows],
     numbers: Sequence[NDArray[np.int64]],
     preparation: Preparation,
-    total: int,
-    bias: bool,
-) -> NDArray[np.float32]:
-    """``[total, D]``: the features of the samples that ``numbers`` gives each part's rows, -1 for none."""
-    width = len(preparation.columns)
-    features: NDArray[np.float32] = aligned_empty((total, width + bias), np.float32)
-    features[:, width:] = 1
+    extent: tuple[int, int],
+    dtype: Dtype,
+) -> NDArray[Any]:
+    """``[total, D + ones]``: the features of the samples that ``numbers`` gives each part's rows, -1 for none.
+
+    Args:
+        extent: total and ones.
+    """
+    total, num_ones = extent
+    features = aligned_empty((total, len(preparation.columns) + num_ones), dtype)
     for part, number in zip(parts, numbers, strict=True):
         wanted = np.flatnonzero(number >= 0)
         for start in range(0, len(wanted), ROWS_AT_ONCE):
             rows = wanted[start : start + ROWS_AT_ONCE]
-            features[number[rows], :width] = preparation.apply(part.take(rows))
+            features[number[rows]] = preparation.apply(part.take(rows), dtype, num_ones)
     return features

@@ -9,12 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tdcd.config import check_config, read_config
+from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
-from tdcd.tables.reading import is_parquet
 from tdcd.tables.rows import RawRows
-from tdcd.tables.site import cautions, describe, find_silo, label_balance, read_client
-from tdcd.tables.split import split_table
-from tdcd.terminal import EXIT_INPUT, reported, screen
+from tdcd.tables.site import cautions, describe, find_silo, label_balance, read_client, taken_for
+from tdcd.terminal import EXIT_INPUT, reported, screen, show_labels
 
 
 def check(
@@ -25,6 +24,7 @@ def check(
     labels: Annotated[
         Path | None, typer.Option(help="A second table with ids and labels, if yours has no labels.")
     ] = None,
+    ids: Annotated[Path | None, typer.Option(help="A text file of the ids to train on, as tdcd align writes.")] = None,
 ) -> None:
     """Say whether a site's table is ready for the federation: what it holds, and what is wrong with it.
 
@@ -34,12 +34,13 @@ def check(
         config = check_config(read_config(federation), str(federation))
         section = find_silo(config, silo, client)
         try:
-            rows = read_client(config, section, data, labels)
+            rows = read_client(config, section, data, labels, ids)
+            labels_in_words = taken_for(config, rows)
         except TableError as error:
             screen.print(Text(str(error)), soft_wrap=True)
             screen.print(Text(f"Not ready: correct {data}, then check again.", "bold red"), soft_wrap=True)
             raise typer.Exit(EXIT_INPUT) from None
-    _show(rows)
+    _show(rows, labels_in_words)
     screen.print(Text(f"Ready: {data} can join as client '{client}' of silo '{silo}'.", "bold green"), soft_wrap=True)
 
 
@@ -61,6 +62,8 @@ def split(
 
     Exit status: 0 done, 2 bad input.
     """
+    from tdcd.tables.split import split_table  # noqa: PLC0415 - see tdcd.cli
+
     with reported():
         written = split_table(
             table,
@@ -75,11 +78,12 @@ def split(
     screen.print(f"Federation: {written}", soft_wrap=True, highlight=False)
 
 
-def _show(rows: RawRows) -> None:
+def _show(rows: RawRows, labels_in_words: str) -> None:
     """Print what a site's table holds."""
     facts = describe(rows)
     screen.print(Text(f"{rows.source}: {len(rows)} rows, {len(facts)} features, every id once"), soft_wrap=True)
-    screen.print(Text(f"Labels: {label_balance(rows)}"), soft_wrap=True)
+    show_labels(labels_in_words)
+    screen.print(Text(f"Label values: {label_balance(rows)}"), soft_wrap=True)
     shown = Table(box=rich.box.SIMPLE_HEAD)
     for heading in ("column", "holds", "blank", "values"):
         shown.add_column(heading, overflow="fold", justify="right" if heading == "blank" else "left")

@@ -1,7 +1,5 @@
 """A linear model as a table of coefficients in the columns' own units."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
-from tdcd.runfolder import write_durably
 from tdcd.tables.trained import Part, Trained
+from tdcd.tables.writing import write_table
 
 INTERCEPT = "intercept"
 
@@ -43,9 +41,12 @@ def coefficients(folder: Path) -> Coefficients:
 
     A row's score is the intercept, plus coefficient times value for its amounts that are not blank, plus the
     coefficient of ``COLUMN=LEVEL`` for each of its names (of ``COLUMN=other`` if that level is not there), plus the
-    coefficient of ``COLUMN missing`` for each blank. The score of a regression is the predicted amount in the labels'
-    unit; with the logistic loss it is the logarithm of the second class's odds; with the softmax loss there is a score
-    for every class, and the probabilities are in proportion to their exponentials.
+    coefficient of ``COLUMN missing`` for each blank. Only columns that had blanks in training have a row for them; in
+    others a blank amount counts as the mean of the training rows, and a blank name as ``COLUMN=other``.
+
+    The score of a regression is the predicted amount in the labels' unit; with the logistic loss it is the logarithm
+    of the second class's odds; with the softmax loss there is a score for every class, and the probabilities are in
+    proportion to their exponentials.
     """
     trained = Trained.open(folder)
     meaning, silos = trained.meaning, trained.present
@@ -73,17 +74,17 @@ def _unscaled(silo: str, part: Part) -> tuple[dict[str, NDArray[Any]], NDArray[A
     weights = np.asarray(part.parameters["weight"], np.float64)
     features, width = set(part.preparation.columns), len(part.preparation.columns)
     own, shift = part.preparation.unscaled(weights[:width])
-    if not part.columns.blanks:
-        refused = {f"{column} missing" for column in part.preparation.parts} - features
-        own = {name: value for name, value in own.items() if name not in refused}
+    # Where no blank was seen there is nothing to say of them, and a reader would take it for a finding.
+    unseen = {f"{column} missing" for column in part.preparation.parts} - features
+    own = {name: value for name, value in own.items() if name not in unseen}
     return own, shift + weights[width:].sum(axis=0)
 
 
 def write_coefficients(path: Path, table: Coefficients) -> None:
-    """Write coefficients as CSV: ``silo``, ``column``, and ``coefficient`` or one ``coefficient_CLASS`` a class."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(["silo", "column", *table.outputs])
-    writer.writerows([row.silo, row.column, *row.values.tolist()] for row in table.rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, text.getvalue().encode())
+    """Write coefficients as a table: ``silo``, ``column``, and ``coefficient`` or one ``coefficient_CLASS`` a class."""
+    columns: dict[str, Sequence[Any]] = {
+        "silo": [row.silo for row in table.rows],
+        "column": [row.column for row in table.rows],
+    }
+    values = {name: [float(row.values[place]) for row in table.rows] for place, name in enumerate(table.outputs)}
+    write_table(path, columns | values)

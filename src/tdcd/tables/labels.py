@@ -1,17 +1,26 @@
 """From raw labels to numbers that a loss can take: two classes, several, or amounts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.data.table import Task
-from tdcd.objective import Loss
+from tdcd.choices import Loss
+from tdcd.data.table import Task, holdout_mask, strata
 
 FEW, SMALL = 20, 100
 """At most so many different whole numbers, from 0 to below that, are classes unless the loss says otherwise."""
+
+FITTING: Mapping[str, tuple[Loss, ...]] = {
+    "regression": ("squared",),
+    "binary": ("logistic", "softmax"),
+    "multiclass": ("softmax",),
+}
+"""The losses that fit each task, the default first."""
+SHOWN_CLASSES = 5
+"""How many classes a sentence names."""
 
 
 class Labels(NamedTuple):
@@ -22,6 +31,11 @@ class Labels(NamedTuple):
     """``[n]``: amounts, or numbers of classes."""
     classes: tuple[str, ...] = ()
     """The classes' names by number; none in a regression."""
+
+    def of(self, chosen: NDArray[np.bool_]) -> list[str | float]:
+        """The chosen labels as tables have them: the classes' names, or amounts in their own unit."""
+        numbers = self.numbers[chosen].tolist()
+        return [self.classes[int(number)] for number in numbers] if self.classes else numbers
 
 
 class Meaning(NamedTuple):
@@ -35,7 +49,7 @@ class Meaning(NamedTuple):
     """In a regression, label = number * scale + mean."""
 
 
-def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None) -> Labels:
+def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, partly: bool = False) -> Labels:
     """Labels as numbers.
 
     Two different values are classes, as are names and a few small whole numbers; anything else is an amount. Classes
@@ -44,6 +58,7 @@ def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None) -> La
     Args:
         values: ``[n]`` numbers or names.
         loss: decides where both classes and amounts are possible.
+        partly: these are the labels of one client; they may all be of one class, since others have others.
 
     >>> encode(["yes", "no", "yes"])
     Labels(task='binary', numbers=array([1., 0., 1.]), classes=('no', 'yes'))
@@ -58,13 +73,62 @@ def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None) -> La
         raise ValueError(f"model.loss = {loss!r}: the labels are amounts, not classes: use 'squared'")
     names = [spelling(value) for value in different.tolist()]
     classes = sorted(set(names), key=_sort_key(names))
-    if len(classes) < 2:
+    if len(classes) < 2 and not partly:
         raise ValueError(f"every label is {classes[0]!r}: there is nothing to learn")
     if loss == "logistic" and len(classes) > 2:
         raise ValueError(f"model.loss = 'logistic': there are {len(classes)} different labels, not two")
     codes = {name: float(code) for code, name in enumerate(classes)}
     numbers = np.array([codes[name] for name in names])[places]
-    return Labels("binary" if len(classes) == 2 else "multiclass", numbers, tuple(classes))
+    return Labels("binary" if len(classes) <= 2 else "multiclass", numbers, tuple(classes))
+
+
+def in_words(labels: Labels, loss: Loss | None, *, partly: bool = False) -> str:
+    """What labels were taken for, who decided it, and which key decides otherwise.
+
+    Args:
+        loss: what was given to :func:`encode`, as was ``partly``.
+
+    >>> in_words(encode(np.array([0.0, 1.0, 2.0])), None)
+    '3 classes 0 to 2 (model.loss = "softmax" decided from the values; set model.loss = "squared" to predict amounts)'
+    >>> in_words(encode(["yes", "no"]), "softmax")
+    '2 classes no, yes (model.loss = "softmax")'
+    """
+    if loss is not None:
+        return f'{_what(labels)} (model.loss = "{loss}")'
+    where = "here; all clients' together count in training" if partly else ""
+    decided = f'model.loss = "{FITTING[labels.task][0]}" decided from the values{where and " " + where}'
+    return f"{_what(labels)} ({decided}{_otherwise(labels)})"
+
+
+def _what(labels: Labels) -> str:
+    if labels.task == "regression":
+        return f"amounts {labels.numbers.min():.6g} to {labels.numbers.max():.6g}"
+    names = labels.classes
+    count = f"{len(names)} class" + ("es" if len(names) != 1 else "")
+    first = _number(names[0])
+    if len(names) > 2 and first is not None and names == tuple(spelling(first + place) for place in range(len(names))):
+        return f"{count} {names[0]} to {names[-1]}"
+    return f"{count} {', '.join(names[:SHOWN_CLASSES])}" + (", ..." if len(names) > SHOWN_CLASSES else "")
+
+
+def _otherwise(labels: Labels) -> str:
+    """The setting that takes the labels for something else, if there is one."""
+    if labels.task != "regression":
+        numeric = all(_number(name) is not None for name in labels.classes)
+        return '; set model.loss = "squared" to predict amounts' if numeric else ""
+    different = np.unique(labels.numbers)
+    possible = len(different) <= SMALL and (different == np.floor(different)).all()
+    return '; set model.loss = "softmax" to predict classes' if possible else ""
+
+
+def choose_held_out(labels: Labels, fraction: float, seed: int, *, stratify: bool) -> NDArray[np.bool_]:
+    """``[n]``: the samples that nobody trains on, from the labels of all of them in the federation's order.
+
+    Args:
+        stratify: hold out the same fraction of every class.
+    """
+    classes = strata(labels.task, labels.numbers) if stratify else None
+    return holdout_mask(len(labels.numbers), fraction, seed, classes)
 
 
 def standardized(labels: Labels, training: NDArray[np.bool_], wanted: bool = True) -> tuple[NDArray[Any], float, float]:

@@ -1,21 +1,20 @@
 """Predictions for new rows: every silo scores its columns, and the scores are summed."""
 
-import csv
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.objective import Loss
-from tdcd.runfolder import write_durably
+from tdcd.choices import Loss
 from tdcd.tables.errors import SHOWN, TableError
+from tdcd.tables.held_out import predicted, unlike
 from tdcd.tables.labels import Meaning
 from tdcd.tables.reading import read_rows
 from tdcd.tables.rows import id_order
 from tdcd.tables.trained import Trained
+from tdcd.tables.writing import write_table
 
 ROWS_AT_ONCE = 1 << 13
 """Rows are prepared and scored so many at a time, to need little memory beside the table."""
@@ -58,13 +57,16 @@ def no_scores(trained: Trained) -> SiloScores:
     return SiloScores((), np.zeros((0, trained.num_outputs), trained.config.dtype))
 
 
-def combine(parts: Mapping[str, SiloScores], allow_missing: bool = False) -> Predictions:
+def combine(parts: Mapping[str, SiloScores], allow_missing: bool = False, *, common_only: bool = False) -> Predictions:
     """Sum the silos' scores by id, silo after silo.
 
     Args:
         parts: by silo.
         allow_missing: score an id that a silo lacks without that silo's part; otherwise it is an error.
+        common_only: leave such ids out instead.
     """
+    if common_only:
+        parts = _in_common(parts)
     known = list(dict.fromkeys(one for part in parts.values() for one in part.ids))
     ids = [known[place] for place in id_order(known)]
     places = {one: place for place, one in enumerate(ids)}
@@ -80,19 +82,37 @@ def combine(parts: Mapping[str, SiloScores], allow_missing: bool = False) -> Pre
     return Predictions(ids, scores, missing)
 
 
+def _in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:
+    """The scores of the ids that every silo has."""
+    common = set.intersection(*(set(part.ids) for part in parts.values()))
+    if not common:
+        raise TableError(["no id is in the tables of all silos: check that their id columns mean the same"])
+    found = {}
+    for silo, part in parts.items():
+        rows = [row for row, one in enumerate(part.ids) if one in common]
+        found[silo] = SiloScores([part.ids[row] for row in rows], part.phi[rows])
+    return found
+
+
 def _lacks(silo: str, ids: Sequence[str], missing: Sequence[Sequence[str]]) -> str:
     absent = [one for one, lacking in zip(ids, missing, strict=True) if silo in lacking]
     shown = ", ".join(map(repr, absent[:SHOWN])) + (", ..." if len(absent) > SHOWN else "")
     return (
-        f"silo '{silo}' lacks {len(absent)} of {len(ids)} ids: {shown}: add them to its table, or score them without "
-        "its part with --allow-missing"
+        f"silo '{silo}' lacks {len(absent)} of {len(ids)} ids: {shown}: add them to its table, score them without "
+        "its part with --allow-missing, or leave them out with --common"
     )
 
 
 def write_predictions(
-    path: Path, predictions: Predictions, meaning: Meaning, loss: Loss, *, mark_missing: bool = False
+    path: Path,
+    predictions: Predictions,
+    meaning: Meaning,
+    loss: Loss,
+    *,
+    id_column: str = "id",
+    mark_missing: bool = False,
 ) -> None:
-    """Write predictions as CSV: ``id``, ``prediction`` and, for classes, their probabilities.
+    """Write predictions as CSV or Parquet: the ids, ``prediction`` and, for classes, their probabilities.
 
     An amount is in the labels' own unit. Of two classes with the logistic loss there is ``probability_CLASS`` of the
     second one; with the softmax loss there is one such column a class.
@@ -100,37 +120,7 @@ def write_predictions(
     Args:
         mark_missing: add the column ``missing``, with the silos that lack the id, separated by blanks.
     """
-    names = [f"probability_{name}" for name in _shown_classes(meaning, loss)]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(["id", "prediction", *names, *["missing"] * mark_missing])
-    for one, lacking, cells in zip(
-        predictions.ids, predictions.missing, _cells(predictions.scores, meaning, loss), strict=True
-    ):
-        writer.writerow([one, *cells, *[" ".join(lacking)] * mark_missing])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, text.getvalue().encode())
-
-
-def probabilities(scores: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
-    """``[n, C]``: of every class from softmax scores, or ``[n, 1]`` of the second class from logistic ones."""
-    scores = np.asarray(scores, np.float64)
-    if loss == "logistic":
-        # Equal to 1 / (1 + exp(-score)), which overflows.
-        return np.asarray((1 + np.tanh(scores / 2)) / 2)
-    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
-
-
-def _shown_classes(meaning: Meaning, loss: Loss) -> Sequence[str]:
-    return {"squared": (), "logistic": meaning.classes[1:], "softmax": meaning.classes}[loss]
-
-
-def _cells(scores: NDArray[Any], meaning: Meaning, loss: Loss) -> Iterator[list[Any]]:
-    """Every row's prediction and probabilities."""
-    if loss == "squared":
-        yield from ([amount] for amount in (scores[:, 0].astype(np.float64) * meaning.scale + meaning.mean).tolist())
-        return
-    winners = scores.argmax(axis=1) if loss == "softmax" else (scores[:, 0] > 0).astype(int)
-    for winner, chances in zip(winners.tolist(), probabilities(scores, loss).tolist(), strict=True):
-        yield [meaning.classes[winner], *chances]
+    columns = predicted(predictions.scores, meaning, loss)
+    if mark_missing:
+        columns["missing"] = [" ".join(lacking) for lacking in predictions.missing]
+    write_table(path, {unlike(id_column, columns): predictions.ids} | columns)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from tdcd.tables.rows import Category, RawRows
 
@@ -155,8 +155,8 @@ class Scaled:
         """Of the features."""
         return [column] + [f"{column} missing"] * self.indicator
 
-    def apply(self, values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-        """Write the features of these values to ``out``."""
+    def apply(self, values: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the features of these values to ``out``: computed in float64, and only then in its precision."""
         blank = np.isnan(values)
         known = np.where(blank, self.fill, values.astype(np.float64))
         out[:, 0] = (known - self.mean) / self.scale
@@ -195,7 +195,7 @@ class OneHot:
         others = [f"{column}=other"] * self.other + [f"{column} missing"] * self.indicator
         return [f"{column}={level}" for level in self.levels] + others
 
-    def apply(self, column: Category, out: NDArray[np.float32]) -> None:
+    def apply(self, column: Category, out: NDArray[Any]) -> None:
         """Write the features of these names to ``out``."""
         places = {level: place for place, level in enumerate(self.levels)}
         unseen = len(self.levels) if self.other else -1
@@ -251,9 +251,9 @@ class Preparation:
         """The raw columns that hold names."""
         return tuple(name for name, part in self.parts.items() if isinstance(part, OneHot))
 
-    def apply(self, rows: RawRows) -> NDArray[np.float32]:
-        """``[n, D]``: the features of these rows."""
-        features = np.empty((len(rows), len(self.columns)), np.float32)
+    def apply(self, rows: RawRows, dtype: DTypeLike, num_ones: int = 0) -> NDArray[Any]:
+        """``[n, D + num_ones]``: the features of these rows in the precision of the run, and columns of ones."""
+        features = np.ones((len(rows), len(self.columns) + num_ones), dtype)
         start = 0
         for name, part in self.parts.items():
             width = len(part.names(name))

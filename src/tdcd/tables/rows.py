@@ -2,23 +2,28 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.tables.cells import Kind
+from tdcd.tables.dialect import DEFAULT, Dialect
 from tdcd.tables.errors import TableError
 
 if TYPE_CHECKING:
     from tdcd.config import Config, SiloSection
 
-BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
-"""The texts that stand for a value that is not known."""
-
 _WHOLE = re.compile(r"-?[0-9]{1,100}")
+_INDEX = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")
+"""What pandas calls a column that has no name."""
+LABEL_ADVICE = (
+    '; the labels must be in it: write the column\'s name as label = "..." under the silo, or give tdcd check and '
+    "tdcd client a second table with ids and labels, --labels FILE"
+)
 SHOWN_COLUMNS = 10
 """How many columns an error names that lists what there is."""
 
@@ -31,8 +36,9 @@ class Category(NamedTuple):
     levels: tuple[str, ...]
 
 
-Column = NDArray[np.float32] | Category
-"""A column of amounts, NaN where blank, or of names."""
+Column = NDArray[np.floating[Any]] | Category
+"""A column of amounts, NaN where blank, or of names. Amounts are as exact as the file gives them, in float64 or, where
+that is the same, in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +53,10 @@ class RawRows:
     """The columns by name, in the order of the configuration or else of the file."""
     labels: NDArray[np.float64] | list[str] | None = None
     """``[n]``, never blank: numbers, or texts if one of them is not a number."""
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    """What the cells of each column of amounts are; nothing of one that is all blank."""
+    counters: tuple[str, ...] = ()
+    """The columns of the file that only count its rows: 0, 1, 2, ... or 1, 2, 3, ..."""
 
     def __len__(self) -> int:
         """The number of rows, n."""
@@ -82,6 +92,31 @@ def id_order(ids: Sequence[str]) -> NDArray[np.int64]:
     return np.array(order, np.int64)
 
 
+def spelt_otherwise(ours: Collection[str], our_place: str, theirs: Collection[str], their_place: str) -> str:
+    """A hint where two places seem to write the same ids in different ways, such as 001 and 1; else nothing.
+
+    >>> spelt_otherwise(["001", "x"], "a.csv", ["1", "x"], "b.csv")
+    "ids are compared as exact texts: '001' in a.csv is not '1' in b.csv; write them alike"
+    """
+    known, others = set(ours), set(theirs)
+    plain = {_plain_id(one): one for one in theirs if one not in known}
+    for one in sorted(ours):
+        other = plain.get(_plain_id(one))
+        if one not in others and other is not None:
+            return (
+                f"ids are compared as exact texts: {one!r} in {our_place} is not {other!r} in {their_place}; "
+                "write them alike"
+            )
+    return ""
+
+
+def _plain_id(one: str) -> str:
+    """An id without what spreadsheets add or remove: case, blanks around it, leading zeros, ``.0`` at the end."""
+    text = one.strip().lower()
+    whole = text.removesuffix(".0")
+    return (whole.lstrip("0") or "0") if whole.isdecimal() else text
+
+
 @dataclass(frozen=True)
 class Columns:
     """Which columns of a table to read, and as what."""
@@ -94,8 +129,13 @@ class Columns:
     """The features that are names rather than amounts."""
     ignored: tuple[str, ...] = ()
     """Never among "all others": the labels of other silos."""
+    ignore: tuple[str, ...] = ()
+    """Columns of the table that are not features."""
     blanks: bool = True
     """Whether features may be blank."""
+    dialect: Dialect = DEFAULT
+    label_advice: str = ""
+    """What to do where there is no such label column."""
 
     @classmethod
     def of(cls, config: "Config", silo: "SiloSection") -> Self:
@@ -106,19 +146,32 @@ class Columns:
             features=None if silo.features is None else tuple(silo.features),
             categorical=tuple(silo.categorical),
             ignored=tuple(other.label for other in config.silos if other.label is not None),
+            ignore=tuple(silo.ignore),
             blanks=config.data.missing != "refuse",
+            dialect=Dialect.of(config),
+            label_advice=LABEL_ADVICE,
         )
+
+    def only(self, features: Sequence[str], categorical: Sequence[str] = ()) -> Self:
+        """The same silo's tables, but of the columns only the id and these features."""
+        return replace(self, label=None, features=tuple(features), categorical=tuple(categorical), ignore=())
 
     def among(self, path: Path, header: Sequence[str]) -> Self:
         """The same with every feature by name, for a file with this header; refuses columns that it lacks."""
-        kept = {self.id, self.label, *self.ignored}
+        kept = {self.id, self.label, *self.ignored, *self.ignore}
         features = (
             tuple(dict.fromkeys(name for name in header if name not in kept))
             if self.features is None
             else self.features
         )
         given = [self.id, *([] if self.label is None else [self.label]), *features]
-        problems = [_absent(name, header) for name in dict.fromkeys([*given, *self.categorical]) if name not in header]
+        problems = [
+            _absent(name, header) + (self.label_advice if name == self.label else "")
+            for name in dict.fromkeys([*given, *self.categorical, *self.ignore])
+            if name not in header
+        ]
+        if self.features is None:
+            problems += [_nameless(name, header) for name in features if _INDEX.fullmatch(name)]
         problems += [f"column '{name}' is in the header twice: rename one" for name in _twice(header) if name in given]
         problems += [f"column '{name}' can only be one of id, label and feature, and once" for name in _twice(given)]
         problems += [
@@ -133,10 +186,19 @@ class Columns:
         return replace(self, features=features)
 
 
+def _nameless(name: str, header: Sequence[str]) -> str:
+    """What to do about a column without a name: row numbers would tell the model what it should not know."""
+    called = f"is called '{name}'" if name.strip() else "has no name"
+    return (
+        f"column {header.index(name) + 1} {called}, like the row numbers that pandas adds: write the table without it "
+        f'(index=False), or list it as ignore = ["{name}"], or under features if it is one'
+    )
+
+
 def _absent(name: str, header: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, header, n=1)
-    if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
-        hint = f"its only column is {header[0]!r}: separate the fields by commas"
+    if len(header) == 1:
+        hint = f"its only column is {header[0]!r}: if that should be several, set data.delimiter"
     elif near:
         hint = f"did you mean '{near[0]}'?"
     else:

@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 from tdcd.config import check_config
 from tdcd.partition import contiguous_columns, equal_sizes, named_columns, shuffled_rows
 from tdcd.runfolder import toml_text
-from tdcd.tables.reading import as_numbers, is_parquet, read_header, read_rows
-from tdcd.tables.rows import BLANKS, Columns
+from tdcd.tables.cells import as_amounts
+from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect, arrow_stream, is_parquet
+from tdcd.tables.reading import read_header, read_rows
+from tdcd.tables.rows import Columns
 
 FIRST_PORT = 7447
 """Of the first hub; the others follow."""
@@ -47,12 +49,14 @@ def split_table(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} is there already and is not an empty folder: choose another one")
-    header = read_header(path, id_column)
-    groups = _groups(Columns(id=id_column, label=label).among(path, header).features or (), silos)
+    header, dialect = read_header(path, id_column)
+    # Silos that name their columns may leave some out, whatever those are.
+    columns = Columns(id_column, label, None if isinstance(silos, int) else ()).among(path, header).features
+    groups = _groups(columns or [name for name in header if name not in (id_column, label)], silos)
     counts = [*clients] * len(groups) if len(clients) == 1 else [*clients]
     if len(counts) != len(groups):
         raise ValueError(f"there are {len(groups)} silos, but client counts for {len(counts)}: {counts}")
-    table = _read(path, header)
+    table = _read(path, header, dialect)
     sizes = [equal_sizes(table.num_rows, count) for count in counts]
     used = [name for names in groups.values() for name in names]
     categorical = [name for name in used if _holds_names(table.column(name))]
@@ -72,12 +76,11 @@ def split_table(
     return out / "federation.toml"
 
 
-def pick_rows(path: Path, out: Path, id_column: str, ids: Collection[str]) -> None:
-    """Write the rows of a table that are about ``ids``, every cell as it is."""
-    header = read_header(path, id_column)
-    table = _read(path, header)
+def pick_rows(path: Path, out: Path, columns: Columns, ids: Collection[str]) -> None:
+    """Write the rows of a table that are about ``ids``, every cell as it is, to a Parquet file."""
+    table = _read(path, *read_header(path, columns.id, columns.dialect))
     wanted = set(ids)
-    texts = table.column(id_column).cast(pa.string()).to_pylist()
+    texts = table.column(columns.id).cast(pa.string()).to_pylist()
     _write(table.take(pa.array([place for place, one in enumerate(texts) if one in wanted], pa.int64())), out)
 
 
@@ -90,35 +93,43 @@ def _groups(columns: Sequence[str], silos: int | Mapping[str, Sequence[str]]) ->
     return {name: [*names] for name, names in silos.items()}
 
 
-def _read(path: Path, header: Sequence[str]) -> pa.Table:
+def _read(path: Path, header: Sequence[str], dialect: Dialect) -> pa.Table:
     """The whole table; of a CSV file every cell exactly as it is written."""
     if is_parquet(path):
         return pq.read_table(path)
     return pcsv.read_csv(
-        path,
-        parse_options=pcsv.ParseOptions(newlines_in_values=True),
+        arrow_stream(path),
+        read_options=pcsv.ReadOptions(encoding=dialect.arrow_encoding),
+        parse_options=pcsv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
         convert_options=pcsv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
     )
 
 
 def _with_numbers(table: pa.Table, names: set[str], parquet: bool) -> pa.Table:
-    """The table with these columns as numbers, where they would not be written as such."""
+    """The table with these columns as numbers, where they would not be written as such; dates stay as they are."""
     for name in names:
-        if parquet or pa.types.is_boolean(table.column(name).type):
-            numbers = pa.array(as_numbers(table.column(name)), from_pandas=True)
-            table = table.set_column(table.column_names.index(name), name, numbers)
+        numbers, kind = as_amounts(table.column(name), DEFAULT)
+        if kind != "date" and (parquet or pa.types.is_boolean(table.column(name).type)):
+            column = pa.array(numbers, from_pandas=True)
+            table = table.set_column(table.column_names.index(name), name, column)
     return table
 
 
 def _holds_names(column: pa.ChunkedArray) -> bool:
-    """Whether most values that are not blank are not numbers."""
+    """Whether most values that are not blank are not numbers, and they are not dates, or true and false, either."""
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
     if not pa.types.is_string(column.type):
         return False
     known = column.filter(pc.invert(pc.is_in(column, pa.array(BLANKS)))).drop_null()
     numbers = pc.match_substring_regex(known, r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$")
-    return len(known) > 0 and 2 * (pc.sum(numbers).as_py() or 0) < len(known)
+    if 2 * (pc.sum(numbers).as_py() or 0) >= len(known):
+        return False
+    try:
+        as_amounts(known, DEFAULT)
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 def _configuration(

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
+from tdcd.choices import Loss
 from tdcd.config import Config, check_config
-from tdcd.objective import Loss, Tree
+from tdcd.objective import Tree
 from tdcd.report.folder import Run
-from tdcd.run import FITTING, blocks_of, settings_of
+from tdcd.run import blocks_of, settings_of
 from tdcd.runfolder import RunFolder
-from tdcd.tables.labels import Meaning
+from tdcd.tables.labels import FITTING, Meaning
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.saving import load_meaning, load_preparation
@@ -35,11 +36,10 @@ class Part(NamedTuple):
 
     def phi(self, rows: RawRows) -> NDArray[Any]:
         """``[n, C]``: what these rows add to the scores."""
-        prepared = self.preparation.apply(rows)
-        features = np.concatenate([prepared, np.ones((len(rows), self.num_ones), np.float32)], axis=1)
         dtype = jax.tree.leaves(self.parameters)[0].dtype
+        features = self.preparation.apply(rows, dtype, self.num_ones)
         with jax.enable_x64(dtype == np.float64):
-            return np.asarray(self.block.phi(self.parameters, jax.numpy.asarray(features, dtype)))
+            return np.asarray(self.block.phi(self.parameters, jax.numpy.asarray(features)))
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,10 @@ class Trained:
         """The silos whose parts are in this folder: all, or a hub's own."""
         return [silo for silo in self.widths if all(path.is_file() for path in self._files(silo))]
 
+    def id_column(self, silo: str) -> str:
+        """What a silo's tables call the id."""
+        return next(section.id for section in self.config.silos if section.name == silo)
+
     def part(self, silo: str) -> Part:
         """One silo's part of the model."""
         if silo not in self.widths:
@@ -92,12 +96,7 @@ class Trained:
         block = blocks_of(self.config)[index]
         template = start_block(block, settings_of(self.config), index, (self.widths[silo],), self.num_outputs)
         (parameters,), _ = RunFolder(self.path).load_blocks([silo], [template])
-        columns = Columns(
-            self.config.silos[index].id,
-            features=tuple(preparation.parts),
-            categorical=preparation.categorical,
-            blanks=self.config.data.missing != "refuse",
-        )
+        columns = Columns.of(self.config, self.config.silos[index]).only([*preparation.parts], preparation.categorical)
         return Part(columns, preparation, self.widths[silo] - len(preparation.columns), block, parameters)
 
     def _files(self, silo: str) -> tuple[Path, Path]:

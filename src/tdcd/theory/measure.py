@@ -62,14 +62,16 @@ def gradient_norms(
     """
     if rounds < 1 or every < 1:
         raise ValueError(f"rounds and every must be at least 1, not {rounds} and {every}")
-    landscape = Landscape(federation, simulation.blocks, simulation.objective)
+    with simulation.execution.with_the_data():
+        landscape = Landscape(federation, simulation.blocks, simulation.objective)
     state = simulation.init() if start is None else simulation.state_of(start)
     first = state.blocks
     steps = range(0, rounds, every)
     meter = Meter(len(steps), seconds, observe)
     norms, iterations = list[float](), list[int]()
     for begin in steps:
-        gradient = landscape.loss_and_gradient(landscape.flatten(state.blocks))[1]
+        with simulation.execution.with_the_data():
+            gradient = landscape.loss_and_gradient(landscape.flatten(state.blocks))[1]
         norms.append(float(gradient @ gradient))
         end = min(begin + every, rounds)
         iterations.append(end * simulation.settings.local_steps)

@@ -12,9 +12,10 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd import algorithm
-from tdcd.algorithm import Descent, Gradient, Minibatch
+from tdcd.algorithm import Descent, Minibatch
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
+from tdcd.choices import Gradient
 from tdcd.core.update import Sgd
 from tdcd.core.variant import Known, LabelsEverywhere
 from tdcd.federation import Federation

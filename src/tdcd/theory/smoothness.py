@@ -14,8 +14,9 @@ import numpy as np
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
+from tdcd.choices import Loss
 from tdcd.federation import Federation
-from tdcd.objective import Loss, Objective, Tree
+from tdcd.objective import Objective, Tree
 from tdcd.theory.landscape import Landscape, Vector
 from tdcd.theory.progress import Meter, Observer, silent
 

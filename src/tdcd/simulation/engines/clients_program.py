@@ -13,6 +13,7 @@ from tdcd import algorithm
 from tdcd.algorithm import Descent, Minibatch, Moving
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
+from tdcd.choices import Gradient
 from tdcd.core.variant import Known, Sending, Variant
 from tdcd.devices import WHOLE, Devices, spec
 from tdcd.objective import Objective, Tree
@@ -59,7 +60,7 @@ class ClientsProgram:
     blocks: tuple[Block, ...]
     objective: Objective
     variant: Variant
-    gradient: algorithm.Gradient
+    gradient: Gradient
     steps: int
     prefixes: tuple[tuple[int, ...], ...]
     """Of each silo some numbers of rows below P, ascending. A local step of clients in turn works on the first of them

@@ -14,6 +14,7 @@ from jax import Array
 
 from tdcd import algorithm
 from tdcd.algorithm import Descent
+from tdcd.choices import Gradient
 from tdcd.core.variant import Known, Variant
 from tdcd.devices import WHOLE, Devices
 from tdcd.objective import Objective
@@ -81,7 +82,7 @@ class FlatProgram:
 
     objective: Objective
     variant: Variant
-    gradient: algorithm.Gradient
+    gradient: Gradient
     steps: int
     num_samples: int
     devices: Devices

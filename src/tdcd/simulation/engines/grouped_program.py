@@ -16,6 +16,7 @@ from jax import Array
 
 from tdcd import algorithm
 from tdcd.algorithm import Descent
+from tdcd.choices import Gradient
 from tdcd.core.variant import Known, Variant
 from tdcd.devices import WHOLE, Devices, spec
 from tdcd.objective import Objective
@@ -68,7 +69,7 @@ class GroupedProgram:
 
     objective: Objective
     variant: Variant
-    gradient: algorithm.Gradient
+    gradient: Gradient
     steps: int
     num_silos: int
     num_samples: int

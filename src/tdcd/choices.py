@@ -1,0 +1,10 @@
+"""The words that a configuration chooses from, apart from the code that follows them: reading one needs no JAX."""
+
+from typing import Literal
+
+Algorithm = Literal["tdcd", "sgd", "distributed-sgd", "fedbcd", "local-sgd", "tdcd-reused"]
+EngineName = Literal["auto", "clients", "grouped", "flat"]
+Gradient = Literal["unbiased", "mean"]
+Keep = Literal["auto", "device", "host"]
+Loss = Literal["squared", "logistic", "softmax"]
+Precision = Literal["float32", "tf32", "bfloat16"]

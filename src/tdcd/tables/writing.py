@@ -1,0 +1,33 @@
+"""Tables that people get: CSV, or Parquet where the file's name says so."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tdcd.runfolder import write_durably
+
+
+def check_name(out: Path) -> None:
+    """Refuse a name that says neither CSV nor Parquet, before any work is done for it."""
+    if out.suffix.lower() not in (".csv", ".parquet"):
+        raise ValueError(f"--out {out}: the name of a table must end in .csv or .parquet")
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns of equal length; a crash leaves what was there before, or all of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".parquet":
+        binary = io.BytesIO()
+        pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), binary)
+        write_durably(path, binary.getvalue())
+        return
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    write_durably(path, text.getvalue().encode())
