@@ -64,7 +64,7 @@ class Job:
 
     def _keys(self, exclude_defaults: bool) -> dict[str, Any]:
         keys = self.config.model_dump(include=set(SHARED), exclude_defaults=exclude_defaults)
-        for section in ("data", "model"):
+        for section in ("data", "model", "train"):
             keys.get(section, {}).pop("folder", None)
         for silo in keys["silos"]:
             silo.pop("table", None)
