@@ -12,6 +12,7 @@ common name on a certificate fixes which ones its holder may use:
 
 import ipaddress
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -33,6 +34,11 @@ STALL_US = 5_000_000
 
 HANDSHAKE_MS = 3000
 """A connection that is not a link by then is given up; closing may have to wait for it."""
+
+# Zenoh reads and writes a TLS link in two threads that share rustls's buffers without a lock. A record that does not
+# decrypt makes the reader write too, an alert: what is to be sent is then freed twice, and the process dies. So one
+# thread does both. Zenoh asks the environment alone, once in a process, and what a user has there must not bring it back.
+os.environ["ZENOH_RUNTIME"] = "(rx: (worker_threads: 1), tx: (handover: rx))"
 
 _OVERHEAD_BYTES = 1024
 """Room for zenoh's own fields beside the payload."""
