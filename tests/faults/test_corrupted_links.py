@@ -1,11 +1,15 @@
 """Bits flipped on the wire, again and again: nobody's process dies, and the history stays what it was."""
 
+import os
 import socket
 import subprocess
 import sys
 import time
 from contextlib import ExitStack
 
+import pytest
+import scenarios
+from processes import Processes, reference
 from proxy import Proxy
 
 from tdcd.runtime.certificates import throwaway
@@ -31,11 +35,39 @@ with ZenohTransport(party, peers, tls=tls, **where) as end:
                 print(event.sender, flush=True)
 """
 
+THREADS = """
+import sys
+from pathlib import Path
+from tdcd.runtime.zenoh_transport import ZenohTransport
+hub, client, address = sys.argv[1:]
+with (
+    ZenohTransport(hub, [client], addresses={}, listen=address, tls=None),
+    ZenohTransport(client, [hub], addresses={hub: address}, tls=None) as end,
+):
+    assert end.receive(60)
+    print(*(name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")))
+"""
+
+
+def free_address():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_one_thread_reads_and_writes_links_whatever_the_environment_says():
+    found = subprocess.run(
+        [sys.executable, "-c", THREADS, HUB, CLIENTS[0], free_address()],
+        env={**os.environ, "ZENOH_RUNTIME": "(rx: (worker_threads: 2))"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [name for name in found.stdout.split() if name.startswith(("rx-", "tx-"))] == ["rx-0"]
+
 
 def test_no_process_dies_of_corrupted_bytes(tmp_path):
     throwaway(tmp_path / "certs", {HUB: ["127.0.0.1"]}, CLIENTS)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     proxy = Proxy(address)
     peers = {HUB: CLIENTS, **{client: [HUB] for client in CLIENTS}}
     with ExitStack() as stack:
@@ -50,9 +82,11 @@ def test_no_process_dies_of_corrupted_bytes(tmp_path):
             stack.callback(children[party].kill)
 
         def until(condition):
-            end = time.monotonic() + 120
+            end = time.monotonic() + 300
             while not condition():
-                assert {party: child.poll() for party, child in children.items()} == dict.fromkeys(peers), proxy.corrupted
+                assert {party: child.poll() for party, child in children.items()} == dict.fromkeys(peers), (
+                    proxy.corrupted
+                )
                 assert time.monotonic() < end, f"{proxy.corrupted} corrupted chunks"
                 time.sleep(0.05)
 
@@ -69,3 +103,17 @@ def test_no_process_dies_of_corrupted_bytes(tmp_path):
         until(lambda: proxy.corrupted >= ENOUGH)
         proxy.heal()
         until(everybody_hears_everybody())
+
+
+@pytest.mark.slow
+def test_a_run_over_corrupted_links_has_the_history_of_a_quiet_one(tmp_path):
+    keys = {"rounds": 200, "evaluate": {"every": 10}}
+    expected = reference(tmp_path / "quiet", **keys)
+    with Processes(tmp_path / "rough", everywhere=True, **keys) as parties:
+        parties.start_all()
+        parties.until(lambda: min(parties.rounds()) >= 1, 60, "the first round")
+        scenarios.corrupted_links(parties, 40)
+        parties.check(expected)
+        parties.until(lambda: parties.is_over, 90, "the end")
+        assert not parties.kills
+        assert all(history == expected for history in parties.histories())

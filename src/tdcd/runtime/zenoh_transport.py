@@ -35,9 +35,9 @@ STALL_US = 5_000_000
 HANDSHAKE_MS = 3000
 """A connection that is not a link by then is given up; closing may have to wait for it."""
 
-# Zenoh reads and writes a TLS link in two threads that share rustls's buffers without a lock. A record that does not
-# decrypt makes the reader write too, an alert: what is to be sent is then freed twice, and the process dies. So one
-# thread does both. Zenoh asks the environment alone, once in a process, and what a user has there must not bring it back.
+# Zenoh reads and writes a TLS link in two threads that share the buffers of rustls without a lock. A record that does
+# not decrypt makes the reader write too, an alert: bytes to be sent are then freed twice, and the process dies. So one
+# thread does both. Zenoh asks only the environment, once in a process; whatever was set there is overruled.
 os.environ["ZENOH_RUNTIME"] = "(rx: (worker_threads: 1), tx: (handover: rx))"
 
 _OVERHEAD_BYTES = 1024
