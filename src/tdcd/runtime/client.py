@@ -64,8 +64,8 @@ class Client:
             arrays["labels"] = np.asarray(data.labels, np.float64)
         if data.held_out is not None:
             arrays["held_out"] = data.held_out.astype(np.uint8)
-        note = {"protocol": PROTOCOL, "session": self._session, "target": data.target}
-        note["is_table"] = data.table is not None
+        note: dict[str, Any] = {"protocol": PROTOCOL, "session": self._session, "target": data.target}
+        note |= {"is_table": data.table is not None, "rows": data.digest}
         return [Message("hello", self.name, self.hub, note=note, arrays=arrays)]
 
     def receive(self, message: Message) -> list[Message]:

@@ -1,7 +1,9 @@
 """A client's rows: a table as its owner keeps it, or arrays that are ready for training."""
 
+import hashlib
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +16,7 @@ from tdcd.run import Plan
 from tdcd.runfolder import read_metadata
 from tdcd.runtime.job import client_of
 from tdcd.tables.preparation import Preparation, summarize
-from tdcd.tables.rows import RawRows
+from tdcd.tables.rows import Category, RawRows
 
 NO_FEATURES = np.empty((0, 0), np.float32)
 
@@ -34,6 +36,25 @@ class ClientData:
     """``[n]``: rows that nobody trains on, where the data itself says so."""
     target: dict[str, Any] | None = None
     """What ready labels mean: ``task`` and ``label_scale``."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Of everything here: a client that comes back with other rows is found out."""
+        found = hashlib.blake2b(digest_size=16)
+        labels = self.labels if isinstance(self.labels, list) else np.asarray(self.labels, np.float64)
+        arrays: dict[str, Any] = {"labels": labels, "features": self.features, "held out": self.held_out}
+        if self.table is not None:
+            for name, column in self.table.features.items():
+                is_category = isinstance(column, Category)
+                arrays[f"column {name}"] = [[*column.levels], column.codes.tolist()] if is_category else column
+        found.update(json.dumps([self.ids, self.target]).encode())
+        for name, values in arrays.items():
+            is_array = isinstance(values, np.ndarray)
+            facts = [name, [values.dtype.str, *values.shape] if is_array else values]
+            found.update(json.dumps(facts).encode())
+            if is_array:
+                found.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+        return found.hexdigest()
 
     def summary(self, chosen: NDArray[np.bool_]) -> Any:
         """Sums and counts of the chosen rows' columns."""

@@ -1,0 +1,37 @@
+"""How a checkpoint knows the lines of a file that only grows: how many there are, and a digest of them."""
+
+import hashlib
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any, NamedTuple, Self
+
+
+class Mark(NamedTuple):
+    """The first lines of a file. The mark one line further follows from this one and the line, without a look back."""
+
+    lines: int = 0
+    digest: str = ""
+
+    def after(self, line: str) -> "Mark":
+        """The mark one line further."""
+        content = f"{self.digest}\n{line}".encode("utf-8", "surrogatepass")
+        return Mark(self.lines + 1, hashlib.blake2b(content, digest_size=16).hexdigest())
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """A mark that was saved as JSON; raises unless it is one."""
+        match value:
+            case [int(lines), str(digest)] if lines >= 0 and len(digest) == (32 if lines else 0):
+                return cls(lines, digest)
+        raise ValueError(f"{value!r:.80} does not say how many lines there are, and their digest")
+
+    def difference(self, marks: list["Mark"]) -> str:
+        """How a file with ``marks``, see :func:`marks_of`, differs in these first lines; nothing if it does not."""
+        if self.lines >= len(marks):
+            return f"has {len(marks) - 1} readable lines of the {self.lines} that were written"
+        return "" if marks[self.lines] == self else f"is not as it was written: its first {self.lines} lines differ"
+
+
+def marks_of(lines: Iterable[str]) -> list[Mark]:
+    """The marks after no line, after the first, and so on."""
+    return [*accumulate(lines, Mark.after, initial=Mark())]
