@@ -84,7 +84,7 @@ def another(quiet, tmp_path_factory):
 
 
 def in_round_7(lab):
-    return lab.drivers[HUB].hub.round == 7 and lab.drivers[HUB].hub.phase == "exchanging"
+    return lab.drivers[HUB].hub.round == 7 and lab.drivers[HUB].hub.phase == "stepping"
 
 
 def at_the_end(lab):
@@ -142,9 +142,172 @@ def test_a_file_damaged_while_the_hub_is_down(quiet, another, tmp_path, file, ho
     lab = kill(Lab(*quiet[:2], tmp_path, 0).begin(quiet[2]), in_round_7)
     damage(lab, file, how, another[0])
     sentence = exact_or_refused(lab, quiet[2])
+    # A torn line of the history is played again, and all hubs and runs of these settings have the same history.
     is_needed = file in ("hub.json", "every checkpoint") or (
-        file == "history.jsonl" and how not in (of_another_run, of_another_hub)
+        file == "history.jsonl" and how in (emptied, changed, removed)
     )
     assert (sentence is not None) == is_needed, sentence
     if sentence is not None:
         assert WAY_ON in sentence or (file, how) == ("hub.json", of_another_hub)
+
+
+def line_missing(lines):
+    return [lines[0], *lines[2:]]
+
+
+def last_line_torn(lines):
+    return [*lines[:-1], lines[-1][:-9]]
+
+
+def last_line_missing(lines):
+    return lines[:-1]
+
+
+def number_changed(lines):
+    return [re.sub(rb'("train_loss": 0[.]\d)\d', rb"\g<1>7", lines[0]), *lines[1:]]
+
+
+def two_lines_swapped(lines):
+    return [lines[1], lines[0], *lines[2:]]
+
+
+def line_twice(lines):
+    return [lines[0], *lines]
+
+
+def not_a_record(line):
+    return lambda lines: [line, *lines[1:]]
+
+
+HISTORIES = {
+    "a line missing": (line_missing, "has 2 readable lines of the 3 that were written"),
+    "the last line torn": (last_line_torn, None),
+    "the last line missing": (last_line_missing, None),
+    "a number changed": (number_changed, "is not as it was written: its first 3 lines differ"),
+    "two lines swapped": (two_lines_swapped, "its first 2 lines differ"),
+    "a line twice": (line_twice, "its first 3 lines differ"),
+    "no object": (not_a_record(b"5\n"), "has 0 readable lines of the 3"),
+    "no fields": (not_a_record(b"{}\n"), "has 0 readable lines of the 3"),
+    "null": (not_a_record(b"null\n"), "has 0 readable lines of the 3"),
+    "no text": (not_a_record(b"\xff\xfe\n"), "has 0 readable lines of the 3"),
+    "fields of the wrong kind": (not_a_record(b'{"bytes": 5, "messages": {}, "train_loss": "x"}\n'), "has 0 readable"),
+    "of other settings": (lambda lines: [line.replace(b'"train_loss": 0.', b'"train_loss": 1.') for line in lines], "differ"),
+}
+
+
+@pytest.mark.parametrize("case", HISTORIES)
+def test_a_history_that_is_not_what_was_written(quiet, tmp_path, case):
+    how, expected = HISTORIES[case]
+    lab = kill(Lab(*quiet[:2], tmp_path, 0).begin(quiet[2]), in_round_7)
+    path = tmp_path / HUB / "history.jsonl"
+    path.write_bytes(b"".join(how(path.read_bytes().splitlines(keepends=True))))
+    sentence = exact_or_refused(lab, quiet[2])
+    if expected is None:
+        assert sentence is None
+    else:
+        assert f"{path} " in sentence
+        assert expected in sentence
+        assert "Copy history.jsonl from another hub's run folder" in sentence
+
+
+def test_the_history_of_another_hub_repairs_that_of_a_damaged_one(quiet, tmp_path):
+    lab = kill(Lab(*quiet[:2], tmp_path, 0).begin(quiet[2]), in_round_7)
+    path = tmp_path / HUB / "history.jsonl"
+    path.write_bytes(b"")
+    assert "Copy history.jsonl" in refusal(lab)
+    shutil.copy(tmp_path / OTHER / "history.jsonl", path)
+    assert exact_or_refused(lab, quiet[2]) is None
+
+
+@pytest.mark.parametrize("how", DAMAGES, ids=lambda how: how.__name__)
+@pytest.mark.parametrize("file", ["history.jsonl", "hub.json", "farewell.tdcd", "checkpoint/0.tdcd"])
+def test_a_file_damaged_after_the_end_of_the_run(quiet, another, tmp_path, file, how):
+    lab = kill(Lab(*quiet[:2], tmp_path, 0).begin(quiet[2]), at_the_end)
+    if how is of_another_hub:
+        # It comes to its end too, and waits for this one's good-bye.
+        lab.until(lambda: (tmp_path / OTHER / "farewell.tdcd").exists())
+    damage(lab, file, how, another[1])
+    sentence = exact_or_refused(lab, quiet[2])
+    is_needed = file in ("hub.json", "farewell.tdcd") or (
+        file == "history.jsonl" and how in (truncated, emptied, changed, removed)
+    )
+    assert (sentence is not None) == is_needed, sentence
+
+
+@pytest.mark.parametrize("how", [truncated, emptied, changed, removed], ids=lambda how: how.__name__)
+def test_a_folder_that_holds_the_whole_run_is_not_called_whole_when_its_history_is_not(quiet, tmp_path, how):
+    lab = Lab(*quiet[:2], tmp_path, 0).run(quiet[2])
+    how(tmp_path / HUB / "history.jsonl", ())
+    with pytest.raises(ValueError, match=r"history\.jsonl (has|is not as it was written)"):
+        lab.start(HUB)
+    shutil.copy(tmp_path / OTHER / "history.jsonl", tmp_path / HUB)
+    lab.start(HUB)
+    assert lab.outcomes[HUB] == "finished"
+
+
+@pytest.mark.parametrize("content", ["5", "null", "[]", '"hub"', "{}", '{"hub": "hub.lab"}', "", "{"])
+def test_a_hub_json_that_is_none(quiet, tmp_path, content):
+    HubFolder(tmp_path / "run", Job(quiet[0]), 1).close()
+    path = tmp_path / "run" / "hub.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"{path} is damaged: .*{WAY_ON}"):
+        HubFolder(tmp_path / "run", Job(quiet[0]), 1)
+
+
+def test_a_hub_that_lost_its_checkpoints_early_says_how_far_behind_it_is_and_the_others_wait(tmp_path):
+    """Its history does not tell how far it was, so it learns it from the others."""
+    config, data = prepared(**{**KEYS, "evaluate": {"every": 9}})
+    reference, _ = reference_of(config, data, tmp_path / "reference")
+    lab = kill(Lab(config, data, tmp_path / "run", 0).begin(reference), in_round_7)
+    shutil.rmtree(lab.folder / HUB / "checkpoint")
+    sentence = exact_or_refused(lab, reference)
+    assert re.search(f"{HUB} was restored to round 0, and {OTHER} is at round [78] and no longer has", sentence)
+    assert WAY_ON in sentence
+
+
+# Clients that were left out
+
+
+GRACE = {"federation": {"client_grace_s": 5.0}, "train": {**CONFIG["train"], "rounds": 12}, "evaluate": {"every": 3}}
+
+
+def absent_for_a_while(folder, seed=0):
+    """A run that goes on without a client from round 4 on; its hub is killed two rounds later."""
+    config, data = prepared(**GRACE)
+    lab = Lab(config, data, folder, seed).begin()
+    lab.until(lambda: lab.drivers[HUB].hub.round == 4)
+    lab.crash(NORTH)
+    lab.down[NORTH] = lab.now + 30
+    return kill(lab, lambda lab: lab.drivers[HUB].hub.round == 7 and lab.drivers[HUB].hub.left_out() == [NORTH])
+
+
+@pytest.mark.parametrize("how", DAMAGES, ids=lambda how: how.__name__)
+def test_absences_damaged_while_the_hub_is_down(tmp_path, how):
+    lab = absent_for_a_while(tmp_path / "run")
+    foreign = absent_for_a_while(tmp_path / "another", 1).folder / HUB
+    other_hub = tmp_path / "other hub"
+    other_hub.mkdir()
+    folder = HubFolder(other_hub / "made", Job(lab.job.config), 0)
+    folder.note_absence(Absence("client.clinic.c1", 4, "begin"))
+    folder.close()
+    how(tmp_path / "run" / HUB / "absences.jsonl", (foreign, other_hub / "made"))
+    sentence = refusal(lab)
+    assert "absences.jsonl" in sentence
+    assert WAY_ON in sentence
+    restore(lab)
+    assert refusal(lab) is None
+    assert set(lab.outcomes.values()) == {"finished"}
+    assert lab.history(HUB) == lab.history(OTHER)
+    assert any(NORTH in Record.from_json(line).absent for line in lab.history(HUB))
+
+
+def test_an_absence_after_the_last_checkpoint_is_guarded_too(tmp_path):
+    job = Job(prepared(**GRACE)[0])
+    folder = HubFolder(tmp_path / "run", job, 1)
+    for absence in (Absence(NORTH, 4, "begin"), Absence(NORTH, 6, None)):
+        folder.note_absence(absence)
+    folder.close()
+    path = tmp_path / "run" / "absences.jsonl"
+    path.write_text(path.read_text().replace('"round": 6', '"round": 7'))
+    with pytest.raises(ValueError, match=f"{path}, line 2 is not as it was written"):
+        HubFolder(tmp_path / "run", job, 1)
