@@ -1,9 +1,13 @@
-"""How a checkpoint knows the lines of a file that only grows: how many there are, and a digest of them."""
+"""How what was written is known again: marks of the lines of a file that only grows, and digests of arrays."""
 
 import hashlib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Mark(NamedTuple):
@@ -32,6 +36,19 @@ class Mark(NamedTuple):
         return "" if marks[self.lines] == self else f"is not as it was written: its first {self.lines} lines differ"
 
 
+NO_LINES = Mark()
+
+
 def marks_of(lines: Iterable[str]) -> list[Mark]:
     """The marks after no line, after the first, and so on."""
-    return [*accumulate(lines, Mark.after, initial=Mark())]
+    return [*accumulate(lines, Mark.after, initial=NO_LINES)]
+
+
+def digest_of(words: Any, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """A digest of words, as JSON, and of named arrays in any order."""
+    names = sorted(arrays)
+    shapes = [[name, arrays[name].dtype.str, arrays[name].shape] for name in names]
+    found = hashlib.blake2b(json.dumps([words, shapes], sort_keys=True).encode(), digest_size=16)
+    for name in names:
+        found.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()

@@ -12,6 +12,7 @@ import numpy as np
 from tdcd.federation import Federation
 from tdcd.history import Record
 from tdcd.ledger import Sent, by_link
+from tdcd.mark import NO_LINES, digest_of, marks_of
 from tdcd.objective import Tree
 from tdcd.runfolder import RunFolder, describe
 from tdcd.settings import Settings
@@ -64,6 +65,7 @@ class TrainingRun:
         self.folder: RunFolder | None = None
         self.names = [silo.name for silo in federation.silos]
         self._sent = sent
+        self._mark, self._data = NO_LINES, ""
         self._saved_at = -math.inf
         self._finite = (hub_blocks, 0)
 
@@ -74,16 +76,27 @@ class TrainingRun:
 
     def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
         """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
+        facts = describe(self.federation, count_parameters(self.hub_blocks))
+        self._data = _data_digest(self.federation)
         if resume_every is None:
-            facts = describe(self.federation, count_parameters(self.hub_blocks))
             self.folder = RunFolder.create(path, config, facts)
             return
-        self.folder = RunFolder.open(path)
-        self.hub_blocks, self.round = self.folder.load_blocks(self.names, self.hub_blocks)
-        self.history = self.folder.rewind(self.round, resume_every)
+        self.folder = folder = RunFolder.open(path)
+        folder.check_settings()
+        self.hub_blocks, known = folder.load_checkpoint(self.names, self.hub_blocks)
+        if known["data"] and known["data"] != self._data:
+            raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
+        self.round = known["round"]
+        self.history = folder.records_before(self.round, resume_every, known["history"])
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.hub_blocks, self.round)
-        self.folder.write_config(config)
+        self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
+        folder.write_config(config)
+        folder.write_facts(facts)
+        if self._mark != known["history"]:
+            # Before the lines go that the next ones take the place of: a crash leaves at least what is marked.
+            self.checkpoint()
+        folder.rewrite_history(self.history)
 
     def is_due(self, every: int, rounds: int) -> bool:
         """Whether this round is to be evaluated, and is not yet."""
@@ -109,6 +122,7 @@ class TrainingRun:
             seconds=round(self.seconds, 6),
         )
         self.history.append(record)
+        self._mark = self._mark.after(record.without_seconds())
         if self.folder is not None:
             self.folder.append(record)
         if not record.diverged:
@@ -118,7 +132,7 @@ class TrainingRun:
     def checkpoint(self, *, at_least: float = 0.0) -> None:
         """Save the blocks, unless they were saved less than ``at_least`` seconds ago."""
         if self.folder is not None and time.monotonic() - self._saved_at > at_least:
-            self.folder.save_blocks(self.names, self.hub_blocks, self.round)
+            self.folder.save_blocks(self.names, self.hub_blocks, self.round, self._mark, self._data)
             self._saved_at = time.monotonic()
 
     def close(self, status: Status) -> None:
@@ -127,6 +141,18 @@ class TrainingRun:
         if status == "diverged" or not finite:
             self.hub_blocks, self.round = self._finite
         self.checkpoint()
+
+
+def _data_digest(federation: Federation) -> str:
+    """Of all rows and of who holds them. A table in a mapped file, which may be larger than memory, counts by shape."""
+    arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
+    for silo in federation.silos:
+        arrays |= {f"{silo.name} {client}": rows for client, rows in zip(silo.clients, silo.rows, strict=True)}
+        arrays |= {f"features/{silo.name}": silo.features, f"test/{silo.name}": silo.test_features}
+    mapped = {name: array.shape for name, array in arrays.items() if isinstance(array, np.memmap)}
+    return digest_of(
+        mapped, {name: array for name, array in arrays.items() if array is not None and name not in mapped}
+    )
 
 
 def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:

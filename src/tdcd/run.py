@@ -15,7 +15,7 @@ from tdcd.data.table import Task
 from tdcd.devices import Devices
 from tdcd.execution import Execution
 from tdcd.federation import Federation
-from tdcd.history import Record, read_history
+from tdcd.history import Record
 from tdcd.ledger import Apart
 from tdcd.objective import Loss, Objective
 from tdcd.runfolder import RunFolder
@@ -141,6 +141,7 @@ def run(config: Config, out: Path, **watch: Any) -> Result:
 def resume(out: Path, assignments: list[str], **watch: Any) -> Result:
     """Go on with the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
     folder = RunFolder.open(out)
+    folder.check_settings()
     before = folder.config()
     keys = override(before, assignments)
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
@@ -206,11 +207,13 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
     existing = RunFolder.open(folder)
     if not _holds(existing, config):
         raise FileExistsError(f"{folder} holds a run of other settings: remove it, or choose another --out")
-    history = read_history(folder / "history.jsonl")
-    if history and (history[-1].diverged or history[-1].round == config.train.rounds):
-        return history
-    if not history or not existing.has_blocks():
+    mark = existing.mark()
+    if mark is None:
         shutil.rmtree(folder)
+        return None
+    history = existing.marked_history(mark)
+    if len(history) == mark.lines and (history[-1].diverged or history[-1].round == config.train.rounds):
+        return history
     return None
 
 

@@ -1,4 +1,4 @@
-"""Every file that a hub's restart reads, damaged while the hub is down: the history stays exact, or a sentence says why not.
+"""Every file that a hub's restart reads, damaged while the hub is down: the history is exact, or a sentence says why.
 
 In the laboratory a hub is killed in the middle of a run, or at its end. A file of its folder is then truncated,
 emptied, changed, removed, or swapped with that of another run or another hub. Whatever happens, the other parties wait,
@@ -37,7 +37,9 @@ def changed(path, runs):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     else:
         place = next((match.start() for match in re.finditer(rb"\d", content)), 0)
-        path.write_bytes(content[:place] + (b"8" if content[place : place + 1] != b"8" else b"9") + content[place + 1 :])
+        path.write_bytes(
+            content[:place] + (b"8" if content[place : place + 1] != b"8" else b"9") + content[place + 1 :]
+        )
 
 
 def removed(path, runs):
@@ -191,7 +193,10 @@ HISTORIES = {
     "null": (not_a_record(b"null\n"), "has 0 readable lines of the 3"),
     "no text": (not_a_record(b"\xff\xfe\n"), "has 0 readable lines of the 3"),
     "fields of the wrong kind": (not_a_record(b'{"bytes": 5, "messages": {}, "train_loss": "x"}\n'), "has 0 readable"),
-    "of other settings": (lambda lines: [line.replace(b'"train_loss": 0.', b'"train_loss": 1.') for line in lines], "differ"),
+    "of other settings": (
+        lambda lines: [line.replace(b'"train_loss": 0.', b'"train_loss": 1.') for line in lines],
+        "differ",
+    ),
 }
 
 
@@ -225,7 +230,7 @@ def test_a_file_damaged_after_the_end_of_the_run(quiet, another, tmp_path, file,
     lab = kill(Lab(*quiet[:2], tmp_path, 0).begin(quiet[2]), at_the_end)
     if how is of_another_hub:
         # It comes to its end too, and waits for this one's good-bye.
-        lab.until(lambda: (tmp_path / OTHER / "farewell.tdcd").exists())
+        lab.until((tmp_path / OTHER / "farewell.tdcd").exists)
     damage(lab, file, how, another[1])
     sentence = exact_or_refused(lab, quiet[2])
     is_needed = file in ("hub.json", "farewell.tdcd") or (

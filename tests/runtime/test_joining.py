@@ -311,7 +311,9 @@ def test_a_client_that_comes_when_all_is_over_is_told(data, seed):
 @pytest.mark.parametrize("what", ["ids", "labels", "features"])
 def test_a_client_and_its_hub_were_away_and_the_client_has_other_rows(data, reference, what, seed):
     office = begun(data, seed)
-    office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, replace(data[NORTH], **{what: changed_rows(data[NORTH])[what]}))
+    office.machines[NORTH] = Client(
+        Job(CONFIG), 1, NORTH, replace(data[NORTH], **{what: changed_rows(data[NORTH])[what]})
+    )
     state = office.states["hub.lab"]
     # What its folder would have kept.
     office.history["hub.lab"] = [record for record in office.history["hub.lab"] if record.round < state.round]

@@ -6,6 +6,7 @@ A checkpoint is a message of the hub to itself, so the same digest and the same 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class Checkpoints:
         arrays = {**{f"block/{name}": leaf for name, leaf in state.block.items()}, **_packed(state.said)}
         # Digests of many clients' rows would be too long for the note.
         arrays["rows"] = np.frombuffer(bytes.fromhex("".join(state.rows)), np.uint8)
-        note = {"heard": state.heard, "recorded": state.recorded}
+        note: dict[str, Any] = {"heard": state.heard, "recorded": state.recorded}
         note |= {"history": state.history, "absences": state.absences}
         content = encode(Message("checkpoint", self._hub, self._hub, state.round, state.run, note, arrays))
         failpoint("save.before")

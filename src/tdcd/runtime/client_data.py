@@ -1,6 +1,5 @@
 """A client's rows: a table as its owner keeps it, or arrays that are ready for training."""
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from tdcd.mark import digest_of
+from tdcd.model_file import read_metadata
 from tdcd.run import Plan
-from tdcd.runfolder import read_metadata
 from tdcd.runtime.job import client_of
 from tdcd.tables.preparation import Preparation, summarize
 from tdcd.tables.rows import Category, RawRows
@@ -40,21 +40,18 @@ class ClientData:
     @cached_property
     def digest(self) -> str:
         """Of everything here: a client that comes back with other rows is found out."""
-        found = hashlib.blake2b(digest_size=16)
-        labels = self.labels if isinstance(self.labels, list) else np.asarray(self.labels, np.float64)
-        arrays: dict[str, Any] = {"labels": labels, "features": self.features, "held out": self.held_out}
-        if self.table is not None:
-            for name, column in self.table.features.items():
-                is_category = isinstance(column, Category)
-                arrays[f"column {name}"] = [[*column.levels], column.codes.tolist()] if is_category else column
-        found.update(json.dumps([self.ids, self.target]).encode())
-        for name, values in arrays.items():
-            is_array = isinstance(values, np.ndarray)
-            facts = [name, [values.dtype.str, *values.shape] if is_array else values]
-            found.update(json.dumps(facts).encode())
-            if is_array:
-                found.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
-        return found.hexdigest()
+        arrays: dict[str, NDArray[Any]] = {"features": self.features}
+        words: list[Any] = [self.ids, self.target]
+        if isinstance(self.labels, list):
+            words.append(self.labels)
+        else:
+            arrays["labels"] = np.asarray(self.labels, np.float64)
+        if self.held_out is not None:
+            arrays["held_out"] = self.held_out
+        for name, column in () if self.table is None else self.table.features.items():
+            words.append([name, column.levels if isinstance(column, Category) else None])
+            arrays[f"column {name}"] = column.codes if isinstance(column, Category) else column
+        return digest_of(words, arrays)
 
     def summary(self, chosen: NDArray[np.bool_]) -> Any:
         """Sums and counts of the chosen rows' columns."""

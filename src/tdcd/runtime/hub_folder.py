@@ -106,7 +106,11 @@ class HubFolder:
             self.restored = None if self.is_over else self._read_farewell()
             return
         self.absences, self._noted = read_absences(
-            self.path / "absences.jsonl", self._absences.lines(), self.nonce, job.clients(silo), self._checkpoints.newest
+            self.path / "absences.jsonl",
+            self._absences.lines(),
+            self.nonce,
+            job.clients(silo),
+            self._checkpoints.newest,
         )
         has_peers = bool(job.peers(silo))
         state, self.complaints = state_to_continue(self.path, self._checkpoints, records, has_peers)
@@ -213,7 +217,7 @@ class HubFolder:
         self.write_lines()
         if preparations:
             save_preparations(self.path, preparations, load_meaning(self.path))
-        self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round)
+        self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round, self._written)
         save_farewell(self.path / "farewell.tdcd", farewell)
         self.about |= {"status": farewell.status, "history": self._written}
         self._write_about()

@@ -32,7 +32,7 @@ def read_about(path: Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text())
         if not isinstance(about, dict) or about.pop("digest", None) != _digest(about):
-            raise ValueError("its content does not match its digest")  # noqa: TRY301, TRY004
+            raise ValueError("its content does not match its digest")
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} is damaged: {error}. {WAY_ON}") from None
     return about

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tdcd.config import check_config
 from tdcd.history import Record
 from tdcd.run import is_begun
 from tdcd.runfolder import RunFolder, write_durably
@@ -95,7 +96,7 @@ def _outcome(setting: Setting, folder: Path) -> Outcome:
     if history[-1].diverged:
         return Outcome(setting, history, "diverged")
     # A baseline takes other rounds than its configuration said; the folder knows.
-    complete = history[-1].round == run.config()["train"]["rounds"]
+    complete = history[-1].round == check_config(run.config(), str(folder / "config.toml")).train.rounds
     return Outcome(setting, history, "finished" if complete else "unfinished")
 
 
