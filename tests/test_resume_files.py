@@ -1,4 +1,4 @@
-"""Every file that ``tdcd run --resume`` reads, damaged between two runs: the history is exact, or a sentence says why."""
+"""Every file that ``tdcd run --resume`` reads, damaged before: the history is exact, or a sentence says why not."""
 
 import json
 import re

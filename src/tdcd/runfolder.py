@@ -109,8 +109,7 @@ class RunFolder:
 
     def marked_history(self, mark: Mark) -> list[Record]:
         """All records, if the first lines are those of ``mark``."""
-        path = self.path / "history.jsonl"
-        records = read_history(path)
+        records = read_history(path := self.path / "history.jsonl")
         difference = mark.difference(marks_of(record.without_seconds() for record in records))
         if difference:
             raise ValueError(f"{path} {difference}: {RESTORE}")
@@ -145,8 +144,7 @@ class RunFolder:
         """Replace all silos' blocks at once, each with what it takes to know its run again.
 
         Args:
-            history: the lines so far, by :meth:`tdcd.history.Record.without_seconds`.
-            data: a digest of the federation's rows.
+            history: the lines so far, without seconds; ``data`` is a digest of the federation's rows.
         """
         model, new, old = self.path / "model", self.path / "model.new", self.path / "model.old"
         shutil.rmtree(new, ignore_errors=True)
