@@ -270,6 +270,33 @@ def test_a_hub_that_lost_its_checkpoints_early_says_how_far_behind_it_is_and_the
     assert WAY_ON in sentence
 
 
+@pytest.mark.parametrize("saved_in", [3, 5])
+def test_a_backup_of_two_rounds_before_will_do_and_an_older_one_is_refused(quiet, tmp_path, saved_in):
+    lab = Lab(*quiet[:2], tmp_path, 0).begin(quiet[2])
+    lab.until(lambda: lab.drivers[HUB].hub.round == saved_in and lab.drivers[HUB].hub.phase == "stepping")
+    shutil.copytree(tmp_path / HUB, tmp_path / "older")
+    kill(lab, in_round_7)
+    shutil.rmtree(tmp_path / HUB)
+    shutil.copytree(tmp_path / "older", tmp_path / HUB)
+    sentence = exact_or_refused(lab, quiet[2])
+    if saved_in == 5:
+        assert sentence is None
+    else:
+        assert re.search(f"{HUB} was restored to round 3, and {OTHER} is at round [78] and no longer has", sentence)
+        assert WAY_ON in sentence
+
+
+def test_a_hub_that_comes_back_with_another_secret_leaves_alone(quiet, tmp_path):
+    lab = kill(Lab(*quiet[:2], tmp_path, 0).begin(quiet[2]), in_round_7)
+    right, lab.secret = lab.secret, bytes(32)
+    sentence = refusal(lab)
+    assert "have different secrets: give both the same federation.secret" in sentence
+    assert [*lab.outcomes] == [HUB]
+    lab.secret = right
+    lab.outcomes.clear()
+    assert exact_or_refused(lab, quiet[2]) is None
+
+
 # Clients that were left out
 
 

@@ -228,6 +228,9 @@ class Client:
         return self._answer(message, "scores", arrays=arrays)
 
     def _on_stop(self, message: Message) -> list[Message]:
+        if self._run and message.run != self._run:
+            # Of a hub that came back damaged: the right one may follow.
+            raise Refused(f"it ends run {message.run!r}, and this is {self._run!r}")
         self.ending = {"status": str(message.note.get("status")), "reason": str(message.note.get("reason", ""))}
         return [Message("bye", self.name, self.hub, message.round, self._run)]
 
