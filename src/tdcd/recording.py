@@ -1,6 +1,7 @@
 """A run between its rounds: where it is, what was measured, and what of it is on disk."""
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -132,6 +133,9 @@ class TrainingRun:
     def checkpoint(self, *, at_least: float = 0.0) -> None:
         """Save the blocks, unless they were saved less than ``at_least`` seconds ago."""
         if self.folder is not None and time.monotonic() - self._saved_at > at_least:
+            # What a power cut leaves of the history must be at least what the blocks have a mark of.
+            with (self.folder.path / "history.jsonl").open("rb") as file:
+                os.fsync(file.fileno())
             self.folder.save_blocks(self.names, self.hub_blocks, self.round, self._mark, self._data)
             self._saved_at = time.monotonic()
 
@@ -147,7 +151,7 @@ def _data_digest(federation: Federation) -> str:
     """Of all rows and of who holds them. A table in a mapped file, which may be larger than memory, counts by shape."""
     arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
     for silo in federation.silos:
-        arrays |= {f"{silo.name} {client}": rows for client, rows in zip(silo.clients, silo.rows, strict=True)}
+        arrays |= {f"rows/{silo.name}/{client}": rows for client, rows in enumerate(silo.rows)}
         arrays |= {f"features/{silo.name}": silo.features, f"test/{silo.name}": silo.test_features}
     mapped = {name: array.shape for name, array in arrays.items() if isinstance(array, np.memmap)}
     return digest_of(

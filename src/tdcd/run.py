@@ -15,7 +15,7 @@ from tdcd.data.table import Task
 from tdcd.devices import Devices
 from tdcd.execution import Execution
 from tdcd.federation import Federation
-from tdcd.history import Record
+from tdcd.history import Record, read_history
 from tdcd.ledger import Apart
 from tdcd.objective import Loss, Objective
 from tdcd.runfolder import RunFolder
@@ -197,7 +197,8 @@ def is_begun(folder: Path) -> bool:
 def complete_history(config: Config, folder: Path) -> list[Record] | None:
     """The history of the run in the folder; None if it is not complete, or not begun.
 
-    A run that ended before its first checkpoint is removed, since there is nothing to resume.
+    A run that ended before its first checkpoint is removed, since there is nothing to resume, and one whose history lost
+    lines, since running it again gives the same.
 
     Args:
         config: the run's, with every default filled in. A folder with another run is refused.
@@ -208,7 +209,7 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
     if not _holds(existing, config):
         raise FileExistsError(f"{folder} holds a run of other settings: remove it, or choose another --out")
     mark = existing.mark()
-    if mark is None:
+    if mark is None or len(read_history(folder / "history.jsonl")) < mark.lines:
         shutil.rmtree(folder)
         return None
     history = existing.marked_history(mark)

@@ -66,6 +66,11 @@ def test_a_file_damaged_before_a_sweep_is_resumed(sweeps, tmp_path, file, how):
     folder = shutil.copytree(source, tmp_path / "sweep")
     how(folder / file, other)
     result = tdcd("--resume", folder)
+    if file.endswith("history.jsonl") and how in (truncated, emptied):
+        # A run that lost lines is run again, which gives the same.
+        assert result.exit_code == 0, result.output
+        assert results(folder) == results(source)
+        return
     assert result.exit_code == 2, result.output
     assert (folder / file).name in result.output.replace("\n", "") or "of other settings" in result.output
     shutil.copy(source / "sweep.json", folder)
