@@ -197,8 +197,8 @@ def is_begun(folder: Path) -> bool:
 def complete_history(config: Config, folder: Path) -> list[Record] | None:
     """The history of the run in the folder; None if it is not complete, or not begun.
 
-    A run that ended before its first checkpoint is removed, since there is nothing to resume, and one whose history lost
-    lines, since running it again gives the same.
+    A run that ended before its first checkpoint is removed, since there is nothing to resume. So is one whose history
+    lost lines, since running it again gives the same.
 
     Args:
         config: the run's, with every default filled in. A folder with another run is refused.
