@@ -1,6 +1,7 @@
 """A run between its rounds: where it is, what was measured, and what of it is on disk."""
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from tdcd.described import differences
 from tdcd.federation import Federation
 from tdcd.history import Record
 from tdcd.ledger import Sent, by_link
+from tdcd.mark import NO_LINES, digest_of, marks_of
 from tdcd.objective import Tree
 from tdcd.runfolder import RunFolder, describe
 from tdcd.settings import Settings
@@ -66,6 +68,7 @@ class TrainingRun:
         self.folder: RunFolder | None = None
         self.names = [silo.name for silo in federation.silos]
         self._sent = sent
+        self._mark, self._data = NO_LINES, ""
         self._saved_at = -math.inf
         self._finite = (hub_blocks, 0)
 
@@ -77,17 +80,28 @@ class TrainingRun:
     def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
         """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
         facts = describe(self.federation, count_parameters(self.hub_blocks))
+        self._data = _data_digest(self.federation)
         if resume_every is None:
             self.folder = RunFolder.create(path, config, facts)
             return
-        self.folder = RunFolder.open(path)
-        settings = _agreed(self.folder, config, facts)
-        self.hub_blocks, self.round = self.folder.load_blocks(self.names, self.hub_blocks)
-        self.history = self.folder.rewind(self.round, resume_every)
+        self.folder = folder = RunFolder.open(path)
+        folder.check_settings()
+        settings = _agreed(folder, config, facts)
+        self.hub_blocks, known = folder.load_checkpoint(self.names, self.hub_blocks)
+        if known["data"] and known["data"] != self._data:
+            raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
+        self.round = known["round"]
+        self.history = folder.records_before(self.round, resume_every, known["history"])
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.hub_blocks, self.round)
-        if settings != self.folder.config():
-            self.folder.write_config(settings)
+        self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
+        if settings != folder.config():
+            folder.write_config(settings)
+        folder.write_facts(facts)
+        if self._mark != known["history"]:
+            # Before the lines go that the next ones take the place of: a crash leaves at least what is marked.
+            self.checkpoint()
+        folder.rewrite_history(self.history)
 
     def is_due(self, every: int, rounds: int) -> bool:
         """Whether this round is to be evaluated, and is not yet."""
@@ -113,6 +127,7 @@ class TrainingRun:
             seconds=round(self.seconds, 6),
         )
         self.history.append(record)
+        self._mark = self._mark.after(record.without_seconds())
         if self.folder is not None:
             self.folder.append(record)
         if not record.diverged:
@@ -122,7 +137,10 @@ class TrainingRun:
     def checkpoint(self, *, at_least: float = 0.0) -> None:
         """Save the blocks, unless they were saved less than ``at_least`` seconds ago."""
         if self.folder is not None and time.monotonic() - self._saved_at > at_least:
-            self.folder.save_blocks(self.names, self.hub_blocks, self.round)
+            # What a power cut leaves of the history must be at least what the blocks have a mark of.
+            with (self.folder.path / "history.jsonl").open("rb") as file:
+                os.fsync(file.fileno())
+            self.folder.save_blocks(self.names, self.hub_blocks, self.round, self._mark, self._data)
             self._saved_at = time.monotonic()
 
     def close(self, status: Status) -> None:
@@ -136,13 +154,30 @@ class TrainingRun:
 def _agreed(folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run."""
     found = folder.config()
-    problems = differences(config, found) + differences({"federation": facts}, {"federation": folder.facts()})
+    try:
+        before = folder.facts()
+    except (OSError, ValueError):
+        # It follows from the rest, and is written anew.
+        before = {}
+    problems = differences(config, found) + differences({"federation": facts}, {"federation": before})
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
         problems.append(f"train.rounds = {rounds}: {folder.path} has {done} rounds already")
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")
     return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
+
+
+def _data_digest(federation: Federation) -> str:
+    """Of all rows and of who holds them. A table in a mapped file, which may be larger than memory, counts by shape."""
+    arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
+    for silo in federation.silos:
+        arrays |= {f"rows/{silo.name}/{client}": rows for client, rows in enumerate(silo.rows)}
+        arrays |= {f"features/{silo.name}": silo.features, f"test/{silo.name}": silo.test_features}
+    mapped = {name: array.shape for name, array in arrays.items() if isinstance(array, np.memmap)}
+    return digest_of(
+        mapped, {name: array for name, array in arrays.items() if array is not None and name not in mapped}
+    )
 
 
 def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:
