@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tdcd import Federation, load
 from tdcd.history import Record
 from tdcd.ledger import Traffic
+from tdcd.mark import marks_of
 from tdcd.runfolder import RunFolder, describe, toml_text
 
 FEDERATION = Federation.cut(load("breast_cancer"), silos=2, clients=2)
@@ -69,9 +70,13 @@ def test_rewinding_drops_later_diverged_and_torn_lines(folder):
     folder.append(Record(10, 100, float("nan"), None, {}, Traffic(), Traffic(), 0.0))
     with (folder.path / "history.jsonl").open("a") as file:
         file.write('{"round": 15, "itera')
-    assert [kept.round for kept in folder.rewind(10, 5)] == [0, 5, 10]
-    assert [kept.round for kept in folder.rewind(7, 5)] == [0, 5]
+    marks = marks_of(record.without_seconds() for record in folder.history())
+    assert [kept.round for kept in folder.records_before(10, 5, marks[4])] == [0, 5, 10]
+    assert [kept.round for kept in folder.records_before(10, 5, marks[2])] == [0, 5]
+    folder.rewrite_history(folder.records_before(7, 5, marks[4]))
     assert [kept.round for kept in folder.history()] == [0, 5]
+    with pytest.raises(ValueError, match=r"history\.jsonl has 2 readable lines of the 3 that were written: restore it"):
+        folder.records_before(10, 5, marks[3])
 
 
 def test_refusals_name_the_file_and_the_difference(folder, tmp_path):

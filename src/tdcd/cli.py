@@ -124,10 +124,10 @@ def run(
         else:
             checked = _checked(config, assignments)
             folder = out or _next_folder(checked.data.source)
-            planned = plan_config(checked)
+            planned = plan_config(checked, devices=line)
             if not process:
                 show_labels(planned.federation.labels_in_words)
-            result = execute(planned, folder, devices=line, observe=display.observe, should_stop=display.should_stop)
+            result = execute(planned, folder, observe=display.observe, should_stop=display.should_stop)
     if result.folder is not None:
         _finish(result)
 

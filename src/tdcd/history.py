@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,6 +50,10 @@ class Record:
         if self.diverged:
             fields["diverged"] = True
         return json.dumps(fields)
+
+    def without_seconds(self) -> str:
+        """The line without the time, which each hub measures for itself: all hubs of a run have the same."""
+        return replace(self, seconds=0.0).to_json()
 
     @classmethod
     def from_json(cls, line: str) -> Self:

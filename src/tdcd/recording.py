@@ -1,5 +1,6 @@
 """A run between its rounds: where it is, what was measured, and what of it is on disk."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,6 +13,7 @@ from tdcd.described import differences
 from tdcd.federation import Federation
 from tdcd.history import Record
 from tdcd.ledger import Sent, by_link
+from tdcd.mark import NO_LINES, digest_of, marks_of
 from tdcd.objective import Tree
 from tdcd.runfolder import RunFolder, describe
 from tdcd.settings import Settings
@@ -62,6 +64,7 @@ class TrainingRun:
         self.folder: RunFolder | None = None
         self.names = [silo.name for silo in federation.silos]
         self._sent = sent
+        self._mark, self._data = NO_LINES, ""
         self._finite = (state, 0)
 
     @property
@@ -72,32 +75,39 @@ class TrainingRun:
     def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
         """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
         facts = describe(self.federation, count_parameters(self.state.blocks))
+        self._data = _data_digest(self.federation)
         if resume_every is None:
             self.folder = RunFolder.create(path, config, facts)
             return
-        self.folder = RunFolder.open(path)
-        settings = _agreed(self.folder, config, facts)
-        self.state, self.round = self._saved(self.folder)
-        self.history = self.folder.rewind(self.round, resume_every)
+        self.folder = folder = RunFolder.open(path)
+        folder.check_settings()
+        settings = _agreed(folder, config, facts)
+        self.state, known = self._saved(folder)
+        if known["data"] and known["data"] != self._data:
+            raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
+        self.round = known["round"]
+        self.history = folder.records_before(self.round, resume_every, known["history"])
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
-        if settings != self.folder.config():
-            self.folder.write_config(settings)
+        self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
+        if settings != folder.config():
+            folder.write_config(settings)
+        folder.write_facts(facts)
+        if self._mark != known["history"]:
+            # Before the lines go that the next ones take the place of: a crash leaves at least what is marked.
+            self.checkpoint()
+        folder.rewrite_history(self.history)
 
-    def _saved(self, folder: RunFolder) -> tuple[State, int]:
+    def _saved(self, folder: RunFolder) -> tuple[State, dict[str, Any]]:
         """What :meth:`checkpoint` wrote."""
-        blocks, round_index = folder.load_blocks(self.names, self.state.blocks)
-        memory = _memory(self.state)
-        kept = [name for name, tree in zip(self.names, memory, strict=True) if jax.tree.leaves(tree)]
-        if not kept:
-            return self.state._replace(blocks=blocks), round_index
-        templates = [tree for tree in memory if jax.tree.leaves(tree)]
-        loaded, same_round = folder.load_blocks([f"{name}.memory" for name in kept], templates)
-        if same_round != round_index:
-            raise ValueError(f"the files in {folder.path / 'model'} are of rounds {round_index} and {same_round}")
-        remembered = dict(zip(kept, loaded, strict=True))
-        found = [remembered.get(name, tree) for name, tree in zip(self.names, memory, strict=True)]
-        return State(blocks, [update for update, _ in found], [past for _, past in found]), round_index
+        names, memory = self.names, _memory(self.state)
+        kept = [index for index, tree in enumerate(memory) if jax.tree.leaves(tree)]
+        files = [*names, *(f"{names[index]}.memory" for index in kept)]
+        trees, known = folder.load_checkpoint(files, [*self.state.blocks, *(memory[index] for index in kept)])
+        for index, tree in zip(kept, trees[len(names) :], strict=True):
+            memory[index] = tree
+        updates, past = zip(*memory, strict=True)
+        return State(trees[: len(names)], [*updates], [*past]), known
 
     def is_due(self, every: int, rounds: int) -> bool:
         """Whether this round is to be evaluated, and is not yet."""
@@ -122,6 +132,7 @@ class TrainingRun:
             seconds=round(self.seconds, 6),
         )
         self.history.append(record)
+        self._mark = self._mark.after(record.without_seconds())
         if self.folder is not None:
             self.folder.append(record)
         if not record.diverged:
@@ -131,7 +142,11 @@ class TrainingRun:
     def checkpoint(self) -> None:
         """Save the state."""
         if self.folder is not None:
-            self.folder.save_blocks(self.names, self.state.blocks, self.round, _memory(self.state))
+            # What a power cut leaves of the history must be at least what the blocks have a mark of.
+            with (self.folder.path / "history.jsonl").open("rb") as file:
+                os.fsync(file.fileno())
+            memory = _memory(self.state)
+            self.folder.save_blocks(self.names, self.state.blocks, self.round, self._mark, self._data, memory)
 
     def close(self, status: Status) -> None:
         """End the run: the last finite model is the one that stays."""
@@ -149,13 +164,30 @@ def _memory(state: State) -> list[Tree]:
 def _agreed(folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run."""
     found = folder.config()
-    problems = differences(config, found) + differences({"federation": facts}, {"federation": folder.facts()})
+    try:
+        before = folder.facts()
+    except (OSError, ValueError):
+        # It follows from the rest, and is written anew.
+        before = {}
+    problems = differences(config, found) + differences({"federation": facts}, {"federation": before})
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
         problems.append(f"train.rounds = {rounds}: {folder.path} has {done} rounds already")
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")
     return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
+
+
+def _data_digest(federation: Federation) -> str:
+    """Of all rows and of who holds them. A table in a mapped file, which may be larger than memory, counts by shape."""
+    arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
+    for silo in federation.silos:
+        arrays |= {f"rows/{silo.name}/{client}": rows for client, rows in enumerate(silo.rows)}
+        arrays |= {f"features/{silo.name}": silo.features, f"test/{silo.name}": silo.test_features}
+    mapped = {name: array.shape for name, array in arrays.items() if isinstance(array, np.memmap)}
+    return digest_of(
+        mapped, {name: array for name, array in arrays.items() if array is not None and name not in mapped}
+    )
 
 
 def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:

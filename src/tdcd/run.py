@@ -192,7 +192,9 @@ def run(config: Config, out: Path, devices: Devices | None = None, **watch: Any)
 
 def resume(out: Path, assignments: list[str], devices: Devices | None = None, **watch: Any) -> Result:
     """Go on with the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
-    before = RunFolder.open(out).config()
+    folder = RunFolder.open(out)
+    folder.check_settings()
+    before = folder.config()
     keys = override(before, assignments)
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:
@@ -263,7 +265,8 @@ def is_begun(folder: Path) -> bool:
 def complete_history(config: Config, folder: Path) -> list[Record] | None:
     """The history of the run in the folder; None if it is not complete, or not begun.
 
-    A run that ended before its first checkpoint is removed, since there is nothing to resume.
+    A run that ended before its first checkpoint is removed, since there is nothing to resume. So is one whose history
+    lost lines, since running it again gives the same.
 
     Args:
         config: the run's, with every default filled in. A folder with another run is refused.
@@ -273,11 +276,13 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
     existing = RunFolder.open(folder)
     if not _holds(existing, config):
         raise FileExistsError(f"{folder} holds a run of other settings: remove it, or choose another --out")
-    history = read_history(folder / "history.jsonl")
-    if history and (history[-1].diverged or history[-1].round == config.train.rounds):
-        return history
-    if not history or not existing.has_blocks():
+    mark = existing.mark()
+    if mark is None or len(read_history(folder / "history.jsonl")) < mark.lines:
         shutil.rmtree(folder)
+        return None
+    history = existing.marked_history(mark)
+    if len(history) == mark.lines and (history[-1].diverged or history[-1].round == config.train.rounds):
+        return history
     return None
 
 

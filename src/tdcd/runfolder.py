@@ -22,11 +22,11 @@ from typing import Any, Self
 import jax
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from tdcd.federation import Federation
 from tdcd.history import Record, read_history
+from tdcd.mark import NO_LINES, Mark, marks_of
+from tdcd.model_file import RESTORE, block_content, read_block, settings_digest
 from tdcd.objective import Tree
 
 
@@ -36,6 +36,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """Point to ``path``; see :meth:`create` and :meth:`open`."""
         self.path = path
+        self._settings = ""
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], facts: Mapping[str, Any]) -> Self:
@@ -77,7 +78,9 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Replace the settings, as when a resumed run is given more rounds."""
-        write_durably(self.path / "config.toml", toml_text(config).encode())
+        text = toml_text(config)
+        self._settings = settings_digest(tomllib.loads(text))
+        write_durably(self.path / "config.toml", text.encode())
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """Say who holds what, see :func:`describe`."""
@@ -106,38 +109,66 @@ class RunFolder:
             raise ValueError(f"{path} is empty: the run ended before its first evaluation; start it anew")
         return records
 
-    def rewind(self, round_index: int, every: int) -> list[Record]:
-        """Drop the history past ``round_index``, as when the models on disk are older; the records that stay.
+    def records_before(self, round_index: int, every: int, mark: Mark) -> list[Record]:
+        """The history up to ``round_index``, if its first lines are those of ``mark``.
 
-        A last record that an uninterrupted run, evaluated every ``every`` rounds, would not have is dropped too.
+        A last record that an uninterrupted run, evaluated every ``every`` rounds, would not have is left out.
         """
-        kept = [
+        return [
             record
-            for record in self.history()
+            for record in self.marked_history(mark)[: mark.lines]
             if record.round <= round_index and record.round % every == 0 and not record.diverged
         ]
-        write_durably(self.path / "history.jsonl", "".join(record.to_json() + "\n" for record in kept).encode())
-        return kept
 
-    def has_blocks(self) -> bool:
-        """Whether there is a checkpoint to resume from."""
+    def marked_history(self, mark: Mark) -> list[Record]:
+        """All records, if the first lines are those of ``mark``."""
+        records = read_history(path := self.path / "history.jsonl")
+        difference = mark.difference(marks_of(record.without_seconds() for record in records))
+        if difference:
+            raise ValueError(f"{path} {difference}: {RESTORE}")
+        return records
+
+    def rewrite_history(self, records: Sequence[Record]) -> None:
+        """Leave nothing in the history but these records."""
+        write_durably(self.path / "history.jsonl", "".join(record.to_json() + "\n" for record in records).encode())
+
+    def check_settings(self) -> None:
+        """Refuse settings that are not those of the models, but for what a resumed run may change."""
         self._recover()
-        return (self.path / "model").exists()
+        for path in sorted((self.path / "model").glob("*.safetensors")):
+            known = read_block(path)[1].get("settings")
+            if known and known != settings_digest(self.config()):
+                raise ValueError(f"{self.path / 'config.toml'} is not what {path} was trained with: {RESTORE}")
+
+    def mark(self) -> Mark | None:
+        """The history that the last checkpoint knows; None if there is no checkpoint to resume from."""
+        self._recover()
+        models = sorted((self.path / "model").glob("*.safetensors"))
+        return read_block(models[0])[1]["history"] if models else None
 
     def save_blocks(
-        self, names: Sequence[str], hub_blocks: Sequence[Tree], round_index: int, memory: Sequence[Tree] = ()
+        self,
+        names: Sequence[str],
+        hub_blocks: Sequence[Tree],
+        round_index: int,
+        history: Mark = NO_LINES,
+        data: str = "",
+        memory: Sequence[Tree] = (),
     ) -> None:
-        """Replace all silos' blocks at once, and what else each hub remembers."""
+        """Replace all silos' blocks at once, each with what it takes to know its run again.
+
+        Args:
+            history: the lines so far, without seconds; ``data`` is a digest of the federation's rows.
+            memory: what else each hub remembers; nothing is written for a hub that remembers nothing.
+        """
         model, new, old = self.path / "model", self.path / "model.new", self.path / "model.old"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
-        remembered = [(f"{name}.memory", tree) for name, tree in zip(names, memory, strict=False)]
+        remembered = [(f"{name}.memory", tree) for name, tree in zip(names, memory, strict=False) if named_leaves(tree)]
         for name, tree in [*zip(names, hub_blocks, strict=True), *remembered]:
             tensors = {key: np.asarray(leaf) for key, leaf in named_leaves(tree).items()}
-            # One metadata entry: several would be written in an order that changes from run to run.
-            metadata = {"tdcd": json.dumps({"silo": name, "round": round_index})}
-            if tensors:
-                write_durably(new / f"{name}.safetensors", save(tensors, metadata))
+            facts = {"silo": name, "round": round_index, "history": history, "settings": self._settings, "data": data}
+            write_durably(new / f"{name}.safetensors", block_content(facts, tensors))
         self._recover()
         if model.exists():
             model.rename(old)
@@ -146,22 +177,32 @@ class RunFolder:
 
     def load_blocks(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], int]:
         """All silos' blocks, shaped like ``templates``, and the round they belong to."""
+        blocks, facts = self.load_checkpoint(names, templates)
+        return blocks, int(facts["round"])
+
+    def load_checkpoint(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], dict[str, Any]]:
+        """All silos' blocks, shaped like ``templates``, and what :meth:`save_blocks` wrote about them."""
         self._recover()
-        blocks, rounds = [], set()
+        blocks, found = [], []
         for name, template in zip(names, templates, strict=True):
             path = self.path / "model" / f"{name}.safetensors"
             if not path.is_file():
                 raise FileNotFoundError(f"{path} is missing: the run cannot be resumed without every silo's block")
-            content = path.read_bytes()
-            try:
-                tensors, round_index = load(content), json.loads(read_metadata(content)["tdcd"])["round"]
-            except (SafetensorError, ValueError, KeyError) as error:
-                raise ValueError(f"{path} is damaged: {error}") from None
+            tensors, facts = read_block(path)
+            if facts["silo"] != name:
+                raise ValueError(f"{path} is the block of silo '{facts['silo']}': {RESTORE}")
             blocks.append(_shaped(tensors, template, path))
-            rounds.add(round_index)
-        if len(rounds) != 1:
-            raise ValueError(f"the blocks in {self.path / 'model'} are of different rounds: {sorted(rounds)}")
-        return blocks, rounds.pop()
+            found.append(facts)
+        for facts in found[1:]:
+            other = next(
+                (key for key in found[0] if key not in ("silo", "digest") and facts[key] != found[0][key]), None
+            )
+            if other is not None:
+                raise ValueError(
+                    f"the blocks in {self.path / 'model'} are of different runs or rounds: {other} is "
+                    f"{found[0][other]} at '{found[0]['silo']}' and {facts[other]} at '{facts['silo']}'; {RESTORE}"
+                )
+        return blocks, found[0]
 
     def _recover(self) -> None:
         """Finish a replacement that a crash cut short between its two renames."""
@@ -207,12 +248,6 @@ def _paths(structure: Any) -> list[str]:
     numbered = jax.tree.unflatten(structure, range(structure.num_leaves))
     paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(numbered))
     return [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
-
-
-def read_metadata(content: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file's content."""
-    size = int.from_bytes(content[:8], "little")
-    return dict(json.loads(content[8 : 8 + size])["__metadata__"])
 
 
 def _shaped(tensors: Mapping[str, NDArray[Any]], template: Tree, path: Path) -> Tree:

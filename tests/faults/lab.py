@@ -90,6 +90,7 @@ class Lab:
     def __init__(self, config, data, folder, seed, faults=ORDERLY):
         self.job, self.data, self.folder, self.faults = Job(config), data, Path(folder), faults
         self.rng = random.Random(seed)
+        self.secret = SECRET
         self.now = 0.0
         self.drivers, self.outcomes, self.down = {}, {}, {}
         self.queues, self.seen = {}, {}
@@ -120,7 +121,7 @@ class Lab:
                 hub = Hub(
                     self.job,
                     silo,
-                    secret=SECRET,
+                    secret=self.secret,
                     nonce=folder.nonce,
                     restored=folder.restored,
                     absences=folder.absences,

@@ -24,8 +24,9 @@ PATIENCE_S = 600.0
 class Processes:
     """The parties of a trial folder; :meth:`watch` restarts whoever was killed."""
 
-    def __init__(self, folder, *, link=None, rounds=60, **sections):
-        """``link``: the hub that listens and the hub that dials it; a proxy between them can be made to fail."""
+    def __init__(self, folder, *, link=None, everywhere=False, rounds=60, **sections):
+        """Proxies that can be made to fail: one in a ``link``, a hub that listens and a hub that dials it, or
+        ``everywhere``, one before each hub for all who dial it."""
         config = {**lab.CONFIG, "runtime": {"resend_s": 1.0}, **sections}
         config["train"] = {**config["train"], "rounds": rounds}
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,17 +37,26 @@ class Processes:
             self.parties += self.trial.job.clients(silo)
         self.kills, self.recoveries, self.blows = Counter(), [], 0
         self.armed, self.codes = {}, {}
-        self.listens, self.proxy = {}, None
+        self.listens, self.proxies = {}, []
         if link is not None:
-            self._put_between(*link)
+            listener, dialler = link
+            self._put_before(listener, lambda port: holds_port(self.trial.processes[dialler].pid, port))
+        for hub in self.trial.job.hubs if everywhere else []:
+            self._put_before(hub, lambda port: True)
 
-    def _put_between(self, listener, dialler):
-        """All dial the proxy at the hub's address in the shared file; faults befall the connection of one of them."""
+    def _put_before(self, listener, is_victim):
+        """All dial the proxy at the hub's address in the shared file; faults befall the connections of victims."""
         silo = next(s for s in self.trial.job.config.silos if f"hub.{s.name}" == listener)
         self.listens[listener] = silo.hub
-        self.proxy = Proxy(silo.hub, lambda port: holds_port(self.trial.processes[dialler].pid, port))
+        self.proxies.append(Proxy(silo.hub, is_victim))
         shared = self.trial.folder / "federation.toml"
-        shared.write_text(shared.read_text().replace(silo.hub, self.proxy.address))
+        shared.write_text(shared.read_text().replace(silo.hub, self.proxies[-1].address))
+
+    @property
+    def proxy(self):
+        """The one in the link."""
+        (found,) = self.proxies
+        return found
 
     # Processes.
 
@@ -113,8 +123,8 @@ class Processes:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
             process.wait()
-        if self.proxy is not None:
-            self.proxy.close()
+        for proxy in self.proxies:
+            proxy.close()
 
     def __enter__(self):
         return self

@@ -1,5 +1,6 @@
 """A TCP proxy in front of a hub, whose links can be delayed, cut, stalled, corrupted and healed."""
 
+import random
 import selectors
 import socket
 import threading
@@ -13,7 +14,7 @@ class Proxy:
     Inside TLS nothing can be changed unnoticed: a byte that is not what it was ends the connection.
     """
 
-    def __init__(self, behind, is_victim):
+    def __init__(self, behind, is_victim=lambda port: True):
         host, _, port = behind.rpartition(":")
         self._behind, self._is_victim = (host, int(port)), is_victim
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -23,7 +24,12 @@ class Proxy:
         self.is_stalled = False
         """Connections stand, and carry nothing."""
         self.delay_s = 0.0
+        self.corruption = 0.0
+        """The share of chunks, each as many bytes as there are to read, in which a bit is flipped."""
+        self.corrupted = 0
+        """How many bits were flipped."""
         self._corrupt_next = False
+        self._rng = random.Random(0)
         self._pairs = {}
         self._victims = set()
         self._selector = selectors.DefaultSelector()
@@ -40,6 +46,7 @@ class Proxy:
 
     def heal(self):
         self.is_cut = self.is_stalled = False
+        self.corruption = 0.0
 
     def corrupt(self):
         """Flip a bit in the next bytes that pass."""
@@ -90,9 +97,10 @@ class Proxy:
             return
         try:
             data = one.recv(1 << 16)
-            if data and is_victim and self._corrupt_next:
-                self._corrupt_next, middle = False, len(data) // 2
-                data = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+            if data and is_victim and (self._corrupt_next or self._rng.random() < self.corruption):
+                self._corrupt_next, place = False, self._rng.randrange(len(data))
+                data = data[:place] + bytes([data[place] ^ 1 << self._rng.randrange(8)]) + data[place + 1 :]
+                self.corrupted += 1
             if self.delay_s and is_victim:
                 time.sleep(self.delay_s)
             self._pairs[one].sendall(data)

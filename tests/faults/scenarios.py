@@ -1,7 +1,7 @@
-"""``python tests/faults/scenarios.py [--every-failpoint]``: what happens to real processes, with measured times.
+"""``python tests/faults/scenarios.py [--every-failpoint | --corrupted 1000]``: real processes, with times.
 
 One federation of 2 silos x 2 clients, with a proxy on the link between the hubs, goes through all of it, and must end
-with the history of the run to which nothing happened.
+with the history of the run to which nothing happened. With ``--corrupted`` all links have proxies that flip bits.
 """
 
 import argparse
@@ -17,6 +17,8 @@ LINK = ("hub.clinic", "hub.lab")
 KEYS = {"rounds": 2500, "evaluate": {"every": 4}}
 SLOWER_S = 0.03
 """What the proxy adds to every message between the hubs, so that the run does not end too soon."""
+CORRUPTION = 0.05
+"""The share of chunks with a flipped bit."""
 
 HUB_FAILPOINTS = [
     *(f"send.{kind}.{when}" for kind in ("who", "welcome", "hello", "ready", "want") for when in ("before", "after")),
@@ -70,6 +72,21 @@ def corrupted_link(parties):
     return parties.until(parties.moved(), "a round after a corrupted byte")
 
 
+def corrupted_links(parties, chunks):
+    """Flip bits on all links until ``chunks`` were corrupted: how long that took, and then until the next round."""
+    for proxy in parties.proxies:
+        proxy.corruption = CORRUPTION
+
+    def is_enough():
+        return parties.is_over or sum(proxy.corrupted for proxy in parties.proxies) >= chunks
+
+    took = parties.until(is_enough, f"{chunks} corrupted chunks")
+    assert not parties.is_over
+    for proxy in parties.proxies:
+        proxy.heal()
+    return took, parties.until(parties.moved(), "a round after the last corrupted byte")
+
+
 def killed(parties, *victims):
     """SIGKILL parties at once: how long until the next round."""
     for victim in victims:
@@ -95,36 +112,51 @@ def terminated(parties, party):
     return parties.until(parties.moved(), f"a round after {party} was terminated")
 
 
+def one_after_the_other(parties):
+    """Everything that can befall a client, a hub or the link between hubs."""
+    named, back = stopped_client(parties, 20)
+    print(f"client stopped for 20 s: named after {named:.1f} s, next round {back:.1f} s after it went on")
+    for how in ("cut", "stall"):
+        print(f"link between hubs, {how} 10 s: next round {cut_link(parties, 10, how):.1f} s after healing")
+    print(f"a corrupted byte between hubs: next round after {corrupted_link(parties):.1f} s")
+    for victims in (["client.lab.north"], ["hub.lab"], parties.trial.job.hubs, parties.parties):
+        print(f"killed {len(victims)} ({victims[0]}, ...): next round after {killed(parties, *victims):.1f} s")
+    print(f"hub terminated: next round after {terminated(parties, 'hub.lab'):.1f} s")
+
+
+def every_failpoint(parties):
+    """Each failpoint of a hub and a client in turn; those of the end of a run stay armed."""
+    for party, places in (("hub.lab", HUB_FAILPOINTS), ("client.lab.north", CLIENT_FAILPOINTS)):
+        for place in places:
+            print(f"{party} at {place}: {failpoint(parties, party, place):.1f} s", flush=True)
+    parties.armed |= {party: [*places] for party, places in LAST_FAILPOINTS.items()}
+    print(f"killed {len(LAST_FAILPOINTS)}: next round after {killed(parties, *LAST_FAILPOINTS):.1f} s")
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--every-failpoint", action="store_true")
+    options.add_argument("--corrupted", type=int, metavar="CHUNKS")
     given = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="tdcd-scenarios-") as home:
         expected = reference(Path(home) / "reference", **KEYS)
-        with Processes(Path(home) / "run", link=LINK, **KEYS) as parties:
-            parties.proxy.delay_s = SLOWER_S
+        where = {"link": LINK} if given.corrupted is None else {"everywhere": True}
+        with Processes(Path(home) / "run", **where, **KEYS) as parties:
+            if given.corrupted is None:
+                parties.proxy.delay_s = SLOWER_S
             parties.start_all()
             parties.until(lambda: min(parties.rounds()) >= 1, "the first round")
-            if given.every_failpoint:
-                for party, places in (("hub.lab", HUB_FAILPOINTS), ("client.lab.north", CLIENT_FAILPOINTS)):
-                    for place in places:
-                        print(f"{party} at {place}: {failpoint(parties, party, place):.1f} s", flush=True)
-                parties.armed |= {party: [*places] for party, places in LAST_FAILPOINTS.items()}
-                print(f"killed {len(LAST_FAILPOINTS)}: next round after {killed(parties, *LAST_FAILPOINTS):.1f} s")
+            if given.corrupted is not None:
+                took, back = corrupted_links(parties, given.corrupted)
+                print(f"{given.corrupted} corrupted chunks: {took:.1f} s; next round after {back:.1f} s")
+            elif given.every_failpoint:
+                every_failpoint(parties)
             else:
-                named, back = stopped_client(parties, 20)
-                print(f"client stopped for 20 s: named after {named:.1f} s, next round {back:.1f} s after it went on")
-                for how in ("cut", "stall"):
-                    print(f"link between hubs, {how} 10 s: next round {cut_link(parties, 10, how):.1f} s after healing")
-                print(f"a corrupted byte between hubs: next round after {corrupted_link(parties):.1f} s")
-                for victims in (["client.lab.north"], ["hub.lab"], parties.trial.job.hubs, parties.parties):
-                    print(
-                        f"killed {len(victims)} ({victims[0]}, ...): next round after {killed(parties, *victims):.1f} s"
-                    )
-                print(f"hub terminated: next round after {terminated(parties, 'hub.lab'):.1f} s")
+                one_after_the_other(parties)
             parties.check(expected)
             assert not parties.is_over
-            parties.proxy.delay_s = 0.0
+            for proxy in parties.proxies:
+                proxy.delay_s = 0.0
             parties.until(lambda: parties.is_over, "the end")
             assert all(history == expected for history in parties.histories())
             assert not any(parties.armed.values())

@@ -179,19 +179,6 @@ def test_a_full_disk_is_reported_and_training_goes_on(quiet, tmp_path, until):
     assert len([*(tmp_path / "hub.lab" / "checkpoint").iterdir()]) <= 3
 
 
-def test_a_hub_that_lost_its_checkpoints_says_how_far_behind_it_is(quiet, tmp_path):
-    config, data, _, _ = quiet
-    lab = Lab(config, data, tmp_path, 0).begin()
-    lab.until(lambda: lab.drivers["hub.lab"].hub.round == 5)
-    lab.crash("hub.lab")
-    for path in (tmp_path / "hub.lab" / "checkpoint").iterdir():
-        path.unlink()
-    lab.until_over()
-    assert set(lab.outcomes.values()) == {"refused"}
-    reason = "hub.lab was restored to round 0, and hub.clinic is at round"
-    assert reason in json.loads((tmp_path / "hub.clinic" / "status.json").read_text())["last_error"]
-
-
 # Parties that are not what they were
 
 

@@ -51,3 +51,11 @@ def test_status_of_what_is_no_hub_folder(tmp_path):
     found = status_of(tmp_path)
     assert found.returncode == 2
     assert f"{tmp_path} has no status.json: give the run folder of a hub" in found.stderr
+
+
+@pytest.mark.parametrize("content", ["", "5", "null", "[]", "{}", '{"party": "hub.lab"}', '{"party": '])
+def test_status_of_a_damaged_file(tmp_path, content):
+    (tmp_path / "status.json").write_text(content)
+    found = status_of(tmp_path)
+    assert found.returncode == 2
+    assert f"{tmp_path / 'status.json'} is damaged" in found.stderr.replace("\n", "")

@@ -266,10 +266,16 @@ def restart(office, party, machine):
     office.arrive(party)
 
 
+def changed_rows(rows):
+    features = rows.features.copy()
+    features[-1, -1] = np.nextafter(features[-1, -1], 9)
+    return {"ids": [*rows.ids[1:], rows.ids[0]], "labels": rows.labels[::-1].copy(), "features": features}
+
+
 @SEEDS
-@pytest.mark.parametrize("what", ["ids", "labels"])
+@pytest.mark.parametrize("what", ["ids", "labels", "features"])
 def test_a_client_that_comes_back_with_other_rows_is_turned_away(data, reference, what, seed):
-    values = [*data[NORTH].ids[1:], data[NORTH].ids[0]] if what == "ids" else data[NORTH].labels[::-1].copy()
+    values = changed_rows(data[NORTH])[what]
     office = begun(data, seed)
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, replace(data[NORTH], **{what: values})))
     office.settle()
@@ -302,15 +308,28 @@ def test_a_client_that_comes_when_all_is_over_is_told(data, seed):
 
 
 @SEEDS
-def test_all_clients_are_told_when_their_restarted_hub_cannot_go_on(data, seed):
+@pytest.mark.parametrize("what", ["ids", "labels", "features"])
+def test_a_client_and_its_hub_were_away_and_the_client_has_other_rows(data, reference, what, seed):
     office = begun(data, seed)
-    twice = replace(data[NORTH], ids=[data[SOUTH].ids[0], *data[NORTH].ids[1:]])
-    office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, twice)
+    office.machines[NORTH] = Client(
+        Job(CONFIG), 1, NORTH, replace(data[NORTH], **{what: changed_rows(data[NORTH])[what]})
+    )
     state = office.states["hub.lab"]
+    # What its folder would have kept.
+    office.history["hub.lab"] = [record for record in office.history["hub.lab"] if record.round < state.round]
     restart(office, "hub.lab", Hub(Job(CONFIG), 1, secret=SECRET, nonce="nonce 1", restored=state))
     office.settle()
-    for client in LAB[1:]:
-        assert f"is held by {NORTH} and by {SOUTH}" in office.machines[client].ending["reason"]
+    reason = f"{NORTH} came back with other rows than it had when the run began"
+    assert office.machines[NORTH].ending == {"status": "refused", "reason": reason}
+    assert office.machines[SOUTH].ending is None
+    assert office.hubs["hub.lab"].missing() == [NORTH]
+    restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
+    office.settle()
+    # What was on the links when the hub was killed is asked for again.
+    for hub, machine in office.hubs.items():
+        office.act(hub, machine.remind())
+    office.settle()
+    assert office.history == reference
 
 
 @SEEDS

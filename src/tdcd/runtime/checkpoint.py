@@ -6,16 +6,20 @@ A checkpoint is a message of the hub to itself, so the same digest and the same 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from tdcd.mark import Mark
 from tdcd.runfolder import sync_folder, write_all, write_durably
 from tdcd.runtime.failpoints import failpoint
 from tdcd.runtime.farewell import Farewell
 from tdcd.runtime.instructions import Arrays, State
-from tdcd.runtime.messages import Message, Refused, decode, encode
+from tdcd.runtime.messages import Message, Refused, array, decode, encode
 
 KEPT, SUFFIX = 3, ".tdcd"
+_ROWS_BYTES = 16
+"""Of the digest of one client's rows."""
 
 
 class Checkpoints:
@@ -25,32 +29,39 @@ class Checkpoints:
     crash in between leaves a file that is part new and part old: its digest shows it, and the one before is used.
     """
 
-    def __init__(self, folder: Path, hub: str) -> None:
-        """Read what the folder holds; it need not be there."""
+    def __init__(self, folder: Path, hub: str, run: str | None = None) -> None:
+        """Read what the folder holds, which need not be there; states of other runs than ``run`` are not sound."""
         self._hub = hub
-        self.newest: State | None = None
-        """The newest sound state."""
+        self.states: dict[Path, State] = {}
+        """The sound states, the newest first."""
         self.complaints: list[str] = []
         """What is wrong with the files that are not sound."""
-        rounds: dict[Path, int] = {}
+        found, torn = {}, []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
-            rounds[path] = -1
             try:
-                state = _read(path, hub)
-            except (Refused, OSError) as error:
+                found[path] = _read(path, hub, run)
+            except (Refused, ValueError, OSError) as error:
                 self.complaints.append(f"{path} is not used: {error}")
-                continue
-            rounds[path] = state.round
-            if self.newest is None or state.round > self.newest.round:
-                self.newest = state
-        room = [path for path in (folder / f"{index}{SUFFIX}" for index in range(KEPT)) if path not in rounds]
-        self._files = [*room[: max(0, KEPT - len(rounds))], *sorted(rounds, key=rounds.__getitem__)]
+                torn.append(path)
+        self.states = dict(sorted(found.items(), key=lambda item: -item[1].round))
+        known = {*found, *torn}
+        room = [path for path in (folder / f"{index}{SUFFIX}" for index in range(KEPT)) if path not in known]
+        # What is not sound is written over first: a crash leaves one such file at most, however many crashes there are.
+        self._files = [*torn, *room[: max(0, KEPT - len(known))], *reversed(self.states)]
+
+    @property
+    def newest(self) -> State | None:
+        """The newest sound state."""
+        return next(iter(self.states.values()), None)
 
     def save(self, state: State) -> None:
         """Make a state durable in place of the oldest; if that fails, the same place is for the next."""
         arrays = {**{f"block/{name}": leaf for name, leaf in state.block.items()}, **_packed(state.said)}
         arrays |= {f"memory/{name}": leaf for name, leaf in state.memory.items()}
-        note = {"heard": state.heard, "recorded": state.recorded}
+        # Digests of many clients' rows would be too long for the note.
+        arrays["rows"] = np.frombuffer(bytes.fromhex("".join(state.rows)), np.uint8)
+        note: dict[str, Any] = {"heard": state.heard, "recorded": state.recorded}
+        note |= {"history": state.history, "absences": state.absences}
         content = encode(Message("checkpoint", self._hub, self._hub, state.round, state.run, note, arrays))
         failpoint("save.before")
         _write_over(self._files[0], content)
@@ -78,13 +89,28 @@ def _write_over(path: Path, content: bytes) -> None:
         sync_folder(path.parent)
 
 
-def _read(path: Path, hub: str) -> State:
+def _read(path: Path, hub: str, run: str | None) -> State:
     message = decode(path.read_bytes(), sender=hub, receiver=hub)
     if message.kind != "checkpoint":
         raise Refused(f"it is a '{message.kind}' of round {message.round}")
-    block, memory = _under(message, "block/"), _under(message, "memory/")
-    heard, recorded = message.note.get("heard"), message.note.get("recorded", 0)
-    return State(message.run, message.round, block, _unpacked(message, hub), heard, recorded, memory)
+    if run is not None and message.run != run:
+        raise Refused(f"it belongs to run {message.run}, and this is run {run}")
+    heard, recorded = message.note.get("heard"), message.note.get("recorded")
+    if not isinstance(heard, dict | None) or not isinstance(recorded, int):
+        raise Refused("'heard' must be digests by hub, and 'recorded' a round")
+    rows = array(message, "rows", np.uint8, [None]).tobytes()
+    return State(
+        message.run,
+        message.round,
+        _under(message, "block/"),
+        _unpacked(message, hub),
+        heard,
+        recorded,
+        tuple(rows[place : place + _ROWS_BYTES].hex() for place in range(0, len(rows), _ROWS_BYTES)),
+        Mark.read(message.note.get("history")),
+        Mark.read(message.note.get("absences")),
+        _under(message, "memory/"),
+    )
 
 
 def _under(message: Message, prefix: str) -> Arrays:
@@ -101,9 +127,11 @@ def save_farewell(path: Path, farewell: Farewell) -> None:
     write_durably(path, encode(content))
 
 
-def read_farewell(path: Path, hub: str) -> Farewell:
-    """What :func:`save_farewell` wrote."""
+def read_farewell(path: Path, hub: str, run: str | None) -> Farewell:
+    """What :func:`save_farewell` wrote, if it belongs to ``run``."""
     message = decode(path.read_bytes(), sender=hub, receiver=hub)
+    if message.kind != "farewell" or (run is not None and message.run != run):
+        raise Refused(f"it is a '{message.kind}' of run {message.run}, and this is run {run}")
     note = message.note
     return Farewell(
         hub,

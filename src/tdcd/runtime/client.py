@@ -65,8 +65,8 @@ class Client:
             arrays["labels"] = np.asarray(data.labels, np.float64)
         if data.held_out is not None:
             arrays["held_out"] = data.held_out.astype(np.uint8)
-        note = {"protocol": PROTOCOL, "session": self._session, "target": data.target}
-        note["is_table"] = data.table is not None
+        note: dict[str, Any] = {"protocol": PROTOCOL, "session": self._session, "target": data.target}
+        note |= {"is_table": data.table is not None, "rows": data.digest}
         return [Message("hello", self.name, self.hub, note=note, arrays=arrays)]
 
     def receive(self, message: Message) -> list[Message]:
@@ -237,6 +237,9 @@ class Client:
         return self._answer(message, "scores", arrays=arrays)
 
     def _on_stop(self, message: Message) -> list[Message]:
+        if self._run and message.run != self._run:
+            # Of a hub that came back damaged: the right one may follow.
+            raise Refused(f"it ends run {message.run!r}, and this is {self._run!r}")
         self.ending = {"status": str(message.note.get("status")), "reason": str(message.note.get("reason", ""))}
         return [Message("bye", self.name, self.hub, message.round, self._run)]
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from tdcd.mark import digest_of
+from tdcd.model_file import read_metadata
 from tdcd.run import Plan
-from tdcd.runfolder import read_metadata
 from tdcd.runtime.job import client_of
 from tdcd.settings import Dtype
 from tdcd.tables.preparation import Preparation, summarize
-from tdcd.tables.rows import RawRows
+from tdcd.tables.rows import Category, RawRows
 
 NO_FEATURES = np.empty((0, 0), np.float32)
 
@@ -35,6 +37,22 @@ class ClientData:
     """``[n]``: rows that nobody trains on, where the data itself says so."""
     target: dict[str, Any] | None = None
     """What ready labels mean: ``task`` and ``label_scale``."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Of everything here: a client that comes back with other rows is found out."""
+        arrays: dict[str, NDArray[Any]] = {"features": self.features}
+        words: list[Any] = [self.ids, self.target]
+        if isinstance(self.labels, list):
+            words.append(self.labels)
+        else:
+            arrays["labels"] = np.asarray(self.labels, np.float64)
+        if self.held_out is not None:
+            arrays["held_out"] = self.held_out
+        for name, column in () if self.table is None else self.table.features.items():
+            words.append([name, column.levels if isinstance(column, Category) else None])
+            arrays[f"column {name}"] = column.codes if isinstance(column, Category) else column
+        return digest_of(words, arrays)
 
     def summary(self, chosen: NDArray[np.bool_]) -> Any:
         """Sums and counts of the chosen rows' columns."""

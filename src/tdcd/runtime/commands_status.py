@@ -36,10 +36,11 @@ def read_status(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"{folder} has no status.json: give the run folder of a hub (--out of tdcd hub)")
     try:
-        facts: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    return {**facts, "alive": is_alive(folder)}
+        facts: dict[str, Any] = {**json.loads(path.read_text()), "alive": is_alive(folder)}
+        in_words(facts)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: {error}; a hub that is alive writes it anew in a moment") from None
+    return facts
 
 
 def in_words(facts: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from tdcd.runtime.desk import Desk, Patience, is_worth_logging
 from tdcd.runtime.grace import Grace
 from tdcd.runtime.hub import Hub
 from tdcd.runtime.hub_folder import HubFolder
-from tdcd.runtime.instructions import Absence, Append, End, Instruction, Save, TurnedAway
+from tdcd.runtime.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
 from tdcd.runtime.log import event
 from tdcd.runtime.messages import Message, Refused
 from tdcd.runtime.transport import Joined, Received, Transport
@@ -48,7 +48,7 @@ class HubDriver:
         self._patience = Patience(resend_s, runtime.longest_resend_s, clock)
         self._grace = Grace(hub.job.config.federation.client_grace_s, TICK_S, clock)
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
-        self._unsaved: Save | None = None
+        self._unsaved: State | None = None
         self._last: Append | None = None
         self._described = False
         self._stage: tuple[str, int] | None = None
@@ -156,7 +156,7 @@ class HubDriver:
                 self._append(instruction)
             elif isinstance(instruction, Save):
                 self._save()
-                self._unsaved = instruction
+                self._unsaved = self.folder.marked(instruction.state)
             elif isinstance(instruction, Absence):
                 self._note_absence(instruction)
             elif isinstance(instruction, TurnedAway):
@@ -187,7 +187,7 @@ class HubDriver:
         """
         unsaved, self._unsaved = self._unsaved, None
         if unsaved is not None:
-            self._keep(partial(self.folder.save, unsaved.state))
+            self._keep(partial(self.folder.save, unsaved))
 
     def _note_absence(self, absence: Absence) -> None:
         self._keep(partial(self.folder.note_absence, absence))

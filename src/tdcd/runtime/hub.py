@@ -4,14 +4,15 @@ First the :class:`~tdcd.runtime.meeting.Meeting`, then the :class:`~tdcd.runtime
 party may go and come back at any time: it introduces itself again, and is told again what it needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from tdcd.runtime.farewell import Farewell
-from tdcd.runtime.instructions import Absence, Append, End, Instruction, State, Status, TurnedAway
+from tdcd.runtime.instructions import Absence, Append, End, Instruction, Save, State, Status, TurnedAway
 from tdcd.runtime.job import Job
 from tdcd.runtime.meeting import Meeting
 from tdcd.runtime.messages import Message, Refused
-from tdcd.runtime.roll import Mismatch
+from tdcd.runtime.roll import WAY_ON, Lost, Mismatch
 from tdcd.runtime.rounds import Rounds
 
 
@@ -37,11 +38,11 @@ class Hub:
         """
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
-        self.meeting = Meeting(job, silo, secret, nonce)
+        self._silo, self._restored = silo, restored if isinstance(restored, State) else None
+        self.meeting = Meeting(job, silo, secret, nonce, () if self._restored is None else self._restored.rows)
         self.rounds: Rounds | None = None
         self.farewell = restored if isinstance(restored, Farewell) else None
         """The end of the run, when it has come."""
-        self._silo, self._restored = silo, restored if isinstance(restored, State) else None
         self._absences = absences
         self._verdict: Message | None = None
         """The end of a peer whose client diverged."""
@@ -137,10 +138,16 @@ class Hub:
         """Act on a message; everything that follows from it, in order."""
         try:
             return self._handle(message) + self._advance()
+        except Lost as loss:
+            return self._end("refused", str(loss), tell=())
         except Mismatch as mismatch:
-            if message.kind == "hello" and self._is_training:
+            if message.kind == "hello" and (self._is_training or self._is_back_with(message.sender)):
                 return self._turn_away(message.sender, str(mismatch))
             return self._end("refused", str(mismatch))
+
+    def _is_back_with(self, party: str) -> bool:
+        """Whether this hub goes on with a run that the party, a client, took part in."""
+        return self._restored is not None and party in self.clients
 
     def _turn_away(self, party: str, reason: str) -> list[Instruction]:
         """A party that comes back with other data or settings must leave; those who train do not."""
@@ -202,7 +209,8 @@ class Hub:
         if self.rounds is None and meeting.compute is not None:
             restored = self._restored
             if restored is not None and restored.run != meeting.run:
-                raise Mismatch(f"{self.name} was left in run {restored.run}, but the others are in run {meeting.run}")
+                runs = f"{self.name} was left in run {restored.run}, but the others are in run {meeting.run}"
+                raise Lost(f"{runs}. {WAY_ON}")
             compute, preparation = meeting.compute, meeting.preparation
             self.rounds = Rounds(self.job, self._silo, compute, meeting.run, restored, preparation, self._absences)
         if self.rounds is None or meeting.phase != "done":
@@ -212,6 +220,8 @@ class Hub:
         for instruction in self.rounds.advance():
             if isinstance(instruction, End):
                 out += self._end(instruction.status, instruction.reason, instruction.in_block)
+            elif isinstance(instruction, Save):
+                out.append(Save(replace(instruction.state, rows=meeting.rows())))
             else:
                 out.append(instruction)
         return out + self._obey(self.rounds) if self.farewell is None else out
@@ -235,12 +245,15 @@ class Hub:
             return []
         return [Append(rounds.divergence(verdict.round)), *self._end("diverged", _stopped(verdict), in_block=True)]
 
-    def _end(self, status: Status, reason: str, in_block: bool = False) -> list[Instruction]:
+    def _end(
+        self, status: Status, reason: str, in_block: bool = False, tell: Iterable[str] | None = None
+    ) -> list[Instruction]:
+        """End the run for everybody, or for this hub and those whom it is to ``tell``."""
         rounds = self.rounds
         words = (*self.meeting.published.values(), *(() if rounds is None else rounds.exchange.words))
-        everybody = {*self.clients, *self.peers}
+        unaware = {*self.clients, *self.peers} if tell is None else {*tell}
         self.farewell = Farewell(
-            self.name, self.meeting.run, self.round, status, reason, in_block, self.peers, words, everybody
+            self.name, self.meeting.run, self.round, status, reason, in_block, self.peers, words, unaware
         )
         return [End(status, reason, in_block), *self.farewell.remind()]
 

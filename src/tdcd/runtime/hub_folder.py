@@ -17,24 +17,36 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from tdcd.history import Record
+from tdcd.mark import Mark
 from tdcd.objective import Tree
 from tdcd.report import write_report
 from tdcd.runfolder import RunFolder, write_durably
 from tdcd.runtime.checkpoint import Checkpoints, read_farewell, save_farewell
 from tdcd.runtime.failpoints import failpoint
 from tdcd.runtime.farewell import Farewell
+from tdcd.runtime.hub_restart import (
+    about_text,
+    absence_line,
+    check_ended,
+    read_about,
+    read_absences,
+    readable,
+    state_to_continue,
+)
 from tdcd.runtime.instructions import Absence, State
 from tdcd.runtime.job import Job
 from tdcd.runtime.journal import Journal
 from tdcd.runtime.lock import lock
 from tdcd.runtime.meeting import Meeting
+from tdcd.runtime.messages import Refused
+from tdcd.runtime.roll import WAY_ON
 from tdcd.tables.held_out import HeldOut, write_held_out
 from tdcd.tables.labels import Meaning
 from tdcd.tables.preparation import Preparation
@@ -47,27 +59,30 @@ class HubFolder:
     def __init__(self, path: Path, job: Job, silo: int) -> None:
         """Open or make the folder; refuses one of another run, or one that another process has open."""
         self.path, self.hub, self.silo = path, job.hubs[silo], job.config.silos[silo].name
-        self._checkpoints = Checkpoints(path / "checkpoint", self.hub)
         self._about = path / "hub.json"
+        self._history, self._absences = Journal(path / "history.jsonl"), Journal(path / "absences.jsonl")
         self.complaints: list[str] = []
         """What was wrong with what the folder held."""
         self.restored: State | Farewell | None = None
         """What the hub goes on from."""
+        self.absences: list[Absence] = []
+        """The clients that were left out, and are back."""
+        self._noted, self._written, self.seconds_before = Mark(), Mark(), 0.0
         if self._about.exists():
-            self.run = RunFolder.open(path)
+            self.run = RunFolder(path)
             self.about = self._read_about(job)
             self._lock = lock(path)
-            self._restore()
+            try:
+                self._take_up(job, silo)
+            except ValueError:
+                self.close()
+                raise
         else:
             self.run = self._create(job)
             self._lock = lock(path)
             self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
             self._write_about()
-        self._history, self._absences = Journal(path / "history.jsonl"), Journal(path / "absences.jsonl")
-        self.absences = [Absence(**json.loads(line)) for line in self._absences.lines()]
-        """The clients that were left out, and are back."""
-        if not isinstance(self.restored, Farewell):
-            self._rewind()
+            self._checkpoints = Checkpoints(path / "checkpoint", self.hub)
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -76,33 +91,62 @@ class HubFolder:
     def _create(self, job: Job) -> RunFolder:
         """A new run folder, or one whose making was cut short before there was anything in it."""
         history = self.path / "history.jsonl"
-        if not history.exists() or history.stat().st_size or (self.path / "checkpoint").exists():
+        if (self.path / "checkpoint").exists() or (history.exists() and history.stat().st_size):
+            raise ValueError(f"{self._about} is missing, and {self.path} holds a run. {WAY_ON}")
+        if not history.exists():
             return RunFolder.create(self.path, job.config.model_dump(), {})
         folder = RunFolder(self.path)
         folder.write_config(job.config.model_dump())
         folder.write_facts({})
         return folder
 
-    def _restore(self) -> None:
+    def _take_up(self, job: Job, silo: int) -> None:
+        """Go on with what is there, or refuse it before anything is changed."""
+        lines, run = self._history.lines(), self.about.get("run")
+        records = readable(lines)
+        self._checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
         if self.about["status"] is not None:
-            self.restored = read_farewell(self.path / "farewell.tdcd", self.hub)
-        else:
-            self.restored, self.complaints = self._checkpoints.newest, self._checkpoints.complaints
+            check_ended(self.path, self.about, records)
+            self.restored = None if self.is_over else self._read_farewell()
+            return
+        self.absences, self._noted = read_absences(
+            self.path / "absences.jsonl",
+            self._absences.lines(),
+            self.nonce,
+            job.clients(silo),
+            self._checkpoints.newest,
+        )
+        has_peers = bool(job.peers(silo))
+        state, self.complaints = state_to_continue(self.path, self._checkpoints, records, has_peers)
+        self.restored = state
+        # Lines past the state are written again, and what is torn is dropped.
+        if state is not None:
+            self._written = state.history
+            self.seconds_before = records[state.history.lines - 1].seconds if state.history.lines else 0.0
+        self._history.keep(lines[: self._written.lines])
+        if (self.path / "absences.jsonl").exists():
+            self._absences.keep(self._absences.lines())
+        # It follows from the shared file, whose digest is in hub.json.
+        self.run.write_config(job.config.model_dump())
+
+    def _read_farewell(self) -> Farewell:
+        path = self.path / "farewell.tdcd"
+        try:
+            return read_farewell(path, self.hub, self.about.get("run"))
+        except (Refused, OSError, KeyError, TypeError) as error:
+            over = "the run has ended, and its history and model are whole; only slower hubs may still need this file"
+            raise ValueError(f"{path} is damaged: {error}. In {self.path} {over}. {WAY_ON}") from None
 
     def _read_about(self, job: Job) -> dict[str, Any]:
-        try:
-            about = dict(json.loads(self._about.read_text()))
-            hub, settings = about["hub"], about["settings"]
-            about["nonce"], about["status"]
-        except (ValueError, KeyError) as error:
-            raise ValueError(f"{self._about} is damaged: {error}; remove {self.path} to begin anew") from None
+        about = read_about(self._about)
+        hub, settings = about["hub"], about["settings"]
         if (hub, settings) != (self.hub, job.digest):
             what = f"a run of {hub}" if hub != self.hub else "a run of other settings"
             raise FileExistsError(f"{self.path} holds {what}: choose another --out, or remove it to begin anew")
         return about
 
     def _write_about(self) -> None:
-        write_durably(self._about, (json.dumps(self.about, indent=1) + "\n").encode())
+        write_durably(self._about, about_text(self.about).encode())
 
     @property
     def nonce(self) -> str:
@@ -114,31 +158,28 @@ class HubFolder:
         """Whether the run in this folder has ended, and everybody knows."""
         return self.about["status"] is not None and bool(self.about.get("everybody_knows"))
 
-    def _rewind(self) -> None:
-        """Drop the lines of the history that will be written again, and what is torn."""
-        first = 0 if self.restored is None else self.restored.round
-        kept = [line for line in self._history.lines() if Record.from_json(line).round < first]
-        self._history.keep(kept)
-        if (self.path / "absences.jsonl").exists():
-            self._absences.keep(self._absences.lines())
-        self.seconds_before = Record.from_json(kept[-1]).seconds if kept else 0.0
-
     def append(self, record: Record, seconds: float) -> None:
         """Add a line to the history; if the disk takes no more, the line waits for the next call."""
         failpoint("append.before")
+        self._written = self._written.after(record.without_seconds())
         self._history.append(replace(record, seconds=round(self.seconds_before + seconds, 6)).to_json())
         failpoint("append.after")
 
     def note_absence(self, absence: Absence) -> None:
         """Make durable that a client is left out, or is back."""
         failpoint("absence.before")
-        self._absences.append(json.dumps(asdict(absence)))
+        line, self._noted = absence_line(absence, self.nonce, self._noted)
+        self._absences.append(line)
         failpoint("absence.after")
 
     def write_lines(self) -> None:
         """Add the lines that wait, if there are any."""
         self._absences.write()
         self._history.write()
+
+    def marked(self, state: State) -> State:
+        """A state with marks of all lines that led to it: those so far."""
+        return replace(state, history=self._written, absences=self._noted)
 
     def save(self, state: State) -> None:
         """Make a state durable, and before it all lines of history and absences that led to it."""
@@ -194,9 +235,9 @@ class HubFolder:
         self.write_lines()
         if preparations:
             save_preparations(self.path, preparations, load_meaning(self.path))
-        self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round)
+        self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round, self._written)
         save_farewell(self.path / "farewell.tdcd", farewell)
-        self.about["status"] = farewell.status
+        self.about |= {"status": farewell.status, "history": self._written}
         self._write_about()
         failpoint("finish.after")
 

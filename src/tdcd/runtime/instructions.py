@@ -7,6 +7,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from tdcd.history import Record
+from tdcd.mark import NO_LINES, Mark
 from tdcd.runtime.messages import Message
 
 Status = Literal["finished", "diverged", "refused"]
@@ -26,6 +27,12 @@ class State:
     """The digest of what each hub said in the last exchange."""
     recorded: int = 0
     """The round of the last line of the history; 0 before the first."""
+    rows: tuple[str, ...] = ()
+    """A digest of each client's rows, in client order."""
+    history: Mark = NO_LINES
+    """The lines of the history before this round."""
+    absences: Mark = NO_LINES
+    """The absences that were noted before this round."""
     memory: Arrays = field(default_factory=dict)
     """What the hub's update remembers."""
 

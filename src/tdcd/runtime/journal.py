@@ -14,7 +14,8 @@ class Journal:
 
     def lines(self) -> list[str]:
         """All whole lines on the disk."""
-        return self._path.read_text().split("\n")[:-1] if self._path.exists() else []
+        # Bytes that are no text are for those to refuse who know what the lines must be.
+        return self._path.read_bytes().decode(errors="replace").split("\n")[:-1] if self._path.exists() else []
 
     def keep(self, lines: list[str]) -> None:
         """Leave nothing in the file but these lines."""

@@ -1,5 +1,6 @@
 """A trial of a federation on one machine: every party a process of its own, as if on a machine of its own."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from tdcd.report import write_report
 from tdcd.run import plan
 from tdcd.runfolder import toml_text, write_durably
 from tdcd.runtime.certificates import throwaway
+from tdcd.runtime.commands_status import read_status
 from tdcd.runtime.driver import Ending, Outcome
 from tdcd.runtime.job import Job
 from tdcd.runtime.trial_data import write_rows
@@ -70,12 +72,22 @@ class Trial:
         """Start every party."""
         logs = self.folder / "logs"
         logs.mkdir(exist_ok=True)
-        rows = json.loads((self.folder / "data" / "options.json").read_text())
+        rows = self._options()
         for index, silo in enumerate(self.job.config.silos):
             options = ["--silo", silo.name, "--certs", str(self.folder / "certs")]
             self._start(self.job.hubs[index], "hub", [*options, "--out", str(self.folder / "silos" / silo.name)])
             for client, name in zip(self.job.clients(index), silo.client_names, strict=True):
                 self._start(client, "client", [*options, "--client", name, *rows[client]])
+
+    def _options(self) -> dict[str, list[str]]:
+        """Of each client: the options that point it to its rows."""
+        path = self.folder / "data" / "options.json"
+        try:
+            options = dict(json.loads(path.read_text()))
+            clients = [client for index in range(len(self.job.hubs)) for client in self.job.clients(index)]
+            return {client: [str(word) for word in options[client]] for client in clients}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged: {error!r}; remove {self.folder} to begin the trial anew") from None
 
     def _start(self, party: str, role: str, options: list[str]) -> None:
         command = [sys.executable, "-m", "tdcd", role, str(self.folder / "federation.toml"), *options]
@@ -121,9 +133,10 @@ class Trial:
         """What each hub says that it is doing; nothing of a hub that has not said anything yet."""
         found = {}
         for hub, silo in zip(self.job.hubs, self.job.config.silos, strict=True):
-            path = self.folder / "silos" / silo.name / "status.json"
-            if path.exists():
-                found[hub] = json.loads(path.read_text())
+            home = self.folder / "silos" / silo.name
+            # A hub that has just started may find there what was damaged while it was down.
+            with contextlib.suppress(ValueError):
+                found[hub] = read_status(home)
         return found
 
     def gather(self, should_stop: Callable[[], bool] = lambda: False) -> Path:

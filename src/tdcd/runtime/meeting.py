@@ -6,6 +6,7 @@ the silo's preparation; hubs tell each other how large their silos are. A mismat
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tdcd.run import has_bias
@@ -21,8 +22,12 @@ _COMPARED = ("protocol", "secret", "samples", "ids", "labels")
 class Meeting:
     """The phases before the first round, as a state machine."""
 
-    def __init__(self, job: Job, silo: int, secret: bytes, nonce: str) -> None:
-        """Take the silo's index, the federation's secret and a number that only this run of the silo has."""
+    def __init__(self, job: Job, silo: int, secret: bytes, nonce: str, rows: Sequence[str] = ()) -> None:
+        """Take the silo's index, the federation's secret and a number that only this run of the silo has.
+
+        Args:
+            rows: a digest of each client's rows, if the run has begun already.
+        """
         self.job, self.silo, self.name = job, silo, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
         self.phase = "gathering"
@@ -37,6 +42,7 @@ class Meeting:
         self.published: dict[str, Message] = {}
         """What this hub tells its peers."""
         self._secret, self._nonce = secret, nonce
+        self._rows = dict(zip(self.clients, rows, strict=False))
         self._hellos: dict[str, Hello] = {}
         self._peer_hellos: dict[str, Message] = {}
         self._summaries: dict[str, Summary] = {}
@@ -57,6 +63,10 @@ class Meeting:
         }
         return waiting.get(self.phase, [])
 
+    def rows(self) -> tuple[str, ...]:
+        """A digest of each client's rows, in client order; known once all have said hello."""
+        return tuple(self._hellos[client].rows for client in self.clients)
+
     # What clients say.
 
     def client_hello(self, message: Message) -> list[Message]:
@@ -74,7 +84,8 @@ class Meeting:
         compare_settings(client, hello.shared, self.name, self.job)
         self._note_session(client, str(message.note.get("session")))
         before = self._hellos.get(client)
-        if before is not None and self.roll is not None and not _same_rows(before, hello):
+        is_other = before is not None and self.roll is not None and not _same_rows(before, hello)
+        if is_other or self._rows.get(client, hello.rows) != hello.rows:
             raise Mismatch(f"{client} came back with other rows than it had when the run began")
         self._hellos[client] = hello
         self.ready.pop(client, None)
@@ -282,4 +293,4 @@ def _difference(item: str, left: str, ours: Any, right: str, theirs: Any) -> str
 
 
 def _same_rows(left: Hello, right: Hello) -> bool:
-    return left.ids == right.ids and list(left.labels) == list(right.labels)
+    return left.rows == right.rows and left.ids == right.ids and list(left.labels) == list(right.labels)

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,25 @@ from tdcd.runtime.messages import Message, Refused, array, unpack
 from tdcd.tables.labels import FITTING, Labels, choose_held_out, encode, in_words, standardized
 from tdcd.tables.rows import id_order
 
+_DIGEST = re.compile("[0-9a-f]{32}")
+
 MOST_CLASSES = 100_000
 """More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
 
 
 class Mismatch(Exception):  # noqa: N818
     """Parties that cannot train together; the text names both and what differs."""
+
+
+WAY_ON = (
+    "The other parties wait: restore the run folder from a newer backup and give the same command again; or begin anew "
+    "everywhere, with a new folder for every hub"
+)
+"""What can still be done for a hub that cannot go on from its run folder."""
+
+
+class Lost(Mismatch):
+    """A hub has lost what it needs to go on. It leaves without a word, so that the others hold the round and wait."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +49,8 @@ class Hello:
     held_out: NDArray[np.bool_] | None
     target: dict[str, Any] | None
     is_table: bool
+    rows: str
+    """A digest of all its rows, features too: a client that comes back must have the same."""
 
     @classmethod
     def read(cls, message: Message) -> "Hello":
@@ -61,7 +77,10 @@ class Hello:
             or not isinstance(target.get("label_scale"), float)
         ):
             raise Refused("'target' must say task and label_scale")
-        return cls(shared, ids, labels, held_out, target, bool(message.note.get("is_table")))
+        rows = message.note.get("rows")
+        if not isinstance(rows, str) or not _DIGEST.fullmatch(rows):
+            raise Refused("'rows' must be a digest")
+        return cls(shared, ids, labels, held_out, target, bool(message.note.get("is_table")), rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from tdcd.runtime.job import Job
 from tdcd.runtime.messages import Message, Refused
 from tdcd.runtime.parts import check_answer, check_part
 from tdcd.runtime.records import Records
-from tdcd.runtime.roll import Mismatch
+from tdcd.runtime.roll import WAY_ON, Lost
 from tdcd.runtime.sharing import blocks_in, model_part, preparations_in
 from tdcd.runtime.silo import HubCompute
 from tdcd.tables.preparation import Preparation
@@ -108,10 +108,9 @@ class Rounds:
         kind = str(message.note.get("kind"))
         if message.sender not in self._silent_peers() or (kind, message.round) != (_SHARED_IN[self.phase], self.round):
             raise Refused(f"nobody waits for '{kind}' of round {message.round}")
-        raise Mismatch(
+        raise Lost(
             f"{self.name} was restored to round {self.round}, and {message.sender} is at round "
-            f"{message.note.get('round')} and no longer has '{kind}' of that round: restore a newer checkpoint of "
-            f"{self.name}, or begin anew everywhere"
+            f"{message.note.get('round')} and no longer has '{kind}' of that round. {WAY_ON}"
         )
 
     def advance(self) -> list[Instruction]:
@@ -265,7 +264,9 @@ class Rounds:
         self.exchange.forget(self.round)
         back: list[Absence] = self.absences.take_back(self.round) if self.round >= self._free_from else []
         exchange, block, memory = self.exchange, named_leaves(self.block), named_leaves(self._memory)
-        state = State(self.run, self.round, block, exchange.words, dict(exchange.digests), self._recorded, memory)
+        state = State(
+            self.run, self.round, block, exchange.words, dict(exchange.digests), self._recorded, memory=memory
+        )
         return [*back, *self._enter(), Save(state)]
 
     def _shared(self) -> list[Instruction] | None:

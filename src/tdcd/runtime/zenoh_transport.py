@@ -13,6 +13,7 @@ marked by an attachment: zenoh closes a link that has not taken what it was give
 
 import ipaddress
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -45,6 +46,11 @@ PIECE_BYTES = BATCH_BYTES - 1024
 
 MORE = b"more"
 """The attachment of a piece that is not the last of its message."""
+
+# Zenoh reads and writes a TLS link in two threads that share the buffers of rustls without a lock. A record that does
+# not decrypt makes the reader write too, an alert: bytes to be sent are then freed twice, and the process dies. So one
+# thread does both. Zenoh asks only the environment, once in a process; whatever was set there is overruled.
+os.environ["ZENOH_RUNTIME"] = "(rx: (worker_threads: 1), tx: (handover: rx))"
 
 _OVERHEAD_BYTES = 1024
 """Room for zenoh's own fields beside the payload."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tdcd.config import check_config
 from tdcd.history import Record
+from tdcd.mark import digest_of
+from tdcd.model_file import RESTORE
 from tdcd.run import is_begun
 from tdcd.runfolder import RunFolder, write_durably
 from tdcd.sweep.grid import Grid, Setting, expand
@@ -76,10 +79,18 @@ def read_grid(folder: Path) -> Grid:
     """The settings of the sweep in ``folder``."""
     path = folder / "sweep.json"
     try:
-        keys = json.loads(path.read_text(encoding="utf-8"))["keys"]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        keys, digest = content["keys"], content["digest"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}") from None
-    return expand(keys, str(path))
+        raise ValueError(f"{path} is damaged: {error!r}; {RESTORE}") from None
+    if digest != digest_of(keys, {}):
+        raise ValueError(f"{path} is damaged: 'keys' does not match 'digest'; {RESTORE}")
+    grid = expand(keys, str(path))
+    names = {setting.name for setting in grid.settings}
+    strangers = sorted(run.parent.name for run in folder.glob("*/history.jsonl") if run.parent.name not in names)
+    if strangers:
+        raise ValueError(f"{path} belongs to another sweep: {folder / strangers[0]} is none of its runs; {RESTORE}")
+    return grid
 
 
 def read_outcomes(grid: Grid, folder: Path) -> Sweep:
@@ -95,7 +106,7 @@ def _outcome(setting: Setting, folder: Path) -> Outcome:
     if history[-1].diverged:
         return Outcome(setting, history, "diverged")
     # A baseline takes other rounds than its configuration said; the folder knows.
-    complete = history[-1].round == run.config()["train"]["rounds"]
+    complete = history[-1].round == check_config(run.config(), str(folder / "config.toml")).train.rounds
     return Outcome(setting, history, "finished" if complete else "unfinished")
 
 
@@ -103,6 +114,7 @@ def write_json(sweep: Sweep) -> None:
     """Write ``sweep.json``: the configuration, lists and all, and what each run came to."""
     content = {
         "keys": sweep.grid.keys,
+        "digest": digest_of(sweep.grid.keys, {}),
         "varied": list(sweep.grid.varied),
         "runs": [_numbers(outcome) for outcome in sweep.outcomes],
     }
