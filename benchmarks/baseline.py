@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd import Federation
-from tdcd.schedule import batch_ids
+from tdcd.core.schedule import batch_ids
 
 
 class PerClientLoop:

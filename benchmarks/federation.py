@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.history import read_history
-from tdcd.runfolder import toml_text
-from tdcd.runtime.launch import Trial, environment
-from tdcd.runtime.messages import Message, encode
+from tdcd.records.history import read_history
+from tdcd.records.run_folder import toml_text
+from tdcd.runtime.process.launch import Trial, environment
+from tdcd.runtime.protocol.messages import Message, encode
 
 EVERY, ROUNDS, TURNS = 500, 1000, 5
 CONFIG = {

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd import Federation, Settings
-from tdcd.schedule import batch_ids
+from tdcd.core.schedule import batch_ids
 
 
 class FusedLoop:

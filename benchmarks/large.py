@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.timing import alternate
 from tdcd import Federation, Linear, Objective, Settings, Silo, Simulation
-from tdcd.partition import contiguous_rows, equal_sizes
+from tdcd.federation.partition import contiguous_rows, equal_sizes
 
 ROWS = int(os.environ.get("TDCD_LARGE_ROWS", "10000000"))
 COLUMNS, SILOS, CLIENTS, BATCH_SIZE, LOCAL_STEPS, ROUNDS = 50, 2, 10, 1000, 10, 50

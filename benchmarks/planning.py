@@ -8,11 +8,12 @@ seed than the plan's.
 import math
 from dataclasses import replace
 
+from tdcd.compare.network import PRESETS
 from tdcd.config import check_config
-from tdcd.network import PRESETS
+from tdcd.config.resolve import Plan, plan
 from tdcd.planning import CANDIDATES, PlanTable, plan_local_steps
 from tdcd.planning.cost import with_local_steps
-from tdcd.run import Plan, plan, simulate
+from tdcd.training.run import simulate
 
 CONFIG = {
     "data": {"source": "superconductors", "rows": 20000},

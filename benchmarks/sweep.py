@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import peak_memory
-from tdcd.run import finish
-from tdcd.sweep import expand, run_sweep
-from tdcd.sweep.plans import planned
+from tdcd.training.run import finish
+from tdcd.training.sweep import expand, run_sweep
+from tdcd.training.sweep.plans import planned
 
 KEYS = {
     "seed": [0, 1, 2, 3, 4, 5, 6, 7],

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.schedule import batch_ids
+from tdcd.core.schedule import batch_ids
 
 Array = NDArray[np.float64]
 Block = list[Array]

@@ -2,10 +2,11 @@ import json
 
 import pytest
 
-from tdcd.alone import train_alone
 from tdcd.config import check_config
+from tdcd.config.resolve import plan
 from tdcd.report import write_report
-from tdcd.run import execute, plan
+from tdcd.training.alone import train_alone
+from tdcd.training.run import execute
 
 
 @pytest.fixture(scope="module")

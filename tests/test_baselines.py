@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from tdcd import Federation, Silo, train
-from tdcd.baselines import BASELINES, baseline_plans
 from tdcd.config import ConfigError, check_config
-from tdcd.ledger import by_link, round_messages
-from tdcd.run import execute, plan, resume
-from tdcd.schedule import batch_ids
+from tdcd.config.baselines import BASELINES, baseline_plans
+from tdcd.config.resolve import plan
+from tdcd.core.ledger import by_link, round_messages
+from tdcd.core.schedule import batch_ids
+from tdcd.training.run import execute, resume
 
 KEYS = {
     "dtype": "float64",

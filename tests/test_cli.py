@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from tdcd.cli.main import main; main()"]
 BREAST = ["--set", "data.source=breast_cancer", "--set", "train.batch_size=64", "--set", "model.hidden=[4]"]
 
 
@@ -98,7 +98,7 @@ def test_help_teaches(tmp_path):
 
 def test_simulations_need_nothing_of_the_real_federation():
     heavy = "zenoh", "cryptography", "rbcl", "torch"
-    code = f"import sys, tdcd.cli; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, tdcd.cli.main; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
@@ -126,7 +126,7 @@ def test_help_version_check_and_status_start_without_jax(tmp_path):
     site = ("--silo", "bank", "--client", "c1", "--data", "all.csv")
     for arguments in (("--help",), ("--version",), ("check", "shared.toml", *site), ("status", "hub")):
         found = imports(tmp_path, *arguments)
-        assert "tdcd.cli" in found
+        assert "tdcd.cli.main" in found
         assert not {"jax", "jaxlib"} & found, arguments
 
 
@@ -139,8 +139,8 @@ def test_public_names_are_what_they_were_whichever_module_was_imported_first():
     code = """
 import sys, tdcd
 assert "jax" not in sys.modules
-import tdcd.train
-assert tdcd.train is sys.modules["tdcd.train"].train
+import tdcd.training.train
+assert tdcd.training.train is sys.modules["tdcd.training.train"].train
 from tdcd import *
 assert {name: globals()[name] for name in tdcd.__all__} == {name: getattr(tdcd, name) for name in tdcd.__all__}
 assert set(tdcd.__all__) <= set(dir(tdcd)) and callable(train)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-CODE = "from tdcd.compiled import keep_compiled; print(keep_compiled())"
+CODE = "from tdcd.core.compiled import keep_compiled; print(keep_compiled())"
 
 
 def tdcd(cache, *command, **more):
@@ -42,7 +42,7 @@ def test_a_cache_that_jax_was_told_to_use_stays(tmp_path):
 
 SLOW = """
 import sys
-from tdcd.cli import main
+from tdcd.cli.main import main
 try:
     sys.argv = ["tdcd", "--version"]
     main()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tdcd.devices import Devices, join
+from tdcd.core.devices import Devices, join
 
 FOUR_DEVICES = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
 ONE_DEVICE = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
@@ -20,8 +20,8 @@ import sys
 sys.path[:0] = {paths!r}
 from problems import Problem, Shape, arrays, distance
 from tdcd import Linear, Mlp, Objective, Simulation
-from tdcd.devices import Devices
-from tdcd.execution import Execution
+from tdcd.core.devices import Devices
+from tdcd.core.execution import Execution
 
 LINEAR = Shape((3, 30), (3, 2), num_samples=200, batch_size=41)
 MIXED = Shape((6, 1), (3, 2), num_samples=40, batch_size=7, blocks=(Linear(), Mlp((4,))))

@@ -9,13 +9,14 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.baselines import baseline_plans
-from tdcd.cli import app
+from tdcd.cli.main import app
 from tdcd.compare import plan_all
 from tdcd.config import check_config
-from tdcd.execution import Execution
+from tdcd.config.baselines import baseline_plans
+from tdcd.config.resolve import plan
+from tdcd.core.execution import Execution
 from tdcd.planning.cost import simulate
-from tdcd.run import execute, plan
+from tdcd.training.run import execute
 
 KEYS = {
     "data": {"source": "diabetes", "keep": "host"},
@@ -57,16 +58,17 @@ def test_reproduce_refuses_to_change_the_experiment(tmp_path, monkeypatch):
 ON_TWO = """
 import sys
 from pathlib import Path
-from tdcd.alone import train_alone
+from tdcd.training.alone import train_alone
 from tdcd.compare import compare, plan_all
 from tdcd.config import check_config
-from tdcd.devices import Devices
+from tdcd.core.devices import Devices
 from tdcd.experiments.experiment import Curve, Experiment
 from tdcd.experiments.sweep import run_experiment
-from tdcd.network import PRESETS
+from tdcd.compare.network import PRESETS
 from tdcd.planning import check_run, plan_local_steps
 from tdcd.planning.cost import simulate
-from tdcd.run import execute, plan
+from tdcd.training.run import execute
+from tdcd.config.resolve import plan
 
 keys, out = {keys!r}, Path(sys.argv[1])
 two = Devices.first(2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tdcd.data.table import Table
-from tdcd.federation import Federation, Silo
+from tdcd.federation.silos import Federation, Silo
 
 ROWS, COLUMNS = 60, ("age", "bmi", "income", "debt", "rent")
 

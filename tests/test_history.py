@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from tdcd.history import Record, read_history
-from tdcd.ledger import Traffic
+from tdcd.core.ledger import Traffic
+from tdcd.records.history import Record, read_history
 
 
 def record(**changes):

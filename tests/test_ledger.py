@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.ledger import Traffic, by_link, round_messages
+from tdcd.core.ledger import Traffic, by_link, round_messages
 
 
 @given(

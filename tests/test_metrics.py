@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score, root_mean_squared_error
 
-from tdcd.metrics import auc, metrics
+from tdcd.records.metrics import auc, metrics
 
 
 def test_regression_equals_sklearn_in_the_labels_units():

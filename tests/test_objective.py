@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdcd.objective import Objective
+from tdcd.core.objective import Objective
 
 STEP = 1e-5
 scores = st.floats(-20, 20)

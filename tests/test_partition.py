@@ -3,7 +3,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tdcd.partition import (
+from tdcd.federation.partition import (
     contiguous_columns,
     contiguous_rows,
     dirichlet_rows,

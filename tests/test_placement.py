@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
-from tdcd.placement import Padding, Placer, holders, place, place_alike
-from tdcd.schedule import batch_ids
+from tdcd.core.schedule import batch_ids
+from tdcd.federation.placement import Padding, Placer, holders, place, place_alike
 
 
 def draw(seed, num_samples, num_clients, batch_size, num_rounds=3, local_steps=2):

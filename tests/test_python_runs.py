@@ -8,12 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tdcd import Federation, Linear, Mlp, Objective, Settings, load, standardize, train
-from tdcd.cli import app
+from tdcd.cli.main import app
 from tdcd.config import ConfigError, check_config
-from tdcd.execution import Execution
+from tdcd.config.resolve import plan
+from tdcd.core.execution import Execution
+from tdcd.records.run_folder import RunFolder
 from tdcd.report import write_report
-from tdcd.run import plan, run
-from tdcd.runfolder import RunFolder
+from tdcd.training.run import run
 
 ROWS, HELD_OUT = standardize(*load("breast_cancer").split(0.2, seed=0))
 FEDERATION = Federation.cut(ROWS, HELD_OUT, silos=2, clients=[3, 2])

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.cli import app
-from tdcd.history import read_history
+from tdcd.cli.main import app
+from tdcd.records.history import read_history
 
 TABLES = {
     "bank": "id,age,sum,default\n" + "".join(f"{i},{20 + i % 37},{i * 7 % 101},{i * i % 2}\n" for i in range(60)),

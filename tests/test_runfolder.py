@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd import Federation, load
-from tdcd.history import Record
-from tdcd.ledger import Traffic
-from tdcd.mark import marks_of
-from tdcd.runfolder import RunFolder, describe, toml_text
+from tdcd.core.ledger import Traffic
+from tdcd.records.history import Record
+from tdcd.records.mark import marks_of
+from tdcd.records.run_folder import RunFolder, describe, toml_text
 
 FEDERATION = Federation.cut(load("breast_cancer"), silos=2, clients=2)
 NAMES = ["silo1", "silo2"]

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from tdcd.schedule import IDS_AT_ONCE, PLACES_KEPT, batch_ids, num_exchanged
+from tdcd.core.schedule import IDS_AT_ONCE, PLACES_KEPT, batch_ids, num_exchanged
 
 # (num_samples, batch_size): a quarter of the samples and less is drawn one by one, more by sorting keys.
 DRAWN, SORTED = (400, 20), (40, 20)

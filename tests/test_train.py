@@ -7,7 +7,8 @@ import pytest
 
 from tdcd import Federation, Linear, Mlp, Objective, Settings, load, standardize, train
 from tdcd.config import ConfigError, check_config
-from tdcd.run import plan, resume, run
+from tdcd.config.resolve import plan
+from tdcd.training.run import resume, run
 
 KEYS = {"data": {"source": "breast_cancer"}, "train": {"rounds": 12, "batch_size": 64, "local_steps": 3}}
 SMALL = KEYS | {"evaluate": {"every": 4}, "federation": {"clients": [3, 2]}, "model": {"hidden": [4]}}
@@ -63,7 +64,7 @@ def test_a_resume_may_add_rounds_and_nothing_else(whole, tmp_path):
 
 
 def test_history_has_line_0_before_training_and_counts_bytes(whole):
-    from tdcd.runfolder import RunFolder
+    from tdcd.records.run_folder import RunFolder
 
     history = RunFolder.open(whole).history()
     assert [record.round for record in history] == [0, 4, 8, 12]

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
+    from tdcd.core.objective import Objective
+    from tdcd.core.settings import Settings
     from tdcd.data import Table, load, standardize
-    from tdcd.federation import Federation, Silo
-    from tdcd.history import Record
-    from tdcd.objective import Objective
-    from tdcd.settings import Settings
+    from tdcd.federation.silos import Federation, Silo
+    from tdcd.records.history import Record
     from tdcd.simulation.simulate import Simulation
-    from tdcd.train import Result, train
+    from tdcd.training.train import Result, train
 
 __version__ = "0.1.0"
 
@@ -47,12 +47,12 @@ __all__ = [
 _MODULES = {
     "tdcd.blocks": ("Block", "Cnn", "Linear", "Mlp"),
     "tdcd.data": ("Table", "load", "standardize"),
-    "tdcd.federation": ("Federation", "Silo"),
-    "tdcd.history": ("Record",),
-    "tdcd.objective": ("Objective",),
-    "tdcd.settings": ("Settings",),
+    "tdcd.federation.silos": ("Federation", "Silo"),
+    "tdcd.records.history": ("Record",),
+    "tdcd.core.objective": ("Objective",),
+    "tdcd.core.settings": ("Settings",),
     "tdcd.simulation.simulate": ("Simulation",),
-    "tdcd.train": ("Result", "train"),
+    "tdcd.training.train": ("Result", "train"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -70,7 +70,7 @@ class _Package(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Importing the module tdcd.train sets it here; the public name is that of its function.
+        # Importing the module tdcd.training.train sets it here; the public name is that of its function.
         if not (name in _HOME and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 

@@ -11,10 +11,10 @@ import oracle
 from tdcd.blocks import Cnn
 from tdcd.blocks.convolution import _convolve_patches, _convolve_rows, _convolve_short, _convolve_strips
 from tdcd.blocks.short_filters import short_filter
-from tdcd.federation import Federation, Silo
-from tdcd.objective import Objective
-from tdcd.partition import shuffled_rows
-from tdcd.settings import Settings
+from tdcd.core.objective import Objective
+from tdcd.core.settings import Settings
+from tdcd.federation.partition import shuffled_rows
+from tdcd.federation.silos import Federation, Silo
 from tdcd.simulation.simulate import Simulation
 
 SMALL = Cnn(channels=(2, 3), kernel=(3, 2), embedding=5)

@@ -5,10 +5,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.blocks.named import find_function
-from tdcd.cli import app
+from tdcd.cli.main import app
 from tdcd.config import check_config, read_config
-from tdcd.runfolder import RunFolder
+from tdcd.config.named import find_function
+from tdcd.records.run_folder import RunFolder
 
 TOML = """
 [data]
@@ -108,7 +108,7 @@ def test_a_module_of_the_wrong_width_is_named_with_its_silo(home, tmp_path, comm
 
 
 def test_the_folder_is_each_partys_own(home):
-    from tdcd.runtime.job import Job
+    from tdcd.runtime.protocol.job import Job
 
     keys = read_config(home / "my.toml")
     keys["silos"], keys["federation"] = [{"name": "a", "hub": "h:1"}, {"name": "b", "hub": "h:2"}], {}

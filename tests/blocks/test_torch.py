@@ -12,10 +12,10 @@ import pytest
 from tdcd.blocks import Mlp
 from tdcd.blocks.start import start_block
 from tdcd.blocks.torch import TorchBlock
-from tdcd.federation import Federation, Silo
-from tdcd.objective import Objective
-from tdcd.partition import shuffled_rows
-from tdcd.settings import Settings
+from tdcd.core.objective import Objective
+from tdcd.core.settings import Settings
+from tdcd.federation.partition import shuffled_rows
+from tdcd.federation.silos import Federation, Silo
 from tdcd.simulation.simulate import Simulation
 
 NUM_FEATURES, NUM_HIDDEN, NUM_OUTPUTS = 6, 5, 3

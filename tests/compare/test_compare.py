@@ -10,11 +10,11 @@ import pytest
 from tdcd.compare import Contender, compare, network_of, plan_all, write_page
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute
+from tdcd.compare.network import Link, Network, preset, round_seconds
 from tdcd.compare.tables import joining, summary
 from tdcd.config import ConfigError, check_config
-from tdcd.history import read_history
-from tdcd.network import Link, Network, preset, round_seconds
-from tdcd.run import Interrupted
+from tdcd.records.history import read_history
+from tdcd.training.run import Interrupted
 
 KEYS = {
     "data": {"source": "diabetes"},
@@ -210,7 +210,7 @@ def test_the_command(tmp_path):
         '[data]\nsource = "diabetes"\n[federation]\nclients = 2\n[model]\nblock = "linear"\n'
         "[train]\nrounds = 4\nbatch_size = 32\n[evaluate]\nevery = 2\n"
     )
-    command = [sys.executable, "-c", "from tdcd.cli import main; main()", "compare", "small.toml"]
+    command = [sys.executable, "-c", "from tdcd.cli.main import main; main()", "compare", "small.toml"]
 
     def run(*arguments):
         return subprocess.run(

@@ -7,8 +7,8 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from tdcd.config import check_config
+from tdcd.config.resolve import plan
 from tdcd.data import SOURCES, data_folder, load
-from tdcd.run import plan
 
 
 @pytest.mark.parametrize(

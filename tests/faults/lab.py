@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tdcd.config import check_config
-from tdcd.run import plan
-from tdcd.runtime import failpoints
-from tdcd.runtime.checkpoint import Checkpoints
-from tdcd.runtime.client import Client
-from tdcd.runtime.client_data import shards
-from tdcd.runtime.driver import ClientDriver, HubDriver
-from tdcd.runtime.hub import Hub
-from tdcd.runtime.hub_folder import HubFolder
-from tdcd.runtime.job import Job
-from tdcd.runtime.messages import decode
-from tdcd.runtime.transport import Joined, Left, Received
+from tdcd.config.resolve import plan
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.process.driver import ClientDriver, HubDriver
+from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import decode
+from tdcd.runtime.storage import failpoints
+from tdcd.runtime.storage.checkpoint import Checkpoints
+from tdcd.runtime.storage.hub_folder import HubFolder
+from tdcd.runtime.transport.transport import Joined, Left, Received
 
 SECRET = bytes(range(32))
 
@@ -321,7 +321,7 @@ class Lab:
 
 
 def without_seconds(line):
-    from tdcd.history import Record
+    from tdcd.records.history import Record
 
     return replace(Record.from_json(line), seconds=0.0).to_json()
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import lab
 from proxy import Proxy
 
-from tdcd.runfolder import toml_text
-from tdcd.runtime import failpoints, launch
-from tdcd.runtime.checkpoint import Checkpoints
-from tdcd.runtime.launch import Trial
+from tdcd.records.run_folder import toml_text
+from tdcd.runtime.process import launch
+from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.storage import failpoints
+from tdcd.runtime.storage.checkpoint import Checkpoints
 
 PATIENCE_S = 600.0
 """Only a guard against waiting for ever: how long things take is measured, and depends on the machine."""

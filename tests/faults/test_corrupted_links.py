@@ -12,7 +12,7 @@ import scenarios
 from processes import Processes, reference
 from proxy import Proxy
 
-from tdcd.runtime.certificates import throwaway
+from tdcd.runtime.certificates.issue import throwaway
 
 HUB, CLIENTS = "hub.bank", ["client.bank.a", "client.bank.b", "client.bank.c"]
 ENOUGH = 150
@@ -21,8 +21,8 @@ ENOUGH = 150
 FLOOD = """
 import sys, time
 from pathlib import Path
-from tdcd.runtime.transport import Received
-from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.transport.transport import Received
+from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
 party, address, folder, *peers = sys.argv[1:]
 tls = Tls(*(Path(folder) / name for name in ("ca.pem", f"{party}.pem", f"{party}.key")))
 where = {"listen": address, "addresses": {}} if party == "hub.bank" else {"addresses": {"hub.bank": address}}
@@ -38,7 +38,7 @@ with ZenohTransport(party, peers, tls=tls, **where) as end:
 THREADS = """
 import sys
 from pathlib import Path
-from tdcd.runtime.zenoh_transport import ZenohTransport
+from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 hub, client, address = sys.argv[1:]
 with (
     ZenohTransport(hub, [client], addresses={}, listen=address, tls=None),

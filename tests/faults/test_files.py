@@ -12,10 +12,10 @@ import shutil
 import pytest
 from lab import CONFIG, Lab, prepared, reference_of
 
-from tdcd.history import Record
-from tdcd.runtime.hub_folder import HubFolder
-from tdcd.runtime.instructions import Absence
-from tdcd.runtime.job import Job
+from tdcd.records.history import Record
+from tdcd.runtime.protocol.instructions import Absence
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.storage.hub_folder import HubFolder
 
 HUB, OTHER, NORTH = "hub.lab", "hub.clinic", "client.lab.north"
 KEYS = {"train": {**CONFIG["train"], "rounds": 9}, "evaluate": {"every": 3}}

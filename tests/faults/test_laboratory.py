@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared, reference_of
 
-from tdcd.runtime.checkpoint import Checkpoints
-from tdcd.runtime.hub_folder import HubFolder
-from tdcd.runtime.instructions import State
-from tdcd.runtime.job import Job
-from tdcd.runtime.lock import is_alive
-from tdcd.runtime.messages import Message, decode, encode
-from tdcd.runtime.transport import Received
+from tdcd.runtime.protocol.instructions import State
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, decode, encode
+from tdcd.runtime.storage.checkpoint import Checkpoints
+from tdcd.runtime.storage.hub_folder import HubFolder
+from tdcd.runtime.storage.lock import is_alive
+from tdcd.runtime.transport.transport import Received
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,8 @@ def test_two_processes_do_not_share_a_run_folder(tmp_path):
 
     path = tmp_path / "run"
     folder = HubFolder(path, Job(prepared()[0]), 0)
-    ask = f"from pathlib import Path; from tdcd.runtime.lock import is_alive; print(is_alive(Path({str(path)!r})))"
+    ask = "from pathlib import Path; from tdcd.runtime.storage.lock import is_alive; "
+    ask += f"print(is_alive(Path({str(path)!r})))"
     answer = [subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout]
     folder.close()
     answer.append(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout)

@@ -9,11 +9,11 @@ import pytest
 from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared
 from processes import PATIENCE_S, Processes
 
-from tdcd.history import Record
-from tdcd.runtime.commands_status import in_words
-from tdcd.runtime.hub_folder import HubFolder
-from tdcd.runtime.instructions import Absence
-from tdcd.runtime.job import Job
+from tdcd.cli.status import in_words
+from tdcd.records.history import Record
+from tdcd.runtime.protocol.instructions import Absence
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.storage.hub_folder import HubFolder
 
 NORTH, SOUTH, HUB = "client.lab.north", "client.lab.south", "hub.lab"
 GRACE = {"federation": {"client_grace_s": 5.0}, "train": {**CONFIG["train"], "rounds": 12}}

@@ -15,7 +15,7 @@ def status_of(folder, *options):
     command = [
         sys.executable,
         "-c",
-        "import typer; from tdcd.runtime.commands_status import status; typer.run(status)",
+        "import typer; from tdcd.cli.status import status; typer.run(status)",
     ]
     return subprocess.run([*command, *options, str(folder)], capture_output=True, text=True, check=False)
 

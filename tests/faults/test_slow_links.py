@@ -8,10 +8,10 @@ import slow_links
 from processes import reference
 from slow_link import SlowLink
 
-from tdcd.runtime.certificates import throwaway
-from tdcd.runtime.desk import Patience
-from tdcd.runtime.transport import Joined, Received
-from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.certificates.issue import throwaway
+from tdcd.runtime.process.endpoint import Patience
+from tdcd.runtime.transport.transport import Joined, Received
+from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
 
 HUB, NORTH = "hub.bank", "client.bank.north"
 LONG = 90.0

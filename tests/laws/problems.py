@@ -11,12 +11,19 @@ from numpy.typing import NDArray
 
 import oracle
 from tdcd.blocks import Block, Linear
+from tdcd.core.execution import Execution
+from tdcd.core.objective import Objective, Tree
+from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
-from tdcd.execution import Execution
-from tdcd.federation import Federation, Silo
-from tdcd.objective import Objective, Tree
-from tdcd.partition import Rows, contiguous_rows, dirichlet_rows, equal_sizes, proportional_sizes, shuffled_rows
-from tdcd.settings import Settings
+from tdcd.federation.partition import (
+    Rows,
+    contiguous_rows,
+    dirichlet_rows,
+    equal_sizes,
+    proportional_sizes,
+    shuffled_rows,
+)
+from tdcd.federation.silos import Federation, Silo
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from problems import Problem, Shape, arrays, distance, examples
 
 from tdcd.blocks import Linear, Mlp
-from tdcd.execution import Execution
-from tdcd.federation import Federation
-from tdcd.objective import Objective
+from tdcd.core.execution import Execution
+from tdcd.core.objective import Objective
+from tdcd.federation.silos import Federation
 from tdcd.simulation.engines.flat_program import cut
 from tdcd.simulation.engines.groups import ClientGroups
 from tdcd.simulation.simulate import Simulation

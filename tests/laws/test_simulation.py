@@ -11,12 +11,12 @@ from problems import SPLITS, Problem, Shape, arrays, distance, examples
 
 import oracle
 from tdcd.blocks import Linear, Mlp
+from tdcd.core.objective import Objective
+from tdcd.core.schedule import batch_ids
+from tdcd.core.settings import Settings
 from tdcd.data import Table
-from tdcd.federation import Federation, Silo
-from tdcd.objective import Objective
-from tdcd.placement import Placer, holders
-from tdcd.schedule import batch_ids
-from tdcd.settings import Settings
+from tdcd.federation.placement import Placer, holders
+from tdcd.federation.silos import Federation, Silo
 from tdcd.simulation.simulate import ROWS_AT_ONCE, Simulation
 
 TOLERANCE = 1e-10

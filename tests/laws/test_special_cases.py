@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from problems import NUM_CLASSES, SPLITS, Problem, Shape, arrays, distance, examples
 
-from tdcd.objective import Objective
-from tdcd.schedule import batch_ids
+from tdcd.core.objective import Objective
+from tdcd.core.schedule import batch_ids
 
 TOLERANCE = 1e-12
 MOVED = 1e-2

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from problems import SPLITS, Problem, Shape, arrays, distance, examples
 
 from tdcd.blocks import Linear, Mlp
-from tdcd.federation import Federation
-from tdcd.objective import Objective
+from tdcd.core.objective import Objective
+from tdcd.federation.silos import Federation
 
 TOLERANCE = 1e-12
 MOVED = 1e-2

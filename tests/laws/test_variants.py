@@ -10,10 +10,10 @@ from problems import Problem, Shape, arrays, distance
 
 import oracle
 from tdcd.blocks import Linear, Mlp
+from tdcd.core.objective import Objective
 from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction, schedule
 from tdcd.core.participation import RandomClients
 from tdcd.core.variant import Variant
-from tdcd.objective import Objective
 
 TOLERANCE = 1e-10
 SHAPE = Shape(clients=(3, 4), columns=(2, 3), num_samples=60, batch_size=12, blocks=(Linear(), Mlp((4,))))

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tdcd.compare.network import PRESETS
 from tdcd.config import ConfigError, check_config
-from tdcd.network import PRESETS
+from tdcd.config.resolve import plan
 from tdcd.planning import check_run, plan_local_steps, write_page
 from tdcd.planning.tables import over_q
-from tdcd.run import plan, run
 from tdcd.theory import max_step_size
+from tdcd.training.run import run
 
 KEYS = {
     "data": {"source": "diabetes"},

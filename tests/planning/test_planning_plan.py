@@ -8,15 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from tdcd import train
+from tdcd.compare.network import PRESETS
 from tdcd.config import ConfigError, check_config
-from tdcd.ledger import Traffic
-from tdcd.network import PRESETS
+from tdcd.config.resolve import plan
+from tdcd.core.ledger import Traffic
 from tdcd.planning import Row, plan_local_steps
+from tdcd.planning.bound_rounds import soonest
 from tdcd.planning.cost import Cost, with_local_steps
-from tdcd.planning.promise import soonest
-from tdcd.planning.reason import recommend
-from tdcd.run import plan, simulate
+from tdcd.planning.recommend import recommend
 from tdcd.theory import Constants, bound, max_step_size
+from tdcd.training.run import simulate
 
 CANDIDATES = (1, 5, 20, 50)
 STEP = 2e-5

@@ -5,12 +5,12 @@ from collections import Counter, defaultdict, deque
 
 import numpy as np
 
-from tdcd.runtime.client import Client
-from tdcd.runtime.hub import Hub
-from tdcd.runtime.instructions import Absence
-from tdcd.runtime.job import Job
-from tdcd.runtime.messages import Message, Refused, decode, encode
-from tdcd.runtime.rounds import Append, End, Save
+from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.instructions import Absence
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, Refused, decode, encode
+from tdcd.runtime.protocol.rounds import Append, End, Save
 
 SECRET = bytes(range(32))
 

@@ -5,16 +5,16 @@ import pytest
 from in_process import SECRET, InProcess
 from test_machines import RIDGE, with_keys
 
-from tdcd.run import plan
-from tdcd.runtime.absence import Absences
-from tdcd.runtime.client import Client
-from tdcd.runtime.client_data import shards
-from tdcd.runtime.grace import Grace
-from tdcd.runtime.hub import Hub
-from tdcd.runtime.instructions import Absence
-from tdcd.runtime.job import Job
-from tdcd.runtime.messages import Message, Refused, decode, encode
-from tdcd.schedule import batch_ids
+from tdcd.config.resolve import plan
+from tdcd.core.schedule import batch_ids
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.process.grace import Grace
+from tdcd.runtime.protocol.absence import Absences
+from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.instructions import Absence
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, Refused, decode, encode
 
 UNEQUAL = with_keys(
     RIDGE,

@@ -12,9 +12,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from typer.testing import CliRunner
 
-from tdcd.runtime.certificate_check import cautions, explain, facts_of, read_certificate, read_key, read_secret
-from tdcd.runtime.certificates import create_authority, issue, issue_all, throwaway
-from tdcd.runtime.commands_certs import certs_app
+from tdcd.cli.certificates import certs_app
+from tdcd.runtime.certificates.check import cautions, explain, facts_of, read_certificate, read_key, read_secret
+from tdcd.runtime.certificates.issue import create_authority, issue, issue_all, throwaway
 
 HUB, CLIENT = "hub.bank", "client.bank.north"
 HOSTS = ["bank.example", "127.0.0.1"]

@@ -8,12 +8,12 @@ import pytest
 from in_process import SECRET, InProcess
 from test_machines import RIDGE, with_keys
 
-from tdcd.run import plan
-from tdcd.runtime.client import Client
-from tdcd.runtime.client_data import ClientData, shards
-from tdcd.runtime.hub import Hub
-from tdcd.runtime.job import Job
-from tdcd.runtime.messages import Message, Refused, decode, encode, pack
+from tdcd.config.resolve import plan
+from tdcd.runtime.process.client_data import ClientData, shards
+from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, Refused, decode, encode, pack
 from tdcd.tables.rows import RawRows
 
 CONFIG = with_keys(RIDGE, train={"rounds": 3})

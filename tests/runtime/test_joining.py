@@ -8,12 +8,12 @@ from in_process import SECRET, InProcess
 from test_machines import RIDGE, with_keys
 
 from tdcd.config import check_config
-from tdcd.run import plan
-from tdcd.runtime.client import Client
-from tdcd.runtime.client_data import shards
-from tdcd.runtime.hub import Hub
-from tdcd.runtime.job import Job
-from tdcd.runtime.messages import Message, Refused
+from tdcd.config.resolve import plan
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, Refused
 
 CONFIG = with_keys(RIDGE)
 NORTH, SOUTH, C1 = "client.lab.north", "client.lab.south", "client.clinic.c1"

@@ -4,9 +4,9 @@ import pytest
 from in_process import InProcess, largest_difference
 
 from tdcd.config import check_config
-from tdcd.run import plan
-from tdcd.runtime.client_data import shards
-from tdcd.train import train
+from tdcd.config.resolve import plan
+from tdcd.runtime.process.client_data import shards
+from tdcd.training.train import train
 
 RIDGE = {
     "dtype": "float64",

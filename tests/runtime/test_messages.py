@@ -13,12 +13,12 @@ from hypothesis.extra import numpy as arrays_of
 from in_process import InProcess
 from test_machines import RIDGE, with_keys
 
-from tdcd.ledger import Traffic
-from tdcd.run import plan
-from tdcd.runtime.client_data import shards
-from tdcd.runtime.job import Job
-from tdcd.runtime.messages import Message, Refused, array, decode, encode, pack, unpack
-from tdcd.schedule import batch_ids
+from tdcd.config.resolve import plan
+from tdcd.core.ledger import Traffic
+from tdcd.core.schedule import batch_ids
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, Refused, array, decode, encode, pack, unpack
 
 # The wire format
 

@@ -12,11 +12,12 @@ import pytest
 from test_machines import RIDGE
 
 from tdcd.config import check_config
-from tdcd.history import read_history
-from tdcd.run import plan, run
-from tdcd.runfolder import toml_text
-from tdcd.runtime.certificates import issue_all
-from tdcd.runtime.client_data import shards
+from tdcd.config.resolve import plan
+from tdcd.records.history import read_history
+from tdcd.records.run_folder import toml_text
+from tdcd.runtime.certificates.issue import issue_all
+from tdcd.runtime.process.client_data import shards
+from tdcd.training.run import run
 
 pytestmark = pytest.mark.slow
 SOON = 120.0

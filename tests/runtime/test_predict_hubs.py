@@ -4,9 +4,9 @@ import numpy as np
 from test_align import talk_all
 
 from tdcd.config import check_config
-from tdcd.runtime.job import Job
-from tdcd.runtime.predict import PredictHub
-from tdcd.tables.predict import SiloScores, combine
+from tdcd.prediction.predict import SiloScores, combine
+from tdcd.runtime.process.predict import PredictHub
+from tdcd.runtime.protocol.job import Job
 
 SECRET = bytes(range(32))
 MODEL = {"run": "abc", "status": "finished"}

@@ -17,14 +17,15 @@ from sklearn.datasets import load_diabetes
 from test_machines import RIDGE
 from typer.testing import CliRunner
 
-from tdcd.cli import app
+from tdcd.cli.main import app
 from tdcd.config import check_config, read_config
-from tdcd.history import read_history
-from tdcd.run import plan, run
-from tdcd.runfolder import toml_text
-from tdcd.runtime.checkpoint import Checkpoints
-from tdcd.runtime.client_data import shards
+from tdcd.config.resolve import plan
+from tdcd.records.history import read_history
+from tdcd.records.run_folder import toml_text
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.tables.split import split_table
+from tdcd.training.run import run
 
 pytestmark = pytest.mark.slow
 SOON = 120.0

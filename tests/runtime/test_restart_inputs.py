@@ -3,13 +3,13 @@
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.cli import app
+from tdcd.cli.main import app
 from tdcd.config import check_config
-from tdcd.runfolder import toml_text
-from tdcd.runtime.certificates import throwaway
-from tdcd.runtime.hub_folder import HubFolder
-from tdcd.runtime.job import Job
-from tdcd.runtime.party import PartySection, own_file, read_data
+from tdcd.records.run_folder import toml_text
+from tdcd.runtime.certificates.issue import throwaway
+from tdcd.runtime.process.party import PartySection, own_file, read_data
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.storage.hub_folder import HubFolder
 
 CONFIG = {
     "data": {"source": "files"},

@@ -10,13 +10,14 @@ import pytest
 from in_process import InProcess, largest_difference
 
 from tdcd.config import check_config, read_config
-from tdcd.run import plan, run
-from tdcd.runtime.client_data import ClientData
-from tdcd.runtime.hub_folder import HubFolder
-from tdcd.runtime.party import PartySection, read_data
-from tdcd.runtime.trial_data import write_rows
+from tdcd.config.resolve import plan
+from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.process.party import PartySection, read_data
+from tdcd.runtime.process.trial_data import write_rows
+from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table
+from tdcd.training.run import run
 
 ROWS = 120
 

@@ -21,8 +21,8 @@ from transport_parties import (
     take,
 )
 
-from tdcd.runtime.certificates import throwaway
-from tdcd.runtime.transport import UNREAD_EVENTS, Joined, Left, LocalNetwork, Mailbox, Received
+from tdcd.runtime.certificates.issue import throwaway
+from tdcd.runtime.transport.transport import UNREAD_EVENTS, Joined, Left, LocalNetwork, Mailbox, Received
 
 
 @pytest.fixture(scope="module")

@@ -36,10 +36,10 @@ from transport_parties import (
     tls_of,
 )
 
-from tdcd.runtime.certificate_check import read_key
-from tdcd.runtime.certificates import issue, throwaway
-from tdcd.runtime.transport import Joined, Left, Received
-from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.certificates.check import read_key
+from tdcd.runtime.certificates.issue import issue, throwaway
+from tdcd.runtime.transport.transport import Joined, Left, Received
+from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
 
 NOW = datetime.now(UTC)
 MARK = "intruder"
@@ -49,8 +49,8 @@ REFUSED = 0.4
 ECHO = """
 import sys
 from pathlib import Path
-from tdcd.runtime.transport import Received
-from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.transport.transport import Received
+from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
 party, address, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 tls = Tls(folder / "ca.pem", folder / f"{party}.pem", folder / f"{party}.key")
 with ZenohTransport(party, ["hub.bank"], addresses={"hub.bank": address}, tls=tls) as end:

@@ -2,8 +2,8 @@
 
 import socket
 
-from tdcd.runtime.transport import Joined
-from tdcd.runtime.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.transport.transport import Joined
+from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
 
 HUB, NORTH, SOUTH = "hub.bank", "client.bank.north", "client.bank.south"
 SHOP, SHOP_NORTH, MILL = "hub.shop", "client.shop.north", "hub.mill"

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from tdcd.config import check_config
-from tdcd.run import plan, simulate
-from tdcd.sweep import batch
-from tdcd.sweep.batch import runs_at_once
-from tdcd.train import measure
+from tdcd.config.resolve import plan
+from tdcd.training.run import simulate
+from tdcd.training.sweep import batch
+from tdcd.training.sweep.batch import runs_at_once
+from tdcd.training.train import measure
 
 BASE = {"dtype": "float64", "data": {"source": "diabetes"}, "federation": {"silos": 2, "clients": [3, 2]}}
 
@@ -70,7 +71,7 @@ def test_a_batch_equals_its_runs(block, loss, train, engine):
 
 def test_rounds_that_need_another_padding_are_the_same(monkeypatch):
     """With a usual padding that is too small for most rounds, they run in several calls of other widths."""
-    monkeypatch.setattr("tdcd.placement.Padding._rounded", lambda padding, above_mean: 4)
+    monkeypatch.setattr("tdcd.federation.placement.Padding._rounded", lambda padding, above_mean: 4)
     plans = plans_of("mlp", count=2)
     together = simulate(*plans, most_rounds=6)
     found = together.part(together.advance(together.init(), 0, 6))

@@ -8,12 +8,13 @@ import pytest
 from two_tables import ROWS, write_csv
 
 from tdcd.config import ConfigError, check_config, read_config
+from tdcd.config.resolve import has_bias, plan
 from tdcd.data.table import holdout_mask
-from tdcd.run import has_bias, plan, resume, run
-from tdcd.runfolder import toml_text
+from tdcd.records.run_folder import toml_text
 from tdcd.tables.assemble import assemble
 from tdcd.tables.errors import TableError
-from tdcd.tables.saving import load_meaning, load_preparation
+from tdcd.tables.preparation_io import load_meaning, load_preparation
+from tdcd.training.run import resume, run
 
 
 def assembled(keys):
@@ -245,7 +246,7 @@ TRAINING = """
 import sys
 from pathlib import Path
 from tdcd.config import check_config
-from tdcd.run import run
+from tdcd.training.run import run
 silos = [{"name": "bank", "table": "bank.csv", "clients": 5, "label": "y"},
          {"name": "bureau", "table": "bureau.csv", "clients": 3}]
 keys = {"data": {"source": "files", "folder": sys.argv[1]}, "silos": silos, "model": {"block": "linear"}}

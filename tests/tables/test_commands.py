@@ -7,13 +7,13 @@ import typer
 from two_tables import ROWS, write_csv
 from typer.testing import CliRunner
 
-from tdcd.cli import run
+from tdcd.cli.main import run
+from tdcd.cli.main import tables as commands
 from tdcd.config import check_config
-from tdcd.runfolder import toml_text
-from tdcd.tables import commands
+from tdcd.records.run_folder import toml_text
 from tdcd.tables.assemble import assemble
+from tdcd.tables.client_table import read_client
 from tdcd.tables.errors import TableError
-from tdcd.tables.site import read_client
 
 app = typer.Typer()
 app.command()(commands.check)

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd.config import ConfigError, check_config
-from tdcd.run import run
+from tdcd.prediction.predict import silo_scores
 from tdcd.tables.assemble import assemble
 from tdcd.tables.cells import as_amounts, kind_of
 from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect
 from tdcd.tables.errors import TableError
-from tdcd.tables.predict import silo_scores
-from tdcd.tables.reading import read_rows
+from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.split import split_table
+from tdcd.training.run import run
 
 TABLE = "id,y,age,city\n1,0,4.5,Rome\n2,1,,Köln\n"
 

@@ -5,9 +5,10 @@ import pytest
 from two_tables import ROWS, called, write_csv
 
 from tdcd.config import check_config
-from tdcd.run import execute, plan
-from tdcd.tables.export import coefficients, write_coefficients
-from tdcd.tables.predict import combine, silo_scores
+from tdcd.config.resolve import plan
+from tdcd.prediction.export import coefficients, write_coefficients
+from tdcd.prediction.predict import combine, silo_scores
+from tdcd.training.run import execute
 
 
 def trained(keys, out, **sections):

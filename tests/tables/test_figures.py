@@ -5,10 +5,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from tdcd.config import check_config
+from tdcd.config.resolve import plan
 from tdcd.data import data_folder
-from tdcd.metrics import auc
-from tdcd.run import plan
-from tdcd.train import train
+from tdcd.records.metrics import auc
+from tdcd.training.train import train
 
 
 def trained(name, *, id_column="id", label="y", **settings):

@@ -8,13 +8,14 @@ import pytest
 from two_tables import ROWS, called, write_csv
 
 from tdcd.config import check_config
-from tdcd.history import read_history
-from tdcd.run import execute, plan
-from tdcd.tables import predict
+from tdcd.config.resolve import plan
+from tdcd.prediction import predict
+from tdcd.prediction.predict import Predictions, SiloScores, combine, silo_scores, write_predictions
+from tdcd.records.history import read_history
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import Meaning
-from tdcd.tables.predict import Predictions, SiloScores, combine, silo_scores, write_predictions
-from tdcd.tables.saving import load_meaning
+from tdcd.tables.preparation_io import load_meaning
+from tdcd.training.run import execute
 
 
 def trained(keys, out, **sections):

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from typer import Typer
 from typer.testing import CliRunner
 
+from tdcd.cli.predict import predict
 from tdcd.config import check_config, read_config
 from tdcd.data.table import holdout_mask
-from tdcd.run import run
-from tdcd.tables.commands_predict import predict
+from tdcd.prediction.export import coefficients, write_coefficients
 from tdcd.tables.dialect import BLANKS
-from tdcd.tables.export import coefficients, write_coefficients
 from tdcd.tables.rows import id_order
 from tdcd.tables.split import split_table
+from tdcd.training.run import run
 
 app = Typer()
 app.command()(predict)

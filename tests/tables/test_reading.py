@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tdcd.tables.dialect import BLANKS
 from tdcd.tables.errors import TableError
-from tdcd.tables.reading import read_rows
+from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import Columns, id_order
 
 LABELLED = Columns(label="y", categorical=("city",))

@@ -11,10 +11,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from tdcd.config import check_config, read_config
+from tdcd.config.resolve import plan
 from tdcd.data import data_folder
-from tdcd.metrics import auc
+from tdcd.records.metrics import auc
 from tdcd.report.folder import Run
-from tdcd.run import plan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)

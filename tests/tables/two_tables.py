@@ -3,7 +3,7 @@ import csv
 import typer
 from typer.testing import CliRunner
 
-from tdcd.tables.commands_predict import export, predict
+from tdcd.cli.predict import export, predict
 
 ROWS = 80
 app = typer.Typer()

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd import Federation, Silo
-from tdcd.partition import contiguous_rows
-from tdcd.schedule import batch_ids
+from tdcd.core.schedule import batch_ids
+from tdcd.federation.partition import contiguous_rows
 from tdcd.theory import Constants
 
 Array = NDArray[np.float64]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ridge_problem import Array, Ridge, expected_square, federation_of, slopes_of
 
 from tdcd import Linear, Mlp, Objective, Settings, Simulation
-from tdcd.partition import contiguous_rows
-from tdcd.schedule import batch_ids
+from tdcd.core.schedule import batch_ids
+from tdcd.federation.partition import contiguous_rows
 from tdcd.theory import sigmas
 
 SPLIT = Ridge(

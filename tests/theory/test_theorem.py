@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ridge_problem import Array, Ridge, federation_of, mean_squared_gradient, run_plainly
 
 from tdcd import Federation, Linear, Objective, Settings, Silo
-from tdcd.partition import contiguous_rows
+from tdcd.federation.partition import contiguous_rows
 from tdcd.theory import Constants, Noise, bound, caveats, effective_clients, initial_gap, max_step_size
 
 

@@ -12,7 +12,7 @@ from jax import Array
 from tdcd.blocks.base import Block
 from tdcd.blocks.cnn import Cnn
 from tdcd.blocks.mlp import Mlp
-from tdcd.objective import Tree
+from tdcd.core.objective import Tree
 
 PORTION_ON_CPU, PORTION = 1 << 20, 1 << 22
 """The most numbers of a portion of rows: in the largest activation, which has to fit in a CPU's cache; in the features,

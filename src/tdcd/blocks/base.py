@@ -4,7 +4,7 @@ from typing import Protocol
 
 from jax import Array
 
-from tdcd.objective import Tree
+from tdcd.core.objective import Tree
 
 
 class Block(Protocol):

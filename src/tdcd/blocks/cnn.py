@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tdcd.blocks.convolution import convolve, pool
-from tdcd.objective import Tree
+from tdcd.core.objective import Tree
 
 
 @dataclass(frozen=True)

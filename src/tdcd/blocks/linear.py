@@ -6,7 +6,7 @@ from math import prod
 import jax.numpy as jnp
 from jax import Array
 
-from tdcd.objective import Tree
+from tdcd.core.objective import Tree
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tdcd.objective import Tree
+from tdcd.core.objective import Tree
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from tdcd.blocks.base import Block
-from tdcd.objective import Tree
-from tdcd.settings import Settings
+from tdcd.core.objective import Tree
+from tdcd.core.settings import Settings
 
 
 def start_block(

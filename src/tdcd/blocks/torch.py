@@ -13,7 +13,7 @@ from jax import Array
 from jax.experimental.buffer_callback import ExecutionContext, buffer_callback
 from numpy.typing import NDArray
 
-from tdcd.objective import Tree
+from tdcd.core.objective import Tree
 
 if TYPE_CHECKING:
     from torch import nn

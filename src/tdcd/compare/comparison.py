@@ -10,19 +10,20 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.baselines import BASELINES, baseline_plans
 from tdcd.compare.compute import Compute, given, measured
+from tdcd.compare.network import INSIDE, Link, Network, preset, round_seconds
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
-from tdcd.devices import Devices
-from tdcd.history import Record
-from tdcd.ledger import Apart
-from tdcd.network import INSIDE, Link, Network, preset, round_seconds
+from tdcd.config.baselines import BASELINES, baseline_plans
+from tdcd.config.resolve import Plan, plan
+from tdcd.core.devices import Devices
+from tdcd.core.ledger import Apart
+from tdcd.core.schedule import num_exchanged
+from tdcd.records.history import Record
 from tdcd.report.folder import Run
-from tdcd.run import Plan, finish, plan, simulate
-from tdcd.schedule import num_exchanged
 from tdcd.simulation.simulate import Simulation
-from tdcd.sweep.runner import Step
-from tdcd.train import Progress
+from tdcd.training.run import finish, simulate
+from tdcd.training.sweep.runner import Step
+from tdcd.training.train import Progress
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Comparison:
 
 
 def plan_all(config: Config, names: Sequence[str], devices: Devices | None = None) -> dict[str, Plan]:
-    """TDCD's plan and those of the baselines ``names``, by label; ``devices`` as for :func:`tdcd.run.plan`."""
+    """TDCD's plan and those of the baselines ``names``, by label; ``devices`` as for :func:`.plan`."""
     problems = [
         f"--with {name}: there is no such baseline; there are {', '.join(BASELINES)}"
         for name in names

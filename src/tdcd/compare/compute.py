@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tdcd import algorithm
-from tdcd.algorithm import Descent, Minibatch
+from tdcd.config.resolve import Plan
+from tdcd.core import algorithm
+from tdcd.core.algorithm import Descent, Minibatch
+from tdcd.core.objective import Tree
+from tdcd.core.schedule import batch_ids, num_exchanged
 from tdcd.core.variant import Known
-from tdcd.objective import Tree
-from tdcd.placement import Placer
-from tdcd.run import Plan
-from tdcd.schedule import batch_ids, num_exchanged
+from tdcd.federation.placement import Placer
 from tdcd.simulation.simulate import Simulation
 
 REPEATS = 9

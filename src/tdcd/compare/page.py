@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.baselines import BASELINES
 from tdcd.compare.comparison import Comparison, Contender
 from tdcd.compare.tables import figures, gain, joining, summary
-from tdcd.history import Record
+from tdcd.config.baselines import BASELINES
+from tdcd.records.history import Record
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.units import byte_unit, counted

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tdcd.compare.comparison import Comparison, Contender
-from tdcd.history import Record
+from tdcd.records.history import Record
 from tdcd.report.page import METRIC_TITLES
 from tdcd.report.units import bytes_in_words, duration, figure
 

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tdcd.choices import Algorithm, EngineName, Gradient, Keep, Loss, Precision
-from tdcd.network import Preset
-from tdcd.partition import RowRule
-from tdcd.schedule import Minibatches
-from tdcd.settings import Dtype
+from tdcd.compare.network import Preset
+from tdcd.core.choices import Algorithm, EngineName, Gradient, Keep, Loss, Precision
+from tdcd.core.schedule import Minibatches
+from tdcd.core.settings import Dtype
+from tdcd.federation.partition import RowRule
 
 Positive = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from tdcd.core.objective import Tree
 from tdcd.core.update import State
-from tdcd.objective import Tree
 
 Optimizer = Literal["sgd", "momentum", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]

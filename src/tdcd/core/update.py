@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import jax
 from jax import Array
 
-from tdcd.objective import Tree
+from tdcd.core.objective import Tree
 
 State = Any
 """What an update remembers, as a tree of arrays; ``()`` for nothing."""

@@ -25,9 +25,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd import algorithm
+from tdcd.core import algorithm
+from tdcd.core.objective import Objective
 from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
-from tdcd.objective import Objective
 
 Wire = Mapping[str, Any]
 """Named arrays, as they are sent."""

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import check_config
+from tdcd.core.devices import Devices
 from tdcd.data import DataUnavailable
-from tdcd.devices import Devices
 from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
-from tdcd.federation import Federation
-from tdcd.history import Record
-from tdcd.sweep.plans import planned, source_table
-from tdcd.sweep.runner import Step, Task, run_all
+from tdcd.federation.silos import Federation
+from tdcd.records.history import Record
+from tdcd.training.sweep.plans import planned, source_table
+from tdcd.training.sweep.runner import Step, Task, run_all
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def run_experiment(
     observe: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ExperimentResult:
-    """Run what is missing under ``out`` and gather all curves; ``devices`` as for :func:`tdcd.run.plan`."""
+    """Run what is missing under ``out`` and gather all curves; ``devices`` as for :func:`tdcd.config.resolve.plan`."""
     experiment, reason = _with_available_data(experiment)
     tasks = [
         Task(

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.config import ConfigError, check_config
-from tdcd.devices import Devices
+from tdcd.config.resolve import Plan, plan
+from tdcd.core.devices import Devices
 from tdcd.planning.facts import is_linear
 from tdcd.report.folder import Run
-from tdcd.run import Plan, plan, simulate
 from tdcd.simulation.simulate import Simulation
 from tdcd.theory import (
     Bound,
@@ -28,6 +28,7 @@ from tdcd.theory import (
 )
 from tdcd.theory.progress import Observer, silent
 from tdcd.theory.theorem import Condition
+from tdcd.training.run import simulate
 
 POINTS = 200
 """A run is measured at about this many of its rounds at most."""

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 
 from tdcd.compare.compute import Compute, given, measured
-from tdcd.ledger import Traffic, by_link, round_messages
-from tdcd.network import Network, round_seconds
-from tdcd.run import Plan, simulate
-from tdcd.schedule import num_exchanged
+from tdcd.compare.network import Network, round_seconds
+from tdcd.config.resolve import Plan
+from tdcd.core.ledger import Traffic, by_link, round_messages
+from tdcd.core.schedule import num_exchanged
+from tdcd.training.run import simulate
 
 STEPS_TIMED = 10
 """Local steps over which a client's computing is measured, so that the call around them hardly counts."""

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from tdcd.blocks.linear import Linear
-from tdcd.objective import Tree
-from tdcd.run import Plan, simulate
+from tdcd.config.resolve import Plan
+from tdcd.core.objective import Tree
 from tdcd.theory import Constants, Noise, constants, initial_gap, max_step_size, sigmas
 from tdcd.theory.progress import Observer
+from tdcd.training.run import simulate
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import jax
 
+from tdcd.config.resolve import Plan
 from tdcd.planning.cost import Cost, with_local_steps
-from tdcd.run import Plan, simulate
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
 from tdcd.theory.progress import Observer, Progress
+from tdcd.training.run import simulate
 
 BLOWN_UP = 10.0
 """A run diverges when its loss is this many times that before training."""

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from tdcd.compare.network import Network
 from tdcd.config import ConfigError
-from tdcd.network import Network
+from tdcd.config.resolve import Plan
+from tdcd.planning.bound_rounds import promised_rounds
 from tdcd.planning.cost import round_costs
 from tdcd.planning.facts import Facts, gather_facts
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
-from tdcd.planning.promise import promised_rounds
-from tdcd.planning.reason import recommend
+from tdcd.planning.recommend import recommend
 from tdcd.planning.row import Row
-from tdcd.run import Plan
 from tdcd.theory import Constants, caveats
 from tdcd.theory.progress import Observer, silent
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tdcd.ledger import Traffic
+from tdcd.core.ledger import Traffic
 from tdcd.planning.cost import Cost
 
 

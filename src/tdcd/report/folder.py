@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
-from tdcd.history import Record, read_history
+from tdcd.records.history import Record, read_history
 from tdcd.report.units import counted
 
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tdcd import algorithm
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
-from tdcd.objective import Objective, Tree
+from tdcd.core import algorithm
+from tdcd.core.objective import Objective, Tree
 
 
 @partial(jax.jit, static_argnames=("rows", "blocks", "several"))

@@ -11,13 +11,13 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
-from tdcd.blocks.fitting import start_fitting
+from tdcd.core.execution import Execution
+from tdcd.core.objective import Objective, Tree
+from tdcd.core.schedule import batch_ids
+from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
-from tdcd.execution import Execution
-from tdcd.federation import Federation, aligned_empty
-from tdcd.objective import Objective, Tree
-from tdcd.schedule import batch_ids
-from tdcd.settings import Settings
+from tdcd.federation.fitting import start_fitting
+from tdcd.federation.silos import Federation, aligned_empty
 from tdcd.simulation import evaluation
 from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State
@@ -34,7 +34,7 @@ FITS_WELL = 0.5
 class Simulation:
     """A federation in one process. Between rounds its whole state is what its hubs remember: a :class:`State`.
 
-    The functions of :mod:`tdcd.algorithm` run over all clients of a silo at once; rounds run in a loop inside one
+    The functions of :mod:`tdcd.core.algorithm` run over all clients of a silo at once; rounds run in a loop inside one
     compiled program, whose trip count is an argument: any number of rounds gives the same bits as one at a time.
     """
 

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
-from tdcd.federation import Federation, Silo, aligned_empty, sizes_of, split_rows
-from tdcd.partition import Rows
-from tdcd.settings import Dtype
+from tdcd.core.settings import Dtype
+from tdcd.federation.partition import Rows
+from tdcd.federation.silos import Federation, Silo, aligned_empty, sizes_of, split_rows
+from tdcd.tables.client_table import row_numbers
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import Labels, Meaning, choose_held_out, encode, in_words, spelling, standardized
+from tdcd.tables.loader import read_rows
 from tdcd.tables.preparation import Preparation, merge_summaries, summarize
-from tdcd.tables.reading import read_rows
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
-from tdcd.tables.site import row_numbers
 
 logger = logging.getLogger("tdcd.tables")
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.choices import Loss
+from tdcd.core.choices import Loss
 from tdcd.data.table import Task, holdout_mask, strata
 
 FEW, SMALL = 20, 100

@@ -12,11 +12,11 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from tdcd.config import check_config
-from tdcd.partition import contiguous_columns, equal_sizes, named_columns, shuffled_rows
-from tdcd.runfolder import toml_text
+from tdcd.federation.partition import contiguous_columns, equal_sizes, named_columns, shuffled_rows
+from tdcd.records.run_folder import toml_text
 from tdcd.tables.cells import as_amounts
 from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect, arrow_stream, is_parquet
-from tdcd.tables.reading import read_header, read_rows
+from tdcd.tables.loader import read_header, read_rows
 from tdcd.tables.rows import Columns
 
 FIRST_PORT = 7447

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.federation import Federation
-from tdcd.objective import Tree
+from tdcd.core.objective import Tree
+from tdcd.federation.silos import Federation
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.html import Html
 from tdcd.simulation.simulate import Simulation
-from tdcd.theory.landscape import Landscape
+from tdcd.theory.full_objective import Landscape
 from tdcd.theory.progress import Meter, Observer, silent
 from tdcd.theory.theorem import Bound
 

@@ -11,19 +11,19 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd import algorithm
-from tdcd.algorithm import Descent, Minibatch
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
-from tdcd.choices import Gradient
+from tdcd.core import algorithm
+from tdcd.core.algorithm import Descent, Minibatch
+from tdcd.core.choices import Gradient
+from tdcd.core.objective import Objective, Tree
+from tdcd.core.schedule import batch_ids
+from tdcd.core.settings import Settings
 from tdcd.core.update import Sgd
 from tdcd.core.variant import Known, LabelsEverywhere
-from tdcd.federation import Federation
-from tdcd.objective import Objective, Tree
-from tdcd.placement import Placement, holders, place
-from tdcd.schedule import batch_ids
-from tdcd.settings import Settings
-from tdcd.theory.landscape import ROWS_AT_ONCE, Landscape
+from tdcd.federation.placement import Placement, holders, place
+from tdcd.federation.silos import Federation
+from tdcd.theory.full_objective import ROWS_AT_ONCE, Landscape
 from tdcd.theory.progress import Meter, Observer, silent
 
 Gradients = list[NDArray[np.float64]]

@@ -14,10 +14,10 @@ import numpy as np
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
-from tdcd.choices import Loss
-from tdcd.federation import Federation
-from tdcd.objective import Objective, Tree
-from tdcd.theory.landscape import Landscape, Vector
+from tdcd.core.choices import Loss
+from tdcd.core.objective import Objective, Tree
+from tdcd.federation.silos import Federation
+from tdcd.theory.full_objective import Landscape, Vector
 from tdcd.theory.progress import Meter, Observer, silent
 
 Kind = Literal["exact", "upper bound", "estimate"]

@@ -8,10 +8,10 @@ from typing import Literal, Self
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
-from tdcd.federation import Federation
-from tdcd.objective import Objective, Tree
-from tdcd.settings import Settings
-from tdcd.theory.landscape import Landscape, Vector
+from tdcd.core.objective import Objective, Tree
+from tdcd.core.settings import Settings
+from tdcd.federation.silos import Federation
+from tdcd.theory.full_objective import Landscape, Vector
 from tdcd.theory.noise import Noise
 from tdcd.theory.progress import Meter, Observer, silent
 from tdcd.theory.smoothness import Constants

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.activations import activation_size_per_row
 from tdcd.core.variant import Everybody, seed_words
-from tdcd.placement import Placement, Placer, place_alike, shared
+from tdcd.federation.placement import Placement, Placer, place_alike, shared
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, padded, run_rounds
 from tdcd.simulation.engines.clients_program import ClientsProgram, Own, Shared
 from tdcd.simulation.staging import StagingBuffers

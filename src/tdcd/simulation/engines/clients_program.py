@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tdcd import algorithm
-from tdcd.algorithm import Descent, Minibatch, Moving
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
-from tdcd.choices import Gradient
+from tdcd.core import algorithm
+from tdcd.core.algorithm import Descent, Minibatch, Moving
+from tdcd.core.choices import Gradient
+from tdcd.core.devices import WHOLE, Devices, spec
+from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Known, Sending, Variant
-from tdcd.devices import WHOLE, Devices, spec
-from tdcd.objective import Objective, Tree
-from tdcd.placement import Placement
+from tdcd.federation.placement import Placement
 from tdcd.simulation.engines.base import State, TracedObjective
 
 

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tdcd import algorithm
-from tdcd.algorithm import Descent
-from tdcd.choices import Gradient
+from tdcd.core import algorithm
+from tdcd.core.algorithm import Descent
+from tdcd.core.choices import Gradient
+from tdcd.core.devices import WHOLE, Devices
+from tdcd.core.objective import Objective
 from tdcd.core.variant import Known, Variant
-from tdcd.devices import WHOLE, Devices
-from tdcd.objective import Objective
 from tdcd.simulation.engines.base import State
 
 SEGMENT = 16

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.placement import Placement, place_alike, shared
+from tdcd.federation.placement import Placement, place_alike, shared
 from tdcd.simulation.engines.base import Call, Problem, State, padded, run_rounds
 from tdcd.simulation.engines.grouped_program import GroupedProgram, GroupedRows, GroupedSilo, Own
 from tdcd.simulation.engines.groups import ClientGroups

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.placement import Padding, Placer
+from tdcd.federation.placement import Padding, Placer
 
 ROW_COST, ROW_COST_ON_CPU = 256, 32
 """What moving a row costs, in products of it with one client's block."""

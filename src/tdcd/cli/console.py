@@ -1,0 +1,232 @@
+"""What the terminal shows: live progress and result tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import rich.box
+import rich.progress
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tdcd.compare.comparison import Comparison
+from tdcd.compare.tables import Grid, joining, summary
+from tdcd.experiments.claims import Claim
+from tdcd.planning import Check, PlanTable
+from tdcd.planning.tables import constants_in_words, over_q, sent, terms
+from tdcd.report.units import bytes_in_words, duration, figure
+from tdcd.theory import Progress as Estimate
+from tdcd.training.run import Interrupted
+from tdcd.training.sweep.runner import Step
+from tdcd.training.train import Progress, Result
+
+
+class Display:
+    """Progress bars on a terminal, and the wish to stop.
+
+    Where the output is not a terminal, subclasses print a line now and then instead.
+    """
+
+    stopping = "Stopping after this round; once more to stop at once."
+    """What is said when the end was asked for."""
+
+    def __init__(self, console: Console, *columns: ProgressColumn | str) -> None:
+        """Show ``columns`` on ``console``."""
+        self._console = console
+        self._stopped = self._said = False
+        self._bar = rich.progress.Progress(*columns, console=console, disable=not console.is_terminal)
+
+    def __enter__(self) -> Self:
+        """Start the display."""
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it."""
+        self._bar.stop()
+
+    def stop(self) -> None:
+        """Ask for the end. Safe in a signal handler: it only takes a note."""
+        self._stopped = True
+
+    def should_stop(self) -> bool:
+        """Whether the end was asked for."""
+        if self._stopped and not self._said:
+            self._said = True
+            self._console.print(self.stopping, highlight=False)
+        return self._stopped
+
+
+class RunDisplay(Display):
+    """One run: the round, the loss, the rounds per second and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        """Show on ``console``."""
+        columns = ("round", MofNCompleteColumn(), BarColumn(), "loss {task.fields[loss]}", "{task.fields[speed]}")
+        super().__init__(console, *columns, TimeRemainingColumn())
+        self._task = self._bar.add_task("train", total=None, loss="...", speed="")
+        self._tenths = -1
+
+    def observe(self, news: Progress) -> None:
+        """Take news from the run."""
+        bar = self._bar.tasks[0]
+        if bar.total is None:
+            self._bar.reset(self._task, total=news.rounds, completed=news.round)
+        speed = f"{bar.speed:,.1f} rounds/s" if bar.speed else ""
+        self._bar.update(self._task, completed=news.round, speed=speed)
+        if news.record is None:
+            return
+        self._bar.update(self._task, loss=f"{news.record.train_loss:.4g}")
+        tenths = news.round * 10 // max(news.rounds, 1)
+        if not self._console.is_terminal and tenths > self._tenths:
+            self._tenths = tenths
+            line = f"round {news.round}/{news.rounds}  loss {news.record.train_loss:.4g}"
+            self._console.print(line, highlight=False)
+
+
+class SweepDisplay(Display):
+    """Many runs: which one, its round, and how many are done."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        """Show on ``console`` the progress of ``total`` runs."""
+        super().__init__(
+            console, "{task.description}", "round {task.fields[round]}", BarColumn(), MofNCompleteColumn(), "runs"
+        )
+        self._task = self._bar.add_task("starting", total=total, round="")
+        self._before = 0
+        self._said_labels: set[str] = set()
+
+    def begin(self, runs_before: int) -> None:
+        """An experiment starts after ``runs_before`` runs of others."""
+        self._before = runs_before
+
+    def observe(self, news: Step) -> None:
+        """Take news from the sweep."""
+        now, rounds = news.progress.round, news.progress.rounds
+        done = self._before + news.done
+        self._bar.update(self._task, description=news.label, round=f"{now}/{rounds}", completed=done)
+        if not self._console.is_terminal and news.label not in self._said_labels:
+            self._said_labels.add(news.label)
+            self._console.print(news.label, highlight=False)
+
+
+class EstimateDisplay(Display):
+    """Estimates and pilot runs: what is being worked out, and its figure so far."""
+
+    def __init__(self, console: Console) -> None:
+        """Show on ``console``."""
+        super().__init__(console, "{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._task = self._bar.add_task("starting", total=None)
+        self._finished = 0
+
+    def observe(self, news: Estimate) -> None:
+        """Take news of an estimate, and end it if the user asked to."""
+        if self._stopped:
+            raise Interrupted("Interrupted; nothing was written.")
+        words = f"{news.name}: {news.value:.4g}"
+        self._bar.update(self._task, description=words, completed=news.done, total=news.total)
+        if not self._console.is_terminal and news.done == news.total != self._finished:
+            self._console.print(words, highlight=False)
+        self._finished = news.total if news.done == news.total else 0
+
+
+def show_result(console: Console, result: Result, page: Path) -> None:
+    """The final figures, and where everything is."""
+    shown = next(record for record in reversed(result.history) if not record.diverged)
+    table = Table("", "training", "held out")
+    held_out = shown.metrics.get("test", {})
+    table.add_row("loss", _number(shown.train_loss), _number(shown.test_loss))
+    for name, value in shown.metrics["train"].items():
+        table.add_row(
+            {"rmse": "RMSE", "r2": "R2", "auc": "AUC"}.get(name, name), _number(value), _number(held_out.get(name))
+        )
+    console.print(table)
+    spent = f"{bytes_in_words(shown.bytes.total)} sent, {duration(shown.seconds)}"
+    console.print(f"{shown.round} rounds, {shown.iteration} local steps, {spent}", highlight=False)
+    if result.status == "diverged":
+        settings = result.simulation.settings
+        console.print(
+            f"The loss stopped being finite by round {result.history[-1].round}; the model of round {result.round} is "
+            f"kept. Try a smaller train.step_size (it is {settings.step_size:g}), fewer train.local_steps (they are "
+            f"{settings.local_steps}), or data.standardize = true.",
+            style="red",
+            highlight=False,
+        )
+    if result.status == "interrupted":
+        console.print(
+            f"Interrupted at round {result.round}. To go on: tdcd run --resume {result.folder}", highlight=False
+        )
+    console.print(f"Run folder: {result.folder}", soft_wrap=True, highlight=False)
+    console.print(f"Report:     {page}", soft_wrap=True, highlight=False)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def show_claims(console: Console, claims: Sequence[Claim], page: Path) -> None:
+    """The verdicts, and where the page is."""
+    table = Table("figure", "the paper says", "verdict", "measured")
+    for claim in claims:
+        style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
+        table.add_row(claim.figure, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
+    console.print(table)
+    console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def show_comparison(console: Console, comparison: Comparison, page: Path) -> None:
+    """How the algorithms did, what joining gains each silo, and where the page is."""
+    console.print(_table(summary(comparison)), "")
+    if comparison.alone:
+        console.print(_table(joining(comparison)), "")
+    console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def show_plan(console: Console, table: PlanTable) -> None:
+    """The table over Q, what each sends, the row to take, and how far to trust it."""
+    kind = "the least possible" if table.optimum_known else "the lowest of the pilot runs"
+    facts = [
+        f"Target loss {figure(table.target)}: before training it is {figure(table.initial)}, {kind} is "
+        f"{figure(table.lowest)}.",
+        f"Links: client to hub {table.network.client_hub}; hub to hub {table.network.hub_hub}.",
+    ]
+    if table.constants is not None:
+        facts.append(f"Constants: {constants_in_words(table.constants)}.")
+    console.print(*facts, sep="\n", highlight=False)
+    chosen = table.rows.index(table.recommended)
+    console.print("", _table(over_q(table), chosen), "", _table(sent(table), chosen), "", sep="\n")
+    console.print(table.reason, style="bold green", highlight=False)
+    console.print(*(f"- {note}" for note in table.notes), sep="\n", highlight=False)
+
+
+def show_check(console: Console, check: Check, page: Path) -> None:
+    """The bound's terms beside what was measured, the verdict, and where the page is."""
+    console.print(f"Constants: {constants_in_words(check.constants)}.", highlight=False)
+    console.print("", _table(terms(check)), "", sep="\n")
+    console.print(check.verdict, style="bold green" if check.holds else "bold red", highlight=False)
+    console.print(*(f"- {caveat}" for caveat in check.caveats), sep="\n", highlight=False)
+    console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def show_grid(console: Console, grid: Grid, highlighted: int | None = None) -> None:
+    """A table, with one of its rows highlighted."""
+    console.print(_table(grid, highlighted), "")
+
+
+def _table(grid: Grid, highlighted: int | None = None) -> Table:
+    table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=0)
+    for place, title in enumerate(grid.head):
+        table.add_column(
+            title,
+            justify="right" if place else "left",
+            no_wrap=not place,
+            overflow="fold",
+            min_width=max(map(len, title.split()), default=0),
+        )
+    for place, row in enumerate(grid.rows):
+        table.add_row(*row, style="bold green" if place == highlighted else None)
+    return table

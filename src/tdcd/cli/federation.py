@@ -1,0 +1,154 @@
+"""``tdcd hub``, ``tdcd client`` and ``tdcd up``.
+
+What they need is imported when they run: simulations start faster, and work where zenoh is not installed.
+"""
+# ruff: noqa: PLC0415
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdcd.cli.terminal import (
+    EXIT_DIVERGED,
+    EXIT_INPUT,
+    EXIT_INTERRUPTED,
+    errors,
+    reported,
+    screen,
+    show_labels,
+    stoppable,
+)
+
+if TYPE_CHECKING:
+    from tdcd.runtime.process.driver import Outcome
+
+Shared = Annotated[
+    Path, typer.Argument(help="The TOML file that all parties of the federation share.", metavar="FEDERATION.toml")
+]
+SiloName = Annotated[str, typer.Option("--silo", help="The silo that this party belongs to.")]
+Certs = Annotated[
+    Path | None,
+    typer.Option(help="The folder with ca.pem, federation.secret and this party's two files [default: certs]."),
+]
+Own = Annotated[Path | None, typer.Option("--party", help="This party's own small TOML file, for the options below.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Without TLS. Refused unless every hub's address is this machine's own.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
+
+
+class _Stop:
+    """Whether somebody asked to stop."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self) -> None:
+        self.asked = True
+
+
+def hub(
+    federation: Shared,
+    silo: SiloName,
+    certs: Certs = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="host:port to listen at, if that is not the hub's address in the shared file.")
+    ] = None,
+    party: Own = None,
+    insecure: Insecure = False,
+) -> None:
+    """Run a silo's hub: lead its clients, exchange phi with the other hubs, keep the silo's block.
+
+    It listens on one port, for its clients and for other hubs, and writes a run folder. It waits for whoever is
+    missing, and says who. A hub that was stopped or killed goes on when the same command is given again.
+
+    Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the loss diverged, 130 interrupted.
+    """
+    from tdcd.runtime.process.log import open_log
+    from tdcd.runtime.process.party import own_file, read_job, run_hub
+
+    stop = _Stop()
+    open_log(f"hub.{silo}")
+    with reported(), stoppable(stop.ask):
+        own = own_file(party, certs=text_of(certs), out=text_of(out), listen=listen, insecure=insecure)
+        outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)
+    end(outcome)
+
+
+def client(
+    federation: Shared,
+    silo: SiloName,
+    name: Annotated[str, typer.Option("--client", help="The client's name in the shared file.")],
+    data: Annotated[Path | None, typer.Option(help="This site's rows, as CSV or Parquet.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="A table with the rows' labels, if --data has none.")] = None,
+    ids: Annotated[Path | None, typer.Option(help="A text file of the ids to train on, as tdcd align writes.")] = None,
+    certs: Certs = None,
+    party: Own = None,
+    insecure: Insecure = False,
+) -> None:
+    """Run a client next to its data: it answers its hub, and dials out only.
+
+    No port has to be open. What leaves the site: ids and labels of its rows, sums and counts of its columns, phi and
+    blocks; never a row of features. A client that was killed takes up its work when the same command is given again.
+
+    Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the loss diverged, 130 interrupted.
+    """
+    from tdcd.runtime.process.log import open_log
+    from tdcd.runtime.process.party import own_file, read_job, run_client
+
+    stop = _Stop()
+    open_log(f"client.{silo}.{name}")
+    with reported(), stoppable(stop.ask):
+        own = own_file(
+            party, certs=text_of(certs), data=text_of(data), labels=text_of(labels), ids=text_of(ids), insecure=insecure
+        )
+        outcome = run_client(read_job(federation), silo, name, own, lambda: stop.asked)
+    end(outcome)
+
+
+def up(
+    federation: Shared,
+    out: Annotated[Path | None, typer.Option(help="Where everything goes [default: runs/NAME].")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
+    ] = None,
+) -> None:
+    """Try a federation on this machine: every hub and client a process of its own, with throw-away certificates.
+
+    Each client gets the rows that `tdcd run` would give it. Ctrl-C stops all; the same command goes on from there.
+
+    Exit status: as for `tdcd hub`.
+    """
+    from tdcd.runtime.process.launch import Trial
+    from tdcd.runtime.process.watch import TrialDisplay
+
+    stop = _Stop()
+    with reported(), stoppable(stop.ask):
+        folder = out or Path("runs") / f"{federation.stem}-up"
+        trial = Trial.prepare(federation, settings or [], folder)
+        show_labels(trial.labels_in_words)
+        with TrialDisplay(screen, trial) as display:
+            outcome = trial.run(display.show, lambda: stop.asked)
+        if outcome.status in ("finished", "diverged"):
+            screen.print(
+                f"Run folder: {folder}\nReport: {trial.gather(lambda: stop.asked)}", soft_wrap=True, highlight=False
+            )
+    end(outcome)
+
+
+def end(outcome: "Outcome") -> None:
+    """Leave with the status that says how it ended, and why."""
+    status: dict[str, Any] = {"finished": 0, "diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}
+    code = status.get(outcome.status, EXIT_INPUT)
+    if not code and outcome.reason:
+        screen.print(f"Finished: {outcome.reason}", soft_wrap=True, highlight=False, markup=False)
+    if code:
+        errors.print(f"{outcome.status.capitalize()}: {outcome.reason}", soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(code)
+
+
+def text_of(path: Path | None) -> str | None:
+    """A path as a party's own file writes it."""
+    return None if path is None else str(path)

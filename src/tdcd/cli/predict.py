@@ -1,0 +1,208 @@
+"""``tdcd predict`` and ``tdcd export``: parse, call, print."""
+# ruff: noqa: PLC0415 - see tdcd.cli.main
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import rich.box
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tdcd.cli.federation import Certs, Force, Insecure, Own, text_of
+from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, screen, stoppable
+
+if TYPE_CHECKING:
+    from tdcd.prediction.export import Coefficients
+    from tdcd.prediction.model import Trained
+    from tdcd.prediction.predict import Predictions, SiloScores
+
+PADDING = 3
+"""Blanks and a line between two columns of a table on the screen."""
+
+
+def predict(
+    target: Annotated[
+        Path,
+        typer.Argument(help="A run folder with all silos' blocks; or the file of a federation.", metavar="RUN|TOML"),
+    ],
+    data: Annotated[
+        list[str],
+        typer.Option(
+            help="SILO=FILE, once for each silo; in a federation, FILE: this silo's new rows. CSV or Parquet."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write, .csv or .parquet.")],
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="Score ids that a silo lacks without its part, and mark them."),
+    ] = False,
+    common: Annotated[
+        bool, typer.Option("--common", help="Score only the ids that all silos have, and leave the others out.")
+    ] = False,
+    force: Force = False,
+    silo: Annotated[str | None, typer.Option(help="Federation: the silo that this hub belongs to.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Federation: this hub's run folder [default: as for tdcd hub].")
+    ] = None,
+    certs: Certs = None,
+    party: Own = None,
+    insecure: Insecure = False,
+) -> None:
+    """Predict the labels of new rows: amounts, or classes with their probabilities.
+
+    Where all silos' blocks are in one place: `tdcd predict RUN --data bank=a.csv --data bureau=b.csv --out new.csv`.
+
+    In a real federation every hub gives `tdcd predict FEDERATION.toml --silo bank --data a.csv --out new.csv` at the
+    same time: each scores its own rows, only the scores travel, and no block leaves its silo.
+
+    OUT has the id column, called as in the first silo's tables or, in a federation, in this silo's; prediction;
+    probability_CLASS where there are classes; and with --allow-missing also missing, the silos that lack the id.
+
+    Exit status: 0 done, 2 bad input, 130 interrupted.
+    """
+    from tdcd.prediction.model import Trained
+    from tdcd.prediction.predict import combine, write_predictions
+    from tdcd.tables.writing import check_name
+
+    with reported():
+        check_name(out)
+        refuse_existing(out, force)
+        if common and allow_missing:
+            raise ValueError("--common leaves out the ids that --allow-missing scores: give one of the two")
+        if target.suffix == ".toml":
+            folder, parts = _with_peers(target, data, silo, run, certs, party, insecure)
+        else:
+            folder, parts = target, _in_one_place(Trained.open(target), data, allow_missing)
+        trained = Trained.open(folder)
+        ordered = {name: parts[name] for name in trained.widths}
+        predictions = combine(ordered, allow_missing, common_only=common)
+        first = silo if silo in trained.widths else next(iter(trained.widths))
+        id_column = trained.id_column(first)
+        write_predictions(
+            out, predictions, trained.meaning, trained.loss, id_column=id_column, mark_missing=allow_missing
+        )
+    _show_predictions(predictions, ordered, out)
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run from files.", metavar="RUN")],
+    out: Annotated[Path | None, typer.Option(help="The file to write, .csv or .parquet [default: show them].")] = None,
+    force: Force = False,
+) -> None:
+    """Show a linear model as a table of coefficients in the columns' own units, or write it as CSV.
+
+    The score of a row is the intercept, plus coefficient times value for its amounts, plus the coefficient of
+    COLUMN=LEVEL for each of its names (COLUMN=other for levels that are not listed), plus that of "COLUMN missing" for
+    each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for two classes,
+    the logarithm of the second one's odds.
+
+    Exit status: 0 done, 2 bad input.
+    """
+    from tdcd.prediction.export import coefficients, write_coefficients
+    from tdcd.tables.writing import check_name
+
+    with reported():
+        table = coefficients(folder)
+        if out is not None:
+            check_name(out)
+            refuse_existing(out, force)
+            write_coefficients(out, table)
+    if out is None:
+        _show_coefficients(table)
+    else:
+        screen.print(f"Coefficients: {out}", soft_wrap=True, highlight=False)
+    if table.absent:
+        others = ", ".join(table.absent)
+        screen.print(
+            Text(f"Only a part of the model: {folder} does not have that of {others}.", "yellow"), soft_wrap=True
+        )
+
+
+def _in_one_place(trained: "Trained", data: Sequence[str], allow_missing: bool) -> Mapping[str, "SiloScores"]:
+    """The scores of every silo; of one that has no new rows at all, none."""
+    from tdcd.prediction.predict import no_scores, silo_scores
+
+    tables: dict[str, Path] = {}
+    for text in data:
+        name, equals, path = text.partition("=")
+        if not equals or not path or name in tables:
+            raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(trained.widths)}")
+        tables[name] = Path(path)
+    parts = {name: silo_scores(trained.path, name, path) for name, path in tables.items()}
+    absent = [name for name in trained.widths if name not in tables]
+    if absent and not allow_missing:
+        raise ValueError(f"--data {absent[0]}=FILE is missing: give it, or score without it with --allow-missing")
+    return parts | {name: no_scores(trained) for name in absent}
+
+
+def _with_peers(
+    federation: Path,
+    data: Sequence[str],
+    silo: str | None,
+    run: Path | None,
+    certs: Path | None,
+    party: Path | None,
+    insecure: bool,
+) -> tuple[Path, Mapping[str, "SiloScores"]]:
+    """This hub's run folder, and the scores of all hubs."""
+    from tdcd.cli.waiting import Waiting
+    from tdcd.runtime.process.party import own_file
+    from tdcd.runtime.process.predict import predict_with_peers
+    from tdcd.training.run import Interrupted
+
+    if silo is None or len(data) != 1:
+        raise ValueError("predicting with other hubs takes --silo NAME and one --data FILE: this silo's new rows")
+    own = own_file(party, certs=text_of(certs), insecure=insecure)
+    folder = run or Path(own.out or f"runs/hub-{silo}")
+    waiting = Waiting(screen, "predicting")
+    try:
+        with stoppable(waiting.stop), waiting:
+            parts = predict_with_peers(
+                federation, silo, folder, Path(data[0]), own, watch=waiting.show, should_stop=waiting.should_stop
+            )
+    except Interrupted as stopped:
+        screen.print(str(stopped), highlight=False)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    return folder, parts
+
+
+def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path) -> None:
+    screen.print(f"Predictions: {out}, {len(predictions.ids)} rows", soft_wrap=True, highlight=False)
+    left_out = len({one for part in parts.values() for one in part.ids}) - len(predictions.ids)
+    if left_out:
+        screen.print(Text(f"{left_out} ids are left out, since not every silo has them.", "yellow"), soft_wrap=True)
+    for name in parts:
+        count = sum(name in lacking for lacking in predictions.missing)
+        if count:
+            screen.print(
+                Text(f"{count} of them are scored without the part of silo '{name}'.", "yellow"), soft_wrap=True
+            )
+
+
+def _show_coefficients(table: "Coefficients") -> None:
+    """Print the coefficients: as many classes side by side as the screen has room for, the others below them."""
+    cells = [[f"{row.values[place]:.6g}" for row in table.rows] for place in range(len(table.outputs))]
+    widths = [max(len(heading), *map(len, cells[place])) for place, heading in enumerate(table.outputs)]
+    names = sum(max(len(getattr(row, name)) for row in table.rows) + PADDING for name in ("silo", "column"))
+    for group in _side_by_side(widths, screen.width - names - 2):
+        shown = Table(box=rich.box.SIMPLE_HEAD)
+        shown.add_column("silo", overflow="fold")
+        shown.add_column("column", overflow="fold")
+        for place in group:
+            shown.add_column(Text(table.outputs[place]), justify="right", overflow="fold")
+        for number, row in enumerate(table.rows):
+            shown.add_row(row.silo, Text(row.column), *(cells[place][number] for place in group))
+        screen.print(shown)
+
+
+def _side_by_side(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """The places of columns of these widths in groups that fit; at least one in each."""
+    group: list[int] = []
+    for place, width in enumerate(widths):
+        if group and sum(widths[one] + PADDING for one in group) + width + PADDING > room:
+            yield group
+            group = []
+        group.append(place)
+    yield group

@@ -1,0 +1,113 @@
+"""``tdcd check`` and ``tdcd split``: parse, call, print."""
+
+from pathlib import Path
+from typing import Annotated
+
+import rich.box
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tdcd.cli.terminal import EXIT_INPUT, reported, screen, show_labels
+from tdcd.config import check_config, read_config
+from tdcd.tables.client_table import cautions, describe, find_silo, label_balance, read_client, taken_for
+from tdcd.tables.dialect import is_parquet
+from tdcd.tables.errors import TableError
+from tdcd.tables.rows import RawRows
+
+
+def check(
+    federation: Annotated[Path, typer.Argument(help="The federation's TOML file.", metavar="FEDERATION.toml")],
+    silo: Annotated[str, typer.Option(help="Your organisation, as the file calls it.")],
+    client: Annotated[str, typer.Option(help="Your site, as the file calls it.")],
+    data: Annotated[Path, typer.Option(help="Your table, CSV or Parquet.")],
+    labels: Annotated[
+        Path | None, typer.Option(help="A second table with ids and labels, if yours has no labels.")
+    ] = None,
+    ids: Annotated[Path | None, typer.Option(help="A text file of the ids to train on, as tdcd align writes.")] = None,
+) -> None:
+    """Say whether a site's table is ready for the federation: what it holds, and what is wrong with it.
+
+    Nothing is sent. Exit status: 0 ready, 2 not ready.
+    """
+    with reported():
+        config = check_config(read_config(federation), str(federation))
+        section = find_silo(config, silo, client)
+        try:
+            rows = read_client(config, section, data, labels, ids)
+            labels_in_words = taken_for(config, rows)
+        except TableError as error:
+            screen.print(Text(str(error)), soft_wrap=True)
+            screen.print(Text(f"Not ready: correct {data}, then check again.", "bold red"), soft_wrap=True)
+            raise typer.Exit(EXIT_INPUT) from None
+    _show(rows, labels_in_words)
+    screen.print(Text(f"Ready: {data} can join as client '{client}' of silo '{silo}'.", "bold green"), soft_wrap=True)
+
+
+def split(
+    table: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
+    silos: Annotated[list[str], typer.Option(help="How many, or NAME=COLUMN,COLUMN,... once for each.")],
+    label: Annotated[str, typer.Option(help="The column to predict.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    clients: Annotated[str, typer.Option(help="How many a silo: 5, or 5,3 for two silos.")] = "3",
+    id_column: Annotated[str, typer.Option("--id", help="The column that tells which sample a row is.")] = "id",
+    seed: Annotated[int, typer.Option(min=0, help="Of the rows that each client gets.")] = 0,
+    parquet: Annotated[
+        bool | None, typer.Option("--parquet/--csv", help="What to write [default: as TABLE is].", show_default=False)
+    ] = None,
+) -> None:
+    """Cut one table into a folder of per-client files and a federation.toml, for trials and teaching.
+
+    `tdcd run FOLDER/federation.toml` then simulates that federation.
+
+    Exit status: 0 done, 2 bad input.
+    """
+    from tdcd.tables.split import split_table  # noqa: PLC0415 - see tdcd.cli.main
+
+    with reported():
+        written = split_table(
+            table,
+            out,
+            silos=_parse_silos(silos),
+            clients=_parse_counts(clients),
+            id_column=id_column,
+            label=label,
+            seed=seed,
+            parquet=is_parquet(table) if parquet is None else parquet,
+        )
+    screen.print(f"Federation: {written}", soft_wrap=True, highlight=False)
+
+
+def _show(rows: RawRows, labels_in_words: str) -> None:
+    """Print what a site's table holds."""
+    facts = describe(rows)
+    screen.print(Text(f"{rows.source}: {len(rows)} rows, {len(facts)} features, every id once"), soft_wrap=True)
+    show_labels(labels_in_words)
+    screen.print(Text(f"Label values: {label_balance(rows)}"), soft_wrap=True)
+    shown = Table(box=rich.box.SIMPLE_HEAD)
+    for heading in ("column", "holds", "blank", "values"):
+        shown.add_column(heading, overflow="fold", justify="right" if heading == "blank" else "left")
+    for column in facts:
+        shown.add_row(Text(column.name), column.kind, str(column.blank), Text(column.values))
+    screen.print(shown)
+    for caution in cautions(rows):
+        screen.print(Text(f"Warning: {caution}", "yellow"), soft_wrap=True)
+
+
+def _parse_silos(given: list[str]) -> int | dict[str, list[str]]:
+    if len(given) == 1 and given[0].isdecimal():
+        return int(given[0])
+    silos: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, columns = text.partition("=")
+        if not equals or not columns or name in silos:
+            raise ValueError(f"--silos {text}: write a number, or NAME=COLUMN,COLUMN,... once for each silo")
+        silos[name] = columns.split(",")
+    return silos
+
+
+def _parse_counts(text: str) -> list[int]:
+    try:
+        return [int(count) for count in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--clients {text}: write a number, or one for each silo: 5,3") from None

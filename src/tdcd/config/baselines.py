@@ -1,0 +1,110 @@
+"""What TDCD is compared with, by name: each a rewriting of a plan, so that every algorithm runs on the same engine.
+
+All of them take as many local steps as the plan, and are evaluated at the same ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.federation.silos import Silo
+
+if TYPE_CHECKING:
+    from tdcd.config.resolve import Plan
+
+
+BASELINES: Mapping[str, str] = {
+    "sgd": "Centralised minibatch SGD on the same model: all columns and rows in one place, one step at a time. "
+    "Nothing is sent, but all raw data was first.",
+    "distributed-sgd": "The same federation with Q = 1: it communicates after every step.",
+    "fedbcd": "FedBCD: each silo has its rows in one place (K = 1), and one minibatch serves all Q local steps. "
+    "Only hubs send, but clients' raw data was gathered first.",
+    "local-sgd": "Local SGD (FedAvg) inside one silo that sees only its own columns: what it could do alone.",
+    "tdcd-reused": "TDCD with one minibatch for all Q local steps instead of Q fresh ones: Q times less phi is sent.",
+}
+"""What each baseline is, in words."""
+
+
+def baseline_plans(name: str, plan: "Plan") -> dict[str, "Plan"]:
+    """The runs of a baseline by label: one called ``name``, or ``local-sgd/SILO`` for each silo.
+
+    Args:
+        plan: of TDCD.
+    """
+    if name not in BASELINES:
+        raise ValueError(f"there is no baseline '{name}'; there are {', '.join(BASELINES)}")
+    if name == "local-sgd":
+        return {f"{name}/{silo.name}": rewrite(plan, name, silo.name) for silo in plan.federation.silos}
+    return {name: rewrite(plan, name)}
+
+
+def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":
+    """The plan as another algorithm. What was rewritten so already stays as it is.
+
+    Args:
+        silo: which one trains alone, for ``"local-sgd"``.
+    """
+    # With every sample in each minibatch there is but one, and it is reused anyway.
+    reused = "full" if plan.settings.minibatches == "full" else "reused"
+    if algorithm == "sgd":
+        plan = _set(_gathered(plan), local_steps=1)._replace(apart="nobody")
+    elif algorithm == "distributed-sgd":
+        plan = _set(plan, local_steps=1)
+    elif algorithm == "fedbcd":
+        plan = _set(_gathered(plan), minibatches=reused)._replace(apart="silos")
+    elif algorithm == "tdcd-reused":
+        plan = _set(plan, minibatches=reused)
+    elif algorithm == "local-sgd":
+        assert silo is not None
+        plan = _alone(plan, silo)
+    return _noted(plan, algorithm=algorithm, silo=silo)
+
+
+def _set(plan: "Plan", **changes: Any) -> "Plan":
+    """Other settings for as many local steps in all, evaluated at the same ones."""
+    settings = replace(plan.settings, **changes)
+    times = plan.settings.local_steps // settings.local_steps
+    every = plan.config.evaluate.every * times
+    noted = _noted(plan, rounds=plan.config.train.rounds * times, **changes)
+    evaluate = noted.config.evaluate.model_copy(update={"every": every})
+    return noted._replace(config=noted.config.model_copy(update={"evaluate": evaluate}), settings=settings)
+
+
+def _noted(plan: "Plan", **changes: Any) -> "Plan":
+    """The plan with other keys under ``[train]`` of its configuration."""
+    train = plan.config.train.model_copy(update=changes)
+    return plan._replace(config=plan.config.model_copy(update={"train": train}))
+
+
+def _gathered(plan: "Plan") -> "Plan":
+    """Each silo's rows with a single client."""
+    everything = (np.arange(plan.federation.num_samples),)
+    silos = tuple(replace(silo, rows=everything) for silo in plan.federation.silos)
+    return plan._replace(federation=replace(plan.federation, silos=silos))
+
+
+def _alone(plan: "Plan", name: str) -> "Plan":
+    """One silo by itself. A linear model gets the bias column that in the federation only the first silo carries."""
+    from tdcd.blocks import Linear  # noqa: PLC0415 - it needs JAX, and the names above do not
+
+    names = [silo.name for silo in plan.federation.silos]
+    if name not in names:
+        raise ValueError(f"there is no silo '{name}'; there are {', '.join(names)}")
+    index = names.index(name)
+    silo, block = plan.federation.silos[index], plan.blocks[index]
+    if plan.config.federation.bias and index > 0 and isinstance(block, Linear):
+        silo = _with_bias(silo)
+    return plan._replace(federation=replace(plan.federation, silos=(silo,)), blocks=(block,))
+
+
+def _with_bias(silo: Silo) -> Silo:
+    def extended(features: NDArray[Any]) -> NDArray[Any]:
+        flat = features.reshape(len(features), -1)
+        return np.concatenate([flat, np.ones((len(flat), 1), flat.dtype)], axis=1)
+
+    held_out = None if silo.test_features is None else extended(silo.test_features)
+    columns = (*silo.columns, "bias") if silo.columns else ()
+    return replace(silo, features=extended(silo.features), columns=columns, test_features=held_out)

@@ -1,0 +1,224 @@
+"""From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tdcd.blocks import Block, Cnn, Linear, Mlp
+from tdcd.config import Config, ConfigError, ModelSection
+from tdcd.config.baselines import rewrite
+from tdcd.config.named import find_function
+from tdcd.core.devices import Devices
+from tdcd.core.execution import Execution
+from tdcd.core.ledger import Apart
+from tdcd.core.objective import Objective
+from tdcd.core.participation import RandomClients
+from tdcd.core.settings import Settings
+from tdcd.core.variant import Variant
+from tdcd.data import Table, load, standardize
+from tdcd.data.table import Task
+from tdcd.federation.fitting import start_fitting
+from tdcd.federation.silos import Federation
+from tdcd.tables.assemble import Assembled, assemble
+from tdcd.tables.labels import FITTING
+
+
+class Plan(NamedTuple):
+    """A configuration with all that depends on the data worked out."""
+
+    config: Config
+    """With every default filled in."""
+    federation: Federation
+    blocks: tuple[Block, ...]
+    objective: Objective
+    settings: Settings
+    variant: Variant = Variant()
+    """The member of the TDCD family."""
+    execution: Execution = Execution()
+    """On which devices and how to run."""
+    apart: Apart = "clients"
+    """Who is on a machine of its own."""
+    assembled: Assembled | None = None
+    """How a federation from files was made."""
+
+
+def plan(config: Config, table: Table | None = None, devices: Devices | None = None) -> Plan:
+    """Load the data and settle what depends on it; everything that does not fit is reported at once.
+
+    Args:
+        table: the data, if it is at hand already.
+        devices: over which clients are spread; JAX's default one if None.
+    """
+    if table is None and config.data.source == "files":
+        assembled = assemble(config, bias=has_bias(config))
+        federation, task, strips = assembled.federation, assembled.meaning.task, False
+    else:
+        assembled = None
+        federation, task, strips = _cut(config, table)
+    loss = config.model.loss or FITTING[task][0]
+    resolved = config.model_copy(
+        update={
+            "federation": config.federation.model_copy(update={"bias": has_bias(config), "strips": strips}),
+            "model": config.model.model_copy(update={"loss": loss}),
+        }
+    )
+    planned = Plan(
+        resolved,
+        federation,
+        blocks_of(config),
+        Objective(loss, config.model.l2),
+        settings_of(config),
+        variant_of(config),
+        execution_of(config, devices),
+        assembled=assembled,
+    )
+    if config.model.module is not None:
+        _try_modules(planned)
+    try:
+        return rewrite(planned, config.train.algorithm, config.train.silo)
+    except ValueError as error:
+        raise ConfigError([f"train.silo = {config.train.silo!r}: {error}"]) from None
+
+
+def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
+    """One table, cut into a federation; its task, and whether its silos are strips of images."""
+    data = config.data
+    if table is None:
+        table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
+    train_rows, test_rows = table.split(config.evaluate.holdout, data.seed, stratify=config.evaluate.stratify)
+    problems = _misfits(config, table, len(train_rows.labels))
+    if data.standardize:
+        train_rows, test_rows = standardize(train_rows, test_rows, config.dtype)
+    else:
+        train_rows = train_rows.rounded(config.dtype)
+        test_rows = None if test_rows is None else test_rows.rounded(config.dtype)
+    chosen = config.federation
+    strips = table.is_images if chosen.strips is None else chosen.strips
+    try:
+        federation = Federation.cut(
+            train_rows,
+            test_rows,
+            silos=_columns(config),
+            clients=[silo.client_names for silo in config.silos] or [*config.client_counts],
+            rows=chosen.rows,
+            sizes=chosen.sizes,
+            alpha=chosen.alpha,
+            aligned=chosen.aligned,
+            strips=strips,
+            bias=has_bias(config),
+            seed=config.seed,
+        )
+    except ValueError as error:
+        raise ConfigError([f"federation: {error}", *problems]) from None
+    if problems:
+        raise ConfigError(problems)
+    return federation, table.task, strips
+
+
+def settings_of(config: Config) -> Settings:
+    """The numbers of Algorithm 1 in a configuration."""
+    keys = config.train.model_dump(include={field.name for field in fields(Settings)})
+    return Settings(seed=config.seed, dtype=config.dtype, **keys)
+
+
+def variant_of(config: Config) -> Variant:
+    """The member of the TDCD family that a configuration asks for."""
+    train = config.train
+    if train.variant is not None:
+        return _own_variant(train.variant, Path(train.folder or ""))
+    parts: dict[str, Any] = {}
+    if train.optimizer != "sgd" or train.schedule != "constant" or train.hub_optimizer != "average":
+        # Optax is imported only where it is asked for.
+        from tdcd.core import optimizers  # noqa: PLC0415
+
+        if train.optimizer != "sgd" or train.schedule != "constant":
+            factor = optimizers.schedule(train.schedule, max(1, train.rounds * train.local_steps))
+            transform = optimizers.direction(train.optimizer, train.momentum)
+            parts["update"] = optimizers.ClientOptimizer(transform, factor)
+        if train.hub_optimizer != "average":
+            transform = optimizers.direction(train.hub_optimizer, train.momentum)
+            parts["hub_update"] = optimizers.HubOptimizer(transform, train.hub_step_size)
+    if train.participation < 1:
+        parts["participation"] = RandomClients(train.participation)
+    return Variant(**parts)
+
+
+def _own_variant(where: str, folder: Path) -> Variant:
+    """A variant of the user's own, ``package.module:name``: the value, or a function that returns it."""
+    try:
+        found: Any = find_function(where, [folder, Path()])
+    except (ImportError, AttributeError) as error:
+        raise ConfigError([f"train.variant = {where!r}: {error}"]) from None
+    variant = found if isinstance(found, Variant) else found()
+    if not isinstance(variant, Variant):
+        raise ConfigError([f"train.variant = {where!r}: it is a {type(variant).__name__}, not a tdcd.Variant"])
+    return variant
+
+
+def execution_of(config: Config, devices: Devices | None = None) -> Execution:
+    """How a configuration is to be run."""
+    return Execution(config.data.keep, config.train.precision, devices or Devices(), config.train.engine)
+
+
+def blocks_of(config: Config) -> tuple[Block, ...]:
+    """One block a silo."""
+    return tuple(_block(name, config.model) for name in _block_names(config))
+
+
+def has_bias(config: Config) -> bool:
+    """Whether the first silo carries a column of ones."""
+    chosen = config.federation.bias
+    return _block_names(config)[0] == "linear" if chosen is None else chosen
+
+
+def _block_names(config: Config) -> list[str]:
+    block = config.model.block
+    return [block] * config.num_silos if isinstance(block, str) else [*block]
+
+
+def _columns(config: Config) -> int | list[str] | dict[str, list[str]]:
+    """The silos: how many, by name, or with the columns that each holds."""
+    named = {silo.name: silo.features for silo in config.silos if silo.features is not None}
+    return named or [silo.name for silo in config.silos] or config.num_silos
+
+
+def _block(name: str, model: ModelSection) -> Block:
+    if name == "linear":
+        return Linear()
+    if name == "mlp":
+        return Mlp(tuple(model.hidden))
+    if name == "cnn":
+        return Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
+    assert model.module is not None
+    try:
+        from tdcd.blocks.torch import TorchBlock  # noqa: PLC0415  (PyTorch is optional)
+
+        return TorchBlock(find_function(model.module, [Path(model.folder or ""), Path()]))
+    except (ImportError, AttributeError) as error:
+        raise ConfigError([f"model.module = {model.module!r}: {error}"]) from None
+
+
+def _try_modules(planned: Plan) -> None:
+    """Refuse a module that does not fit a silo, before anything else is done."""
+    federation = planned.federation
+    outputs = planned.objective.num_outputs([federation.labels, federation.test_labels])
+    try:
+        start_fitting(federation, planned.blocks, outputs, planned.settings)
+    except ValueError as error:
+        raise ConfigError([f"model.module = {planned.config.model.module!r}: {error}"]) from None
+
+
+def _misfits(config: Config, table: Table, num_train: int) -> list[str]:
+    problems = []
+    fitting, loss = FITTING[table.task], config.model.loss
+    if loss is not None and loss not in fitting:
+        labels = {"regression": "real-valued labels", "binary": "two classes"}.get(
+            table.task, f"{table.num_classes} classes"
+        )
+        use = " or ".join(repr(name) for name in fitting)
+        problems.append(f"model.loss = {loss!r}: '{table.name}' has {labels}; use {use}")
+    if config.train.minibatches != "full" and config.train.batch_size > num_train:
+        problems.append(f"train.batch_size = {config.train.batch_size}: there are only {num_train} training samples")
+    if config.federation.strips and not table.is_images:
+        problems.append(f"federation.strips = true: '{table.name}' has columns, not images")
+    return problems

@@ -1,0 +1,122 @@
+"""The devices of a simulation: a line of them, over which each silo's clients are spread."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from tdcd.core.objective import Tree
+
+AXIS = "clients"
+"""The mesh's only axis, along which clients are spread."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Where a simulation runs: JAX's default device, or a line of devices in this process and others.
+
+    Every process of the line makes the same calls with the same arguments.
+    """
+
+    mesh: Mesh | None = None
+
+    @classmethod
+    def first(cls, count: int | None = None) -> "Devices":
+        """The first ``count`` devices of each process that takes part; all of them by default.
+
+        >>> Devices.first(1).count
+        1
+        """
+        here = jax.local_device_count()
+        if count is not None and not 1 <= count <= here:
+            has = f"this process has {here} ({jax.default_backend()})"
+            raise ValueError(f"{count} devices were asked for, but {has}: choose 1 to {here}")
+        if (count or here) == 1 and jax.process_count() == 1:
+            return cls()
+        every = [[d for d in jax.devices() if d.process_index == p][:count] for p in range(jax.process_count())]
+        return cls(Mesh(np.array([device for line in every for device in line]), (AXIS,)))
+
+    @property
+    def count(self) -> int:
+        """How many devices there are in all."""
+        return 1 if self.mesh is None else self.mesh.size
+
+    def even(self, clients: int) -> int:
+        """The least number that is not below ``clients`` and that the devices share evenly."""
+        return -(-clients // self.count) * self.count
+
+    def hold(self, array: NDArray[Any], axis: int | None = None) -> Array:
+        """:meth:`put` an array that stays; on a CPU JAX uses aligned memory where it lies."""
+        held: Array = jax.device_put(array) if self.mesh is None else self.put(array, axis)
+        return held
+
+    def put(self, array: NDArray[Any], axis: int | None = None) -> Any:
+        """The array on every device, or spread over them along ``axis``, as an argument of a compiled function."""
+        return self.make(array.shape, lambda index: array[index], axis)
+
+    def make(self, shape: tuple[int, ...], part: Callable[[Any], NDArray[Any]], axis: int | None = None) -> Any:
+        """The array of ``part(index)`` for every ``index`` that this process needs; see :meth:`put`."""
+        if self.mesh is None:
+            # The call itself brings it to the device, at a fraction of the time that doing so beforehand takes.
+            return part(())
+        return jax.make_array_from_callback(shape, NamedSharding(self.mesh, spec(axis)), part)
+
+    def everywhere(self, tree: Tree) -> Tree:
+        """Arrays of this process on every device; all processes must have the same."""
+        return tree if self.mesh is None else jax.tree.map(lambda leaf: self.put(np.asarray(leaf)), tree)
+
+    def here(self, tree: Tree) -> Tree:
+        """Arrays that are the same on every device, on this process's first one alone."""
+        return tree if self.mesh is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+
+    def spread(self, function: Callable[..., Any], axes: Any) -> Callable[..., Any]:
+        """Run ``function`` on every device, on its part of each argument; what it returns is the same on all.
+
+        Args:
+            axes: for each argument, the :func:`spec` of its arrays, as a tree that may stop short of the leaves.
+        """
+        if self.mesh is None:
+            return function
+        return jax.shard_map(function, mesh=self.mesh, in_specs=axes, out_specs=WHOLE, check_vma=False)
+
+    def sum(self, partial: Any) -> Any:
+        """Inside :meth:`spread`: the sum over the devices of each array of a tree."""
+        return partial if self.mesh is None else jax.lax.psum(partial, AXIS)  # type: ignore[no-untyped-call]
+
+    def gather(self, part: Array, axis: int) -> Array:
+        """Inside :meth:`spread`: the devices' parts one after the other along ``axis``."""
+        return part if self.mesh is None else jax.lax.all_gather(part, AXIS, axis=axis, tiled=True)
+
+
+def spec(axis: int | None) -> PartitionSpec:
+    """Spread along ``axis``, or the same on every device."""
+    axes = () if axis is None else (*[None] * axis, AXIS)
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+
+WHOLE = spec(None)
+
+
+def agreed(number: int) -> int:
+    """Process 0's number, for a choice that all processes must make alike."""
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def join(coordinator: str, process: int, processes: int) -> None:
+    """Make this process one of ``processes`` that run the same simulation together.
+
+    Args:
+        coordinator: ``HOST:PORT`` where process 0 listens and the others find it.
+    """
+    if not 0 <= process < processes:
+        raise ValueError(f"process = {process}: with {processes} processes, choose 0 to {processes - 1}")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
+    jax.distributed.initialize(coordinator, processes, process)

@@ -1,0 +1,296 @@
+"""The federation: which silo holds which columns, and which client of it holds which rows."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.data.table import Table, check_one_each, numbers
+from tdcd.federation.partition import (
+    RowRule,
+    Rows,
+    contiguous_columns,
+    contiguous_rows,
+    dirichlet_rows,
+    equal_sizes,
+    image_strips,
+    named_columns,
+    proportional_sizes,
+    shuffled_rows,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Silo:
+    """One organisation: its columns of all samples, and the row numbers that each of its clients holds."""
+
+    name: str
+    features: NDArray[Any]
+    """``[M, ...]``: the silo's columns of the training samples, in the federation's sample order."""
+    rows: Rows
+    """One array of sample numbers a client."""
+    columns: tuple[str, ...] = ()
+    """The columns' names; empty for images."""
+    test_features: NDArray[Any] | None = None
+    """``[m, ...]``: the same columns of the held-out samples."""
+    clients: tuple[str, ...] = ()
+    """The clients' names, as many as ``rows``; c1, c2, ... by default."""
+
+    def __post_init__(self) -> None:
+        """Name the clients that have no names; lists become arrays."""
+        for name in ("features", "test_features"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, numbers(getattr(self, name), f"silo '{self.name}': {name}"))
+        object.__setattr__(self, "rows", tuple(np.asarray(rows) for rows in self.rows))
+        if not self.clients:
+            object.__setattr__(self, "clients", tuple(f"c{index + 1}" for index in range(len(self.rows))))
+
+    @property
+    def num_clients(self) -> int:
+        """K, the silo's clients."""
+        return len(self.rows)
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of one sample here: ``(D_j,)``, or ``(height, width)``."""
+        return self.features.shape[1:]
+
+    def owner(self) -> NDArray[np.int32]:
+        """``[M]``: which client holds each sample."""
+        owner = np.empty(len(self.features), np.int32)
+        for client, rows in enumerate(self.rows):
+            owner[rows] = client
+        return owner
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """N silos over the same M samples, and the samples' labels. Refuses a partition that is not one.
+
+    Build it from your own :class:`Silo` list, or cut one table with :meth:`cut`.
+    """
+
+    silos: tuple[Silo, ...]
+    labels: NDArray[Any]
+    """``[M]``."""
+    test_labels: NDArray[Any] | None = None
+    """``[m]``, of the held-out samples."""
+    label_scale: float = 1.0
+    """What one unit of the labels is in the data's own units; errors are reported in those."""
+    label_mean: float = field(default=0.0, kw_only=True)
+    """What a label of 0 is in the data's own units: there, it is label * label_scale + label_mean."""
+    name: str = field(default="table", kw_only=True)
+    labels_in_words: str = field(default="", kw_only=True)
+    """What the labels were taken for, where that was decided from a table's values."""
+
+    def __post_init__(self) -> None:
+        """Check that the rows form partitions; the error names the culprit."""
+        if not self.silos:
+            raise ValueError("a federation needs at least one silo")
+        for key in ("labels", "test_labels"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, numbers(getattr(self, key), key))
+                check_one_each(getattr(self, key), key)
+        names: set[str] = set()
+        for silo in self.silos:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", silo.name):
+                raise ValueError(f"'{silo.name}' cannot name a silo: use letters, digits, '_', '.' and '-'")
+            if silo.name in names:
+                raise ValueError(f"two silos are called '{silo.name}'")
+            names.add(silo.name)
+            _check_silo(silo, self.num_samples, None if self.test_labels is None else len(self.test_labels))
+
+    @property
+    def num_samples(self) -> int:
+        """M, the training samples."""
+        return len(self.labels)
+
+    @property
+    def num_silos(self) -> int:
+        """N."""
+        return len(self.silos)
+
+    @classmethod
+    def cut(
+        cls,
+        table: Table,
+        test: Table | None = None,
+        *,
+        silos: int | Sequence[str] | Mapping[str, Sequence[str]] = 2,
+        clients: int | Sequence[int | Sequence[str]] = 1,
+        rows: RowRule = "shuffled",
+        sizes: Sequence[float] | Sequence[Sequence[float]] | None = None,
+        alpha: float = 1.0,
+        aligned: bool = False,
+        strips: bool | None = None,
+        bias: bool = False,
+        seed: int = 0,
+    ) -> Self:
+        """Cut one table into silos by columns and clients by rows.
+
+        Args:
+            test: held-out samples, with the same columns.
+            silos: how many, or their names, or the column names of each: ``{"bank": ["income"], "clinic": ["age"]}``.
+            clients: how many a silo, or for each silo a number or the clients' names.
+            rows: ``"contiguous"``, ``"shuffled"``, or ``"dirichlet"`` for label skew with ``alpha``.
+            sizes: relative shard sizes, one a client (the same for all silos), or one such list a silo.
+            aligned: every silo splits the rows alike; otherwise each in its own way.
+            strips: cut images into upright strips (the default) rather than into runs of pixels, row by row.
+            bias: give the first silo a column of ones.
+
+        >>> from tdcd.data import load
+        >>> Federation.cut(load("breast_cancer"), silos=3, clients=[4, 2, 1])
+        Federation of 'breast_cancer': 569 samples, 3 silos (silo1: 10 columns, 4 clients; ...)
+        """
+        if test is not None and test.features.shape[1:] != table.features.shape[1:]:
+            shapes = f"{test.features.shape[1:]}, but those of '{table.name}' have {table.features.shape[1:]}"
+            raise ValueError(f"the held-out samples of '{test.name}' have shape {shapes}")
+        names, parts, columns = _column_groups(table, silos, strips)
+        if rows not in get_args(RowRule):
+            raise ValueError(f"rows must be one of {', '.join(get_args(RowRule))}, not '{rows}'")
+        if sizes is not None and (not sizes or (isinstance(sizes[0], Sequence) and len(sizes) != len(names))):
+            raise ValueError(f"sizes has {len(sizes)} entries: give one a client, or one list a silo ({len(names)})")
+        members_of: list[int | Sequence[str]]
+        members_of = [clients] * len(names) if isinstance(clients, int) else list(clients)
+        counts = [given if isinstance(given, int) else len(given) for given in members_of]
+        if len(counts) != len(names):
+            raise ValueError(f"there are {len(names)} silos, but client counts for {len(counts)}: {counts}")
+        if aligned and len(set(counts)) > 1:
+            raise ValueError(f"aligned silos split the rows alike, so they cannot have {counts} clients")
+        members = []
+        for index, (name, part) in enumerate(zip(names, parts, strict=True)):
+            rng = np.random.default_rng([seed, 0 if aligned else index])
+            try:
+                split = split_rows(table.labels, counts[index], sizes_of(sizes, index), rows, alpha, rng)
+            except ValueError as error:
+                raise ValueError(f"silo '{name}': {error}") from None
+            with_bias = bias and index == 0
+            held_out = None if test is None else _take(test, part, with_bias)
+            given = members_of[index]
+            members.append(
+                Silo(
+                    name,
+                    _take(table, part, with_bias),
+                    split,
+                    columns[index] + ("bias",) * with_bias,
+                    held_out,
+                    () if isinstance(given, int) else tuple(given),
+                )
+            )
+        return cls(
+            tuple(members),
+            table.labels,
+            None if test is None else test.labels,
+            table.label_scale,
+            label_mean=table.label_mean,
+            name=table.name,
+        )
+
+    def __repr__(self) -> str:
+        """One line: the first silos in words."""
+
+        def words(silo: Silo) -> str:
+            shape = "x".join(str(size) for size in silo.feature_shape)
+            unit = "columns" if len(silo.feature_shape) == 1 else "pixels"
+            return f"{silo.name}: {shape} {unit}, {silo.num_clients} clients"
+
+        shown = "; ".join(words(silo) for silo in self.silos[:1]) + ("; ..." if self.num_silos > 1 else "")
+        return f"Federation of '{self.name}': {self.num_samples} samples, {self.num_silos} silos ({shown})"
+
+
+def _column_groups(
+    table: Table, silos: int | Sequence[str] | Mapping[str, Sequence[str]], strips: bool | None
+) -> tuple[list[str], list[Any], list[tuple[str, ...]]]:
+    """The silos' names, what to take of the table's columns, and the columns' names."""
+    if isinstance(silos, Mapping):
+        parts = named_columns(table.columns, silos)
+        return list(silos), list(parts), [tuple(names) for names in silos.values()]
+    names = [f"silo{index + 1}" for index in range(silos)] if isinstance(silos, int) else list(silos)
+    if table.is_images and strips is not False:
+        return names, list(image_strips(table.features.shape[2], len(names))), [()] * len(names)
+    parts = contiguous_columns(int(np.prod(table.features.shape[1:])), len(names))
+    labels = [tuple(table.columns[index] for index in part) if table.columns else () for part in parts]
+    return names, list(parts), labels
+
+
+def _take(table: Table, part: Any, bias: bool) -> NDArray[Any]:
+    """The silo's columns, contiguous, with a column of ones at the end if it carries the bias."""
+    rows = table.features.shape[0]
+    features = table.features[:, :, part] if isinstance(part, slice) else table.features.reshape(rows, -1)[:, part]
+    if not bias:
+        taken = aligned_empty(features.shape, features.dtype)
+        taken[...] = features
+        return taken
+    taken = aligned_empty((rows, features[0].size + 1), features.dtype)
+    taken[:, :-1], taken[:, -1] = features.reshape(rows, -1), 1
+    return taken
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """An array that begins at a multiple of 64 bytes: on the CPU, JAX uses such memory in place and copies no other."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return np.ndarray(shape, dtype, memory.data, start)
+
+
+def sizes_of(sizes: Any, silo: int) -> Any:
+    """The shard sizes of one silo: its own list of them, or the one for all silos."""
+    if sizes is None or not isinstance(sizes[0], Sequence):
+        return sizes
+    return sizes[silo]
+
+
+def split_rows(
+    labels: NDArray[Any],
+    num_clients: int,
+    sizes: Sequence[float] | None,
+    rule: RowRule,
+    alpha: float,
+    rng: np.random.Generator,
+) -> Rows:
+    """The rows of each of a silo's clients, by one of the rules that :meth:`Federation.cut` takes."""
+    num_rows = len(labels)
+    if rule == "dirichlet":
+        if sizes is not None:
+            raise ValueError("rows = 'dirichlet' draws the shard sizes itself: leave sizes out")
+        return dirichlet_rows(labels, num_clients, alpha, rng)
+    if sizes is not None and len(sizes) != num_clients:
+        raise ValueError(f"{num_clients} clients, but {len(sizes)} sizes")
+    counts = equal_sizes(num_rows, num_clients) if sizes is None else proportional_sizes(num_rows, sizes)
+    return contiguous_rows(num_rows, counts) if rule == "contiguous" else shuffled_rows(num_rows, counts, rng)
+
+
+def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
+    where = f"silo '{silo.name}'"
+    if len(silo.features) != num_samples:
+        raise ValueError(f"{where} has {len(silo.features)} rows of features for {num_samples} labels")
+    if num_test is not None and (silo.test_features is None or len(silo.test_features) != num_test):
+        raise ValueError(f"{where} must hold its columns of the {num_test} held-out samples")
+    if silo.test_features is not None and silo.test_features.shape[1:] != silo.feature_shape:
+        shapes = f"{silo.feature_shape} in training and {silo.test_features.shape[1:]} held out"
+        raise ValueError(f"{where}: a sample has shape {shapes}")
+    if not silo.rows:
+        raise ValueError(f"{where} has no clients")
+    owner = np.full(num_samples, -1)
+    for client, rows in enumerate(silo.rows):
+        if not len(rows):
+            raise ValueError(f"{where}: client {client} holds no rows")
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise ValueError(f"{where}: the rows of client {client} must be row numbers, not {rows.dtype} {rows.shape}")
+        outside = rows[(rows < 0) | (rows >= num_samples)]
+        if len(outside):
+            raise ValueError(f"{where}: client {client} holds row {outside[0]}; there are {num_samples} samples")
+        if len(np.unique(rows)) != len(rows):
+            values, counts = np.unique(rows, return_counts=True)
+            raise ValueError(f"{where}: client {client} holds row {values[counts > 1][0]} twice")
+        taken = rows[owner[rows] >= 0]
+        if len(taken):
+            raise ValueError(f"{where}: row {taken[0]} is held by client {owner[taken[0]]} and by client {client}")
+        owner[rows] = client
+    if (owner < 0).any():
+        raise ValueError(f"{where}: row {int(np.argmin(owner))} is held by no client")

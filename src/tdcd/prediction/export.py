@@ -1,0 +1,90 @@
+"""A linear model as a table of coefficients in the columns' own units."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.blocks import Linear
+from tdcd.prediction.model import Part, Trained
+from tdcd.tables.writing import write_table
+
+INTERCEPT = "intercept"
+
+
+class Coefficient(NamedTuple):
+    """What one column adds to the scores."""
+
+    silo: str
+    """Empty for the intercept."""
+    column: str
+    """``COLUMN``, per unit; ``COLUMN=LEVEL``; or ``COLUMN missing``, for a blank."""
+    values: NDArray[np.float64]
+    """``[C]``."""
+
+
+class Coefficients(NamedTuple):
+    """A linear model, see :func:`coefficients`."""
+
+    outputs: Sequence[str]
+    """``[C]``: the headings of the values."""
+    rows: Sequence[Coefficient]
+    """The last one is the intercept."""
+    absent: Sequence[str]
+    """The silos whose part is not in it, because it is not in the run folder."""
+
+
+def coefficients(folder: Path) -> Coefficients:
+    """The linear model in a run folder, standardisation undone.
+
+    A row's score is the intercept, plus coefficient times value for its amounts that are not blank, plus the
+    coefficient of ``COLUMN=LEVEL`` for each of its names (of ``COLUMN=other`` if that level is not there), plus the
+    coefficient of ``COLUMN missing`` for each blank. Only columns that had blanks in training have a row for them; in
+    others a blank amount counts as the mean of the training rows, and a blank name as ``COLUMN=other``.
+
+    The score of a regression is the predicted amount in the labels' unit; with the logistic loss it is the logarithm
+    of the second class's odds; with the softmax loss there is a score for every class, and the probabilities are in
+    proportion to their exponentials.
+    """
+    trained = Trained.open(folder)
+    meaning, silos = trained.meaning, trained.present
+    if not silos:
+        raise FileNotFoundError(
+            f"{folder} holds no model: let the run end, or stop it with Ctrl-C after its first rounds"
+        )
+    # The first silo's part takes the labels' mean, so that parts which were exported one by one add up to the model.
+    intercept = np.full(trained.num_outputs, meaning.mean if silos[0] == next(iter(trained.widths)) else 0.0)
+    rows = []
+    for silo in silos:
+        own, shift = _unscaled(silo, trained.part(silo))
+        intercept += shift * meaning.scale
+        rows += [Coefficient(silo, column, value * meaning.scale) for column, value in own.items()]
+    outputs = [f"coefficient_{name}" for name in meaning.classes] if trained.loss == "softmax" else ["coefficient"]
+    absent = [silo for silo in trained.widths if silo not in silos]
+    return Coefficients(outputs, [*rows, Coefficient("", INTERCEPT, intercept)], absent)
+
+
+def _unscaled(silo: str, part: Part) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+    """One silo's coefficients ``[C]`` by column, and what it adds to the intercept."""
+    if not isinstance(part.block, Linear):
+        name = type(part.block).__name__.lower()
+        raise ValueError(f"silo '{silo}' has a block of kind '{name}': only linear ones have coefficients")
+    weights = np.asarray(part.parameters["weight"], np.float64)
+    features, width = set(part.preparation.columns), len(part.preparation.columns)
+    own, shift = part.preparation.unscaled(weights[:width])
+    # Where no blank was seen there is nothing to say of them, and a reader would take it for a finding.
+    unseen = {f"{column} missing" for column in part.preparation.parts} - features
+    own = {name: value for name, value in own.items() if name not in unseen}
+    return own, shift + weights[width:].sum(axis=0)
+
+
+def write_coefficients(path: Path, table: Coefficients) -> None:
+    """Write coefficients as a table: ``silo``, ``column``, and ``coefficient`` or one ``coefficient_CLASS`` a class."""
+    columns: dict[str, Sequence[Any]] = {
+        "silo": [row.silo for row in table.rows],
+        "column": [row.column for row in table.rows],
+    }
+    values = {name: [float(row.values[place]) for row in table.rows] for place, name in enumerate(table.outputs)}
+    write_table(path, columns | values)

@@ -1,0 +1,82 @@
+"""Predictions as columns that people read, and those of the held-out samples in a run folder: ``held-out.csv``."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.blocks import Block
+from tdcd.core.choices import Loss
+from tdcd.core.objective import Tree
+from tdcd.federation.silos import Federation
+from tdcd.tables.labels import Meaning
+from tdcd.tables.writing import write_table
+
+HELD_OUT = "held-out.csv"
+ROWS_AT_ONCE = 1 << 13
+"""Rows are scored so many at a time, to need little memory beside the features."""
+
+
+class HeldOut(NamedTuple):
+    """The samples that nobody trained on."""
+
+    ids: Sequence[str]
+    """``[m]``."""
+    labels: Sequence[str | float]
+    """``[m]``, as the tables have them."""
+    scores: NDArray[Any]
+    """``[m, C]``; not a number for samples that were not scored."""
+
+
+def scores_of(federation: Federation, blocks: Sequence[Block], hub_blocks: Sequence[Tree]) -> NDArray[Any]:
+    """``[m, C]``: the model's scores of the held-out samples."""
+    total = 0 if federation.test_labels is None else len(federation.test_labels)
+    dtype = jax.tree.leaves(hub_blocks)[0].dtype
+    chunks = []
+    with jax.enable_x64(dtype == np.float64):
+        for start in range(0, total, ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            phi = [
+                np.asarray(block.phi(own, jax.numpy.asarray(silo.test_features[rows], dtype)))
+                for block, own, silo in zip(blocks, hub_blocks, federation.silos, strict=True)
+                if silo.test_features is not None
+            ]
+            chunks.append(sum(phi[1:], start=phi[0]))
+    return np.concatenate(chunks)
+
+
+def write_held_out(folder: Path, id_column: str, samples: HeldOut, meaning: Meaning, loss: Loss) -> None:
+    """Write ``held-out.csv`` into a run folder: ids, ``label``, and the predictions of the run's model."""
+    # A client that was absent left no scores of its samples.
+    known = np.flatnonzero(np.isfinite(samples.scores).all(axis=1)).tolist()
+    columns = {"label": [samples.labels[row] for row in known], **predicted(samples.scores[known], meaning, loss)}
+    write_table(folder / HELD_OUT, {unlike(id_column, columns): [samples.ids[row] for row in known]} | columns)
+
+
+def unlike(id_column: str, columns: Collection[str]) -> str:
+    """The id column's own name, unless another column has it."""
+    return id_column if id_column not in columns else "id"
+
+
+def predicted(scores: NDArray[Any], meaning: Meaning, loss: Loss) -> dict[str, Sequence[Any]]:
+    """``prediction`` and the probabilities, by column."""
+    if loss == "squared":
+        return {"prediction": (scores[:, 0].astype(np.float64) * meaning.scale + meaning.mean).tolist()}
+    winners = scores.argmax(axis=1) if loss == "softmax" else (scores[:, 0] > 0).astype(int)
+    shown = meaning.classes[1:] if loss == "logistic" else meaning.classes
+    chances = probabilities(scores, loss)
+    columns: dict[str, Sequence[Any]] = {"prediction": [meaning.classes[winner] for winner in winners]}
+    return columns | {f"probability_{name}": chances[:, place].tolist() for place, name in enumerate(shown)}
+
+
+def probabilities(scores: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
+    """``[n, C]``: of every class from softmax scores, or ``[n, 1]`` of the second class from logistic ones."""
+    scores = np.asarray(scores, np.float64)
+    if loss == "logistic":
+        # Equal to 1 / (1 + exp(-score)), which overflows.
+        return np.asarray((1 + np.tanh(scores / 2)) / 2)
+    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))

@@ -1,0 +1,126 @@
+"""Predictions for new rows: every silo scores its columns, and the scores are summed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.core.choices import Loss
+from tdcd.prediction.held_out import predicted, unlike
+from tdcd.prediction.model import Trained
+from tdcd.tables.errors import SHOWN, TableError
+from tdcd.tables.labels import Meaning
+from tdcd.tables.loader import read_rows
+from tdcd.tables.rows import id_order
+from tdcd.tables.writing import write_table
+
+ROWS_AT_ONCE = 1 << 13
+"""Rows are prepared and scored so many at a time, to need little memory beside the table."""
+
+
+class SiloScores(NamedTuple):
+    """What one silo's columns add to the scores of some samples."""
+
+    ids: Sequence[str]
+    """``[n]``: each once."""
+    phi: NDArray[Any]
+    """``[n, C]``."""
+
+
+class Predictions(NamedTuple):
+    """The scores of samples, in the order of their ids."""
+
+    ids: Sequence[str]
+    """``[n]``."""
+    scores: NDArray[Any]
+    """``[n, C]``: the silos' phi summed."""
+    missing: Sequence[Sequence[str]]
+    """``[n]``: the silos that lack each sample, and so add nothing to its score."""
+
+
+def silo_scores(folder: Path, silo: str, table: Path) -> SiloScores:
+    """Score a table of new rows with one silo's part of the model in a run folder.
+
+    The table needs the silo's id column and features; other columns, such as the label, are ignored.
+    """
+    part = Trained.open(folder).part(silo)
+    rows = read_rows(table, part.columns)
+    starts = range(0, len(rows), ROWS_AT_ONCE)
+    chunks = [part.phi(rows.take(np.arange(start, min(start + ROWS_AT_ONCE, len(rows))))) for start in starts]
+    return SiloScores(rows.ids, np.concatenate(chunks))
+
+
+def no_scores(trained: Trained) -> SiloScores:
+    """Of a silo that has none of the samples."""
+    return SiloScores((), np.zeros((0, trained.num_outputs), trained.config.dtype))
+
+
+def combine(parts: Mapping[str, SiloScores], allow_missing: bool = False, *, common_only: bool = False) -> Predictions:
+    """Sum the silos' scores by id, silo after silo.
+
+    Args:
+        parts: by silo.
+        allow_missing: score an id that a silo lacks without that silo's part; otherwise it is an error.
+        common_only: leave such ids out instead.
+    """
+    if common_only:
+        parts = _in_common(parts)
+    known = list(dict.fromkeys(one for part in parts.values() for one in part.ids))
+    ids = [known[place] for place in id_order(known)]
+    places = {one: place for place, one in enumerate(ids)}
+    first = next(iter(parts.values())).phi
+    scores = np.zeros((len(ids), first.shape[1]), first.dtype)
+    missing: list[list[str]] = [[] for _ in ids]
+    for silo, part in parts.items():
+        scores[[places[one] for one in part.ids]] += part.phi
+        for one in places.keys() - set(part.ids):
+            missing[places[one]].append(silo)
+    if not allow_missing and any(missing):
+        raise TableError([_lacks(silo, ids, missing) for silo in parts if any(silo in lacking for lacking in missing)])
+    return Predictions(ids, scores, missing)
+
+
+def _in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:
+    """The scores of the ids that every silo has."""
+    common = set.intersection(*(set(part.ids) for part in parts.values()))
+    if not common:
+        raise TableError(["no id is in the tables of all silos: check that their id columns mean the same"])
+    found = {}
+    for silo, part in parts.items():
+        rows = [row for row, one in enumerate(part.ids) if one in common]
+        found[silo] = SiloScores([part.ids[row] for row in rows], part.phi[rows])
+    return found
+
+
+def _lacks(silo: str, ids: Sequence[str], missing: Sequence[Sequence[str]]) -> str:
+    absent = [one for one, lacking in zip(ids, missing, strict=True) if silo in lacking]
+    shown = ", ".join(map(repr, absent[:SHOWN])) + (", ..." if len(absent) > SHOWN else "")
+    return (
+        f"silo '{silo}' lacks {len(absent)} of {len(ids)} ids: {shown}: add them to its table, score them without "
+        "its part with --allow-missing, or leave them out with --common"
+    )
+
+
+def write_predictions(
+    path: Path,
+    predictions: Predictions,
+    meaning: Meaning,
+    loss: Loss,
+    *,
+    id_column: str = "id",
+    mark_missing: bool = False,
+) -> None:
+    """Write predictions as CSV or Parquet: the ids, ``prediction`` and, for classes, their probabilities.
+
+    An amount is in the labels' own unit. Of two classes with the logistic loss there is ``probability_CLASS`` of the
+    second one; with the softmax loss there is one such column a class.
+
+    Args:
+        mark_missing: add the column ``missing``, with the silos that lack the id, separated by blanks.
+    """
+    columns = predicted(predictions.scores, meaning, loss)
+    if mark_missing:
+        columns["missing"] = [" ".join(lacking) for lacking in predictions.missing]
+    write_table(path, {unlike(id_column, columns): predictions.ids} | columns)

@@ -1,0 +1,77 @@
+"""The history of a run: one JSON line per evaluated round, the first before training."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from tdcd.core.ledger import Traffic
+
+
+@dataclass(frozen=True)
+class Record:
+    """The global model after some round, and what it cost to get there."""
+
+    round: int
+    iteration: int
+    """Local steps so far, rounds times Q."""
+    train_loss: float
+    """The objective over all training samples that were scored; not finite when the run diverged."""
+    test_loss: float | None
+    """The same over the held-out samples."""
+    metrics: dict[str, dict[str, float | None]]
+    """``train`` and ``test`` figures by name."""
+    bytes: Traffic
+    """Sent since the start; rounds in which clients were absent count as whole ones."""
+    messages: Traffic
+    """Sent since the start."""
+    seconds: float = field(compare=False)
+    """Training time since the start."""
+    absent: dict[str, list[int]] = field(default_factory=dict)
+    """In a real federation: the rounds since the line before in which hubs went on without a client, by client."""
+    unscored: list[str] = field(default_factory=list)
+    """The clients whose rows are not in this line's figures."""
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss stopped being a finite number."""
+        return not math.isfinite(self.train_loss)
+
+    def to_json(self) -> str:
+        """One line; numbers that are not finite become null, and absences are told only if there are any."""
+        fields: dict[str, Any] = asdict(self)
+        for name in ("absent", "unscored"):
+            if not fields[name]:
+                del fields[name]
+        for name in ("train_loss", "test_loss"):
+            if fields[name] is not None and not math.isfinite(fields[name]):
+                fields[name] = None
+        if self.diverged:
+            fields["diverged"] = True
+        return json.dumps(fields)
+
+    def without_seconds(self) -> str:
+        """The line without the time, which each hub measures for itself: all hubs of a run have the same."""
+        return replace(self, seconds=0.0).to_json()
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """The record of one line."""
+        fields = json.loads(line)
+        fields["bytes"], fields["messages"] = Traffic(**fields["bytes"]), Traffic(**fields["messages"])
+        fields.pop("diverged", None)
+        if fields["train_loss"] is None:
+            fields["train_loss"] = math.nan
+        return cls(**fields)
+
+
+def read_history(path: Path) -> list[Record]:
+    """All records of a ``history.jsonl``; an unreadable line is named, and one that a crash cut short left out."""
+    records = []
+    for number, line in enumerate(path.read_text().split("\n")[:-1], start=1):
+        try:
+            records.append(Record.from_json(line))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}, line {number} is not a history record: {error}") from None
+    return records

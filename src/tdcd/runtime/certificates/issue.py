@@ -1,0 +1,255 @@
+"""The federation's certificate authority, and the certificates that it issues to hubs and clients.
+
+A party is ``hub.SILO`` or ``client.SILO.CLIENT``. That string is its certificate's common name, and it fixes what the
+holder may do. One folder, the issuer's, holds everything:
+
+======================================  ====================================================================
+``ca.pem``                              the authority's certificate, for every party
+``ca.key``                              its key, which never leaves the issuer
+``federation.secret``                   the key of the digests of ids and labels, for every party
+``hub.bank.pem``, ``hub.bank.key``      a party's certificate and key, for that party alone
+======================================  ====================================================================
+"""
+
+import ipaddress
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tdcd.runtime.certificates.check import (
+    SECRET_BYTES,
+    explain,
+    facts_of,
+    read_certificate,
+    read_key,
+    read_secret,
+    role_of,
+)
+
+AUTHORITY = "ca.pem"
+AUTHORITY_KEY = "ca.key"
+SECRET = "federation.secret"
+
+AUTHORITY_DAYS = 3650
+PARTY_DAYS = 365
+CLOCK_SKEW = timedelta(minutes=5)
+
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+# A name whose last label is a number would be an address, and a wrong one.
+_HOST = re.compile(rf"(?=.{{1,253}}$)(?!(.*\.)?[0-9]+$){_LABEL}(\.{_LABEL})*")
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A party's certificate and key in the issuer's folder."""
+
+    party: str
+    certificate: Path
+    key: Path
+    expires: datetime
+    is_new: bool
+    """False for one that was there and is still good."""
+
+
+def create_authority(folder: Path, days: int = AUTHORITY_DAYS, now: datetime | None = None) -> None:
+    """Make a federation's authority: ``ca.pem``, ``ca.key`` and ``federation.secret`` in ``folder``.
+
+    The authority signs parties' certificates only, never another authority. What is there already is not overwritten.
+    """
+    for name in (AUTHORITY, AUTHORITY_KEY, SECRET):
+        if (folder / name).exists():
+            raise ValueError(
+                f"{folder / name} is there already, and a new authority makes all its certificates worthless; "
+                "choose an empty folder"
+            )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    now = now or datetime.now(UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    # The tag tells one federation's authority from another's in messages; nothing relies on it.
+    subject = _named(f"tdcd federation CA {secrets.token_hex(4)}")
+    builder = _builder(subject, subject, key, key, now, now + timedelta(days=days))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    cert = builder.add_extension(_key_usage(authority=True), critical=True).sign(key, hashes.SHA256())
+    _write(folder / AUTHORITY_KEY, _pem(key), private=True)
+    _write(folder / SECRET, secrets.token_hex(SECRET_BYTES).encode() + b"\n", private=True)
+    _write(folder / AUTHORITY, cert.public_bytes(Encoding.PEM), private=False)
+
+
+def issue(
+    folder: Path,
+    party: str,
+    hosts: Sequence[str] = (),
+    days: int = PARTY_DAYS,
+    renew: bool = False,
+    now: datetime | None = None,
+) -> Issued:
+    """A key and a certificate for ``party``, signed by the authority of ``folder``.
+
+    A hub may serve, at ``hosts`` (names or addresses at which it is dialled), and dial other hubs. A client may only
+    dial: its certificate names no host, so that it cannot pose as a server. A certificate that is still good is
+    replaced only where ``renew`` says so, always with a new key. None outlives the authority.
+    """
+    _check(party, hosts)
+    now = now or datetime.now(UTC)
+    paths = folder / f"{party}.pem", folder / f"{party}.key"
+    if not renew and _is_good(folder, party, hosts, now):
+        raise ValueError(f"{paths[0]} is there already and still good; to replace it and its key, give --renew")
+    ca, ca_key = _authority(folder, now)
+    key = ec.generate_private_key(ec.SECP256R1())
+    expires = min(now + timedelta(days=days), ca.not_valid_after_utc)
+    builder = _builder(_named(party), ca.subject, key, ca_key, now, expires)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_key_usage(authority=False), critical=True)
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if role_of(party) == "hub":
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        builder = builder.add_extension(x509.SubjectAlternativeName(map(_alternative, hosts)), critical=False)
+    cert = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False).sign(ca_key, hashes.SHA256())
+    _write(paths[1], _pem(key), private=True)
+    _write(paths[0], cert.public_bytes(Encoding.PEM), private=False)
+    return Issued(party, *paths, cert.not_valid_after_utc, is_new=True)
+
+
+def issue_all(
+    folder: Path,
+    hubs: Mapping[str, Sequence[str]],
+    clients: Sequence[str],
+    days: int = PARTY_DAYS,
+    renew: bool = False,
+    now: datetime | None = None,
+) -> list[Issued]:
+    """One certificate for every party; the authority too, where ``folder`` has none.
+
+    Certificates that are there and still good for their party and hosts stay, unless ``renew`` says otherwise: the same
+    call adds a party later.
+
+    Args:
+        folder: the issuer's.
+        hubs: for each hub's party name the hosts at which it is dialled.
+        clients: the clients' party names.
+    """
+    now = now or datetime.now(UTC)
+    parties = {**hubs, **dict.fromkeys(clients, ())}
+    for party, hosts in parties.items():
+        _check(party, hosts)
+    if not any((folder / name).exists() for name in (AUTHORITY, AUTHORITY_KEY, SECRET)):
+        create_authority(folder, now=now)
+    read_secret(folder / SECRET)
+    done = []
+    for party, hosts in parties.items():
+        if not renew and _is_good(folder, party, hosts, now):
+            path = folder / f"{party}.pem"
+            expires = facts_of(read_certificate(path)).not_after
+            done.append(Issued(party, path, folder / f"{party}.key", expires, is_new=False))
+        else:
+            done.append(issue(folder, party, hosts, days, renew=True, now=now))
+    return done
+
+
+def throwaway(folder: Path, hubs: Mapping[str, Sequence[str]], clients: Sequence[str]) -> list[Issued]:
+    """An authority and certificates for a trial, all worthless after a day."""
+    create_authority(folder, days=1)
+    return issue_all(folder, hubs, clients, days=1)
+
+
+def _check(party: str, hosts: Sequence[str]) -> None:
+    role = role_of(party)
+    if role is None:
+        raise ValueError(
+            f"'{party}' is no party's name: write hub.SILO or client.SILO.CLIENT, where names are up to 24 letters, "
+            "digits, '_' and '-', and begin with a letter or digit"
+        )
+    if role == "hub" and not hosts:
+        raise ValueError(f"{party} needs at least one host: the name or address at which the others dial it")
+    if role == "client" and hosts:
+        raise ValueError(f"{party} is a client, which nobody dials: give it no hosts")
+    for host in hosts:
+        _alternative(host)
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        if not _HOST.fullmatch(host):
+            raise ValueError(f"'{host}' is neither a host name nor an IP address; leave the port out") from None
+        return x509.DNSName(host)
+
+
+def _is_good(folder: Path, party: str, hosts: Sequence[str], now: datetime) -> bool:
+    paths = folder / f"{party}.pem", folder / f"{party}.key", folder / AUTHORITY
+    return not any(explain(*paths, party=party, host=host, now=now) for host in hosts or (None,))
+
+
+def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The authority's certificate and key, if it can sign now."""
+    if not (folder / AUTHORITY_KEY).exists():
+        raise ValueError(f"{folder / AUTHORITY_KEY}: there is no such file; only its holder can issue certificates")
+    ca, key = read_certificate(folder / AUTHORITY), read_key(folder / AUTHORITY_KEY)
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
+        raise ValueError(f"{folder / AUTHORITY_KEY} is not the key of {folder / AUTHORITY}; restore the two together")
+    if now >= ca.not_valid_after_utc:
+        raise ValueError(
+            f"{folder / AUTHORITY} expired on {ca.not_valid_after_utc:%Y-%m-%d}: the federation needs a new authority "
+            "and new certificates; choose an empty folder"
+        )
+    return ca, key
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    now: datetime,
+    expires: datetime,
+) -> x509.CertificateBuilder:
+    """What every certificate has. It is valid from a little before ``now``, since clocks differ."""
+    return (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(expires)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _key_usage(authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write(path: Path, data: bytes, private: bool) -> None:
+    """Put ``data`` in place whole: nobody finds half a file, nor a key that was open to others for a moment."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600 if private else 0o644, exist_ok=False)
+    draft.write_bytes(data)
+    draft.replace(path)

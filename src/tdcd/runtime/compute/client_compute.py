@@ -1,0 +1,253 @@
+"""What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, compiled."""
+
+from contextlib import nullcontext
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd.blocks.activations import phi_in_portions
+from tdcd.blocks.base import Block
+from tdcd.blocks.linear import Linear
+from tdcd.core import algorithm
+from tdcd.core.algorithm import Descent, Minibatch
+from tdcd.core.choices import Gradient
+from tdcd.core.objective import Objective, Tree
+from tdcd.core.settings import Settings, draws_of
+from tdcd.core.variant import Known, Variant
+from tdcd.federation.placement import Padding
+
+AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
+"""The most rounds whose rows are laid out at once, and the most bytes of them: a round takes less time so."""
+
+
+class Share(NamedTuple):
+    """A client's part of one round's minibatches."""
+
+    places: NDArray[np.int64]
+    """``[n]``: where its rows are among the E * P padded places; ordered by minibatch, then by place in it."""
+    features: NDArray[Any]
+    """``[E, P, ...]``; any row on padding."""
+    labels: NDArray[Any]
+    """``[E, P]``."""
+    counts: NDArray[np.int32]
+    """``[E]``: how many rows are not padding."""
+
+
+class Presence(NamedTuple):
+    """What is left of one round's minibatches when clients are absent."""
+
+    rows: NDArray[np.bool_]
+    """``[n]``: which of the client's rows take part."""
+    share: Share
+    """Those rows."""
+    sizes: NDArray[np.int32]
+    """``[E]``: how many samples each minibatch still has, of all clients."""
+    num_samples: int
+    """How many samples the silo's clients that take part hold."""
+
+
+class ClientCompute:
+    """One client's rows, and Algorithm 1's client lines over them.
+
+    The rows stay in host memory; those of a round's minibatches go to the device.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        objective: Objective,
+        settings: Settings,
+        features: NDArray[Any],
+        labels: NDArray[Any],
+        samples: NDArray[np.int64],
+        num_samples: int,
+        variant: Variant | None = None,
+        silo: int = 0,
+    ) -> None:
+        """Take the training rows.
+
+        Args:
+            features: ``[n_k, ...]``.
+            samples: ``[n_k]``, which of the M samples each row is.
+            num_samples: M.
+        """
+        self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
+        self.batch_size = settings.effective_batch_size(num_samples)
+        self._block, self._objective = block, objective
+        self._variant, self._silo = variant or Variant(), silo
+        self._draws = draws_of(settings, num_samples)
+        self._row_of = np.full(num_samples, -1, np.int32)
+        self._row_of[samples] = np.arange(len(samples), dtype=np.int32)
+        self._padding = Padding(len(samples), num_samples, self.batch_size)
+        self._features = np.asarray(features, settings.dtype)
+        self._labels = np.asarray(labels, objective.label_dtype(settings.dtype))
+        row_bytes = self._features[:1].nbytes * self._padding.usual
+        per_round = max(1, settings.num_exchanged * row_bytes)
+        self._at_once = max(1, min(AT_ONCE, BYTES_AT_ONCE // per_round))
+        self._shares = lru_cache(maxsize=2)(self._lay_out)
+        with self.precision():
+            self._step_size = jnp.asarray(settings.step_size, settings.dtype)
+            self._held = jnp.asarray(len(samples), settings.dtype)
+
+    def precision(self) -> Any:
+        """The context in which arrays have the settings' precision."""
+        wanted, config = self.settings.dtype == "float64", cast("Any", jax.config)
+        # Calls inside the context take three times as long, even where it changes nothing.
+        return nullcontext() if config.jax_enable_x64 == wanted else jax.enable_x64(wanted)
+
+    def share(self, round_index: int) -> Share:
+        """Which of the client's rows are in the round's minibatches, and where."""
+        return self._shares(round_index // self._at_once)[round_index % self._at_once]
+
+    def _lay_out(self, which: int) -> list[Share]:
+        """The shares of as many rounds as are laid out at once."""
+        first = which * self._at_once
+        ids = np.stack([self._draws(index) for index in range(first, first + self._at_once)])
+        rows = self._row_of[ids]
+        held = rows >= 0
+        counts = held.sum(axis=2, dtype=np.int32)
+        width = self._padding.width(int(self._padding.levels(counts.max())))
+        padded = np.zeros((*counts.shape, width), np.int32)
+        everywhere = _places(counts.ravel(), width)
+        padded.ravel()[everywhere] = rows[held]
+        places = np.split(everywhere % padded[0].size, np.cumsum(counts.sum(axis=1))[:-1])
+        # NumPy gathers faster than a compiled program does.
+        features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
+        return [Share(*of_round) for of_round in zip(places, features, labels, counts, strict=True)]
+
+    def only(self, share: Share, kept: NDArray[np.bool_]) -> Share:
+        """The same without some of the rows: ``kept`` is ``[n]``."""
+        (size, width), held = share.labels.shape, share.places[kept]
+        counts = np.bincount(held // width, minlength=size).astype(np.int32)
+        places = _places(counts, width)
+        source = np.zeros((size, width), np.int64)
+        source.ravel()[places] = held
+        return Share(places, _rows(share.features)[source], share.labels.ravel()[source], counts)
+
+    def phi(self, block: Tree, share: Share) -> NDArray[Any]:
+        """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
+        return self._phi(block, _rows(share.features)).take(share.places, axis=0)
+
+    def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
+        """``[rows, C]``: the phi of all training rows, or of other rows."""
+        return self._phi(block, self._features if features is None else np.asarray(features, self.settings.dtype))
+
+    def _phi(self, block: Tree, rows: NDArray[Any]) -> NDArray[Any]:
+        if isinstance(self._block, Linear):
+            # One product: NumPy is done before a compiled program has begun.
+            return np.asarray(self._block.phi(block, rows))  # type: ignore[arg-type]
+        with self.precision():
+            scores: NDArray[Any] = np.asarray(_phi(block, rows[None], model=self._block))[0]
+            return scores
+
+    def steps(
+        self,
+        block: Tree,
+        share: Share,
+        received: NDArray[Any],
+        round_index: int = 0,
+        presence: Presence | None = None,
+    ) -> Tree:
+        """The client's block after Q local steps, on those of its rows that take part.
+
+        Args:
+            received: ``[n, C]``, what its hub passed on of the exchange.
+        """
+        held = self._held
+        if presence is not None:
+            share, received = presence.share, received[presence.rows]
+            # A row weighs M' / (n_k B') now, with the M' rows and B' samples that are left: M / (held B) for this held.
+            left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
+            with self.precision():
+                held = jnp.asarray(self.num_rows * left, self.settings.dtype)
+        start = self.phi(block, share) if self._variant.knowledge.needs_phi_start else None
+        known = Known(share.labels, _padded(share, received), None if start is None else _padded(share, start))
+        with self.precision():
+            stepped = _steps(
+                block,
+                share.features,
+                known,
+                share.counts,
+                held,
+                self._step_size,
+                np.int32(round_index * self.settings.local_steps),
+                model=self._block,
+                objective=self._objective,
+                variant=self._variant,
+                silo=self._silo,
+                gradient=self.settings.gradient,
+                steps=self.settings.local_steps,
+                num_samples=self.num_samples,
+                batch_size=self.batch_size,
+            )
+        return jax.tree.map(np.asarray, stepped)
+
+
+def _padded(share: Share, rows: NDArray[Any]) -> NDArray[Any]:
+    """``[E, P, C]``, from ``[n, C]``; zero on padding."""
+    padded = np.zeros((share.labels.size, rows.shape[1]), rows.dtype)
+    padded[share.places] = rows
+    return padded.reshape(*share.labels.shape, -1)
+
+
+def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
+    """Where rows are among the E * P padded places, if each minibatch's rows are the first of its P places."""
+    starts = width * np.arange(len(counts)) - (np.cumsum(counts) - counts)
+    places: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(starts, counts)
+    return places
+
+
+def _rows(padded: NDArray[Any]) -> NDArray[Any]:
+    """``[E, P, ...]`` as ``[E * P, ...]``."""
+    return padded.reshape(-1, *padded.shape[2:])
+
+
+@partial(jax.jit, static_argnames=("model",))
+def _phi(block: Tree, features: Array, *, model: Block) -> Array:
+    return algorithm.phi(block, features, apply=phi_in_portions(model))
+
+
+_FIXED = ("model", "objective", "variant", "silo", "gradient", "steps", "num_samples", "batch_size")
+
+
+@partial(jax.jit, static_argnames=_FIXED)
+def _steps(
+    block: Tree,
+    features: Array,
+    known: Known,
+    counts: Array,
+    held: Array,
+    step_size: Array,
+    iteration: Array,
+    *,
+    model: Block,
+    objective: Objective,
+    variant: Variant,
+    silo: int,
+    gradient: Gradient,
+    steps: int,
+    num_samples: int,
+    batch_size: int,
+) -> Tree:
+    weights = algorithm.row_weights(
+        counts,
+        features.shape[1],
+        gradient=gradient,
+        num_samples=num_samples,
+        batch_size=batch_size,
+        held=held,
+    )
+    losses = partial(variant.knowledge.losses, silo, objective=objective)
+    return algorithm.client_steps(
+        block,
+        Minibatch(features, known, weights),
+        iteration,
+        apply=model.phi,
+        descent=Descent(losses, objective, variant.update, step_size),
+        steps=steps,
+    )

@@ -1,0 +1,181 @@
+"""Finding the ids that every silo has, over the federation's own links.
+
+A client tells its hub its ids, as it does for training; the hubs run an :class:`~tdcd.alignment.Alignment`; every
+client is told which of its ids remain.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tdcd.alignment import Alignment, Method, ristretto
+from tdcd.alignment.messages import Outgoing
+from tdcd.cli.waiting import Waiting
+from tdcd.config import ConfigError
+from tdcd.runtime.process.dialogue import converse
+from tdcd.runtime.process.driver import Outcome
+from tdcd.runtime.process.party import PartySection, open_transport, secret_of
+from tdcd.runtime.protocol.handshake import compare_settings
+from tdcd.runtime.protocol.job import Job, client_of
+from tdcd.runtime.protocol.messages import Message, Refused, array, pack, unpack
+from tdcd.runtime.protocol.sample_index import Mismatch
+from tdcd.tables.client_table import find_silo
+from tdcd.tables.loader import read_rows
+from tdcd.tables.rows import Columns
+
+
+class AlignHub:
+    """A hub's side."""
+
+    def __init__(
+        self,
+        job: Job,
+        silo: int,
+        method: Method,
+        secret: bytes,
+        ids: Mapping[str, Sequence[str]] | None,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """Take the ids of the silo's clients, or None to be told them by the clients themselves."""
+        self.job, self.name, self.peers = job, job.hubs[silo], job.peers(silo)
+        self.clients = () if ids is not None else job.clients(silo)
+        self.partners = (*self.clients, *self.peers)
+        self.common: list[str] = []
+        self._silo, self._method, self._secret, self._progress = silo, method, secret, progress
+        self._ids: dict[str, Sequence[str]] = dict(ids or {})
+        self._alignment: Alignment | None = None
+        self._early: list[Message] = []
+        self._met: set[str] = set()
+
+    @property
+    def done(self) -> bool:
+        """Whether the common ids are known."""
+        return self._alignment is not None and self._alignment.done
+
+    def missing(self) -> list[str]:
+        """Who is being waited for."""
+        if self.done:
+            return []
+        return [c for c in self.clients if c not in self._ids] or [p for p in self.peers if p not in self._met]
+
+    def start(self) -> list[Message]:
+        """Greet the other hubs; begin at once if the ids are here."""
+        note, arrays = {"method": self._method}, {"config": pack(self.job.shared)}
+        greetings = [Message("hello", self.name, peer, note=note, arrays=arrays) for peer in self.peers]
+        return greetings + self._begin()
+
+    def receive(self, message: Message) -> list[Message]:
+        """A client's ids, or another hub's part of the alignment."""
+        if message.sender in self.clients and message.kind == "ids":
+            ids = unpack(message, "ids")
+            if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+                raise Refused("'ids' must be a list of texts")
+            compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
+            self._ids[message.sender] = ids
+            return self._begin()
+        if message.sender not in self.peers:
+            raise Refused(f"nobody asked for '{message.kind}'")
+        self._met.add(message.sender)
+        if message.kind == "hello":
+            compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
+            if message.note.get("method") != self._method:
+                theirs = message.note.get("method")
+                raise Mismatch(f"{message.sender} aligns by {theirs} and {self.name} by {self._method}: choose one")
+            return []
+        if self._alignment is None:
+            self._early.append(message)
+            return []
+        rows = array(message, "rows", np.uint8, [None, None])
+        return self._said(self._alignment.receive(self.job.hubs.index(message.sender), message.kind, rows))
+
+    def _begin(self) -> list[Message]:
+        if any(client not in self._ids for client in self.clients):
+            return []
+        holder: dict[str, str] = {}
+        for source in self.clients or self._ids:
+            for one in self._ids[source]:
+                if one in holder:
+                    raise Mismatch(f"id '{one}' is held by {holder[one]} and by {source}")
+                holder[one] = source
+        number = len(self.job.hubs)
+        self._alignment = Alignment(self._silo, number, [*holder], self._method, self._secret, progress=self._progress)
+        out = self._said(self._alignment.start())
+        early, self._early = self._early, []
+        for message in early:
+            out += self.receive(message)
+        return out
+
+    def _said(self, outgoing: Sequence[Outgoing]) -> list[Message]:
+        out = [Message(o.kind, self.name, self.job.hubs[o.receiver], arrays={"rows": o.payload}) for o in outgoing]
+        if self.done and not self.common:
+            assert self._alignment is not None
+            self.common = self._alignment.common
+            chosen = set(self.common)
+            for client in self.clients:
+                kept = [one for one in self._ids[client] if one in chosen]
+                out.append(Message("common", self.name, client, arrays={"ids": pack(kept)}))
+        return out
+
+
+class AlignClient:
+    """A client's side: say the ids, hear which remain."""
+
+    def __init__(self, job: Job, silo: int, name: str, ids: Sequence[str]) -> None:
+        self.name, self.hub = name, job.hubs[silo]
+        self.partners: tuple[str, ...] = (self.hub,)
+        self.common: list[str] = []
+        self.done = False
+        self._job, self._ids = job, ids
+
+    def missing(self) -> list[str]:
+        """Who is being waited for."""
+        return [] if self.done else [self.hub]
+
+    def start(self) -> list[Message]:
+        """The client's ids."""
+        arrays = {"ids": pack(list(self._ids)), "config": pack(self._job.shared)}
+        return [Message("ids", self.name, self.hub, arrays=arrays)]
+
+    def receive(self, message: Message) -> list[Message]:
+        """Which of them every silo has."""
+        ids = unpack(message, "ids")
+        if message.kind != "common" or not isinstance(ids, list) or not set(ids) <= set(self._ids):
+            raise Refused("it is not a choice of this client's ids")
+        self.common, self.done = ids, True
+        return []
+
+
+def align_as_hub(
+    job: Job, silo: str, tables: Sequence[Path], method: Method, own: PartySection, waiting: Waiting
+) -> tuple[Outcome, list[str]]:
+    """Take a hub's part; how it ended, and the common ids."""
+    if method == "psi":
+        try:
+            ristretto.require()
+        except ImportError as error:
+            raise ConfigError([f"--psi: {error}; or use --digests among silos that trust each other"]) from None
+    index = job.silo_index(silo)
+    columns = Columns.of(job.config, job.config.silos[index])
+    held = {str(path): ids_in(path, columns) for path in tables} if tables else None
+    hub = AlignHub(job, index, method, secret_of(job, own), held, waiting.progress)
+    with open_transport(job, hub.name, [*hub.partners], own) as transport:
+        return converse(hub, transport, waiting.show, waiting.should_stop), hub.common
+
+
+def align_as_client(
+    job: Job, silo: str, name: str, tables: Sequence[Path], own: PartySection, waiting: Waiting
+) -> tuple[Outcome, list[str]]:
+    """Take a client's part; how it ended, and which of its ids are common."""
+    section = find_silo(job.config, silo, name)
+    if not tables:
+        raise ConfigError(["--data: is missing; a client needs the tables with its ids"])
+    ids = [one for path in tables for one in ids_in(path, Columns.of(job.config, section))]
+    client = AlignClient(job, job.silo_index(silo), client_of(silo, name), ids)
+    with open_transport(job, client.name, [*client.partners], own) as transport:
+        return converse(client, transport, waiting.show, waiting.should_stop), client.common
+
+
+def ids_in(path: Path, columns: Columns) -> list[str]:
+    """The ids in a silo's table."""
+    return [*read_rows(path, columns.only(())).ids]

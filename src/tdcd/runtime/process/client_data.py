@@ -1,0 +1,111 @@
+"""A client's rows: a table as its owner keeps it, or arrays that are ready for training."""
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from tdcd.config.resolve import Plan
+from tdcd.core.settings import Dtype
+from tdcd.records.mark import digest_of
+from tdcd.records.model_file import read_metadata
+from tdcd.runtime.protocol.job import client_of
+from tdcd.tables.preparation import Preparation, summarize
+from tdcd.tables.rows import Category, RawRows
+
+NO_FEATURES = np.empty((0, 0), np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """The rows of one client."""
+
+    ids: list[str]
+    labels: NDArray[Any] | list[str]
+    """Numbers, or names of classes."""
+    features: NDArray[Any] = field(default_factory=lambda: NO_FEATURES)
+    """``[n, ...]``, ready for training; unused if there is a ``table``."""
+    table: RawRows | None = None
+    """Columns that the silo's preparation has yet to turn into features."""
+    held_out: NDArray[np.bool_] | None = None
+    """``[n]``: rows that nobody trains on, where the data itself says so."""
+    target: dict[str, Any] | None = None
+    """What ready labels mean: ``task`` and ``label_scale``."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Of everything here: a client that comes back with other rows is found out."""
+        arrays: dict[str, NDArray[Any]] = {"features": self.features}
+        words: list[Any] = [self.ids, self.target]
+        if isinstance(self.labels, list):
+            words.append(self.labels)
+        else:
+            arrays["labels"] = np.asarray(self.labels, np.float64)
+        if self.held_out is not None:
+            arrays["held_out"] = self.held_out
+        for name, column in () if self.table is None else self.table.features.items():
+            words.append([name, column.levels if isinstance(column, Category) else None])
+            arrays[f"column {name}"] = column.codes if isinstance(column, Category) else column
+        return digest_of(words, arrays)
+
+    def summary(self, chosen: NDArray[np.bool_]) -> Any:
+        """Sums and counts of the chosen rows' columns."""
+        assert self.table is not None
+        return summarize(self.table, chosen).to_json()
+
+    def prepared(self, preparation: Preparation, bias: bool, dtype: Dtype) -> NDArray[Any]:
+        """The table as features, with a column of ones at the end if the silo carries the bias."""
+        assert self.table is not None
+        return preparation.apply(self.table, dtype, int(bias))
+
+    def save(self, path: Path) -> None:
+        """Write ready arrays to a safetensors file, which ``tdcd client --data`` reads."""
+        arrays = {"features": np.ascontiguousarray(self.features), "labels": np.asarray(self.labels)}
+        arrays["ids"] = np.frombuffer(json.dumps(self.ids).encode(), np.uint8)
+        if self.held_out is not None:
+            arrays["held_out"] = self.held_out.astype(np.uint8)
+        path.write_bytes(save(arrays, {"tdcd": json.dumps(self.target)}))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what :meth:`save` wrote."""
+        try:
+            content = path.read_bytes()
+            arrays, target = load(content), json.loads(read_metadata(content)["tdcd"])
+            ids = json.loads(arrays["ids"].tobytes())
+            held_out = arrays["held_out"].astype(bool) if "held_out" in arrays else None
+            data = cls(ids, arrays["labels"], arrays["features"], None, held_out, target)
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise ValueError(f"{path} does not hold a client's rows: {error}") from None
+        if not len(data.ids) == len(data.labels) == len(data.features):
+            counts = f"{len(data.ids)} ids, {len(data.labels)} labels and {len(data.features)} rows"
+            raise ValueError(f"{path} has {counts}: there must be as many of each")
+        return data
+
+
+def shards(planned: Plan) -> dict[str, ClientData]:
+    """What each client of a simulated federation would hold, by the client's name: ready arrays, held-out rows too."""
+    federation, held = planned.federation, {}
+    num_test = 0 if federation.test_labels is None else len(federation.test_labels)
+    tasks = {"squared": "regression", "logistic": "binary", "softmax": "multiclass"}
+    target = {"task": tasks[planned.objective.loss], "label_scale": float(federation.label_scale)}
+    for silo in federation.silos:
+        for index, (name, rows) in enumerate(zip(silo.clients, silo.rows, strict=True)):
+            # Nobody trains on the held-out rows; the clients take turns in holding them.
+            test = np.arange(index, num_test, silo.num_clients)
+            features, labels = [silo.features[rows]], [federation.labels[rows]]
+            if silo.test_features is not None and federation.test_labels is not None:
+                features.append(silo.test_features[test])
+                labels.append(federation.test_labels[test])
+            ids = [str(sample) for sample in (*rows, *(test + federation.num_samples))]
+            held_out = np.repeat([False, True], [len(rows), len(test)])
+            held[client_of(silo.name, name)] = ClientData(
+                ids, np.concatenate(labels), np.concatenate(features), None, held_out, target
+            )
+    return held

@@ -1,0 +1,291 @@
+"""Running a state machine for real: messages over a transport, instructions into a folder, patience by the clock."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from tdcd.runtime.process.endpoint import Desk, Patience, is_worth_logging
+from tdcd.runtime.process.grace import Grace
+from tdcd.runtime.process.log import event
+from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
+from tdcd.runtime.protocol.messages import Message, Refused
+from tdcd.runtime.storage.hub_folder import HubFolder
+from tdcd.runtime.transport.transport import Joined, Received, Transport
+
+TICK_S = 0.25
+"""How often a waiting party looks whether it should stop or show something."""
+
+Ending = Literal["finished", "diverged", "refused", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a party's run ended."""
+
+    status: Ending
+    reason: str = ""
+
+
+class HubDriver:
+    """A hub at work."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        transport: Transport,
+        folder: HubFolder,
+        resend_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        runtime = hub.job.config.runtime
+        self.hub, self.folder, self.desk = hub, folder, Desk(transport)
+        self._patience = Patience(resend_s, runtime.longest_resend_s, clock)
+        self._grace = Grace(hub.job.config.federation.client_grace_s, TICK_S, clock)
+        self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
+        self._unsaved: State | None = None
+        self._last: Append | None = None
+        self._described = False
+        self._stage: tuple[str, int] | None = None
+        self._missing: list[str] = []
+        self._arriving: list[int] = []
+        self._ended_at = None if hub.farewell is None else clock()
+        self._shown_at = -math.inf
+        self._missing_since: dict[str, float] = {}
+        self._disk_errors = 0
+        self._last_error = ""
+
+    def run(self, should_stop: Callable[[], bool]) -> Outcome:
+        """Until the run is over and everybody knows, or until ``should_stop``."""
+        while (outcome := self.step()) is None:
+            if should_stop():
+                return self._leave()
+        return outcome
+
+    def step(self) -> Outcome | None:
+        """Act on the next event, or on the lack of one; how the run ended, if that was all."""
+        news = self.desk.transport.receive(TICK_S)
+        if isinstance(news, Received):
+            self._receive(news)
+        elif news is not None:
+            self.desk.note_presence(news)
+            self._patience.disturb()
+            if isinstance(news, Joined):
+                self._perform(self.hub.joined(news.party))
+        if news is None:
+            # Whoever is waited for may be long: nothing should be lost meanwhile.
+            self._save()
+        if news is None or self._grace.is_due():
+            self._go_on_without_the_late()
+        self._wait()
+        if self._is_done():
+            return self._depart()
+        if self._clock() - self._shown_at > TICK_S:
+            self._show()
+        return None
+
+    def _receive(self, news: Received) -> None:
+        try:
+            instructions = self.hub.receive(self.desk.read(news))
+        except Refused as refusal:
+            self.desk.refuse(news.sender, refusal)
+        else:
+            self._perform(instructions)
+
+    def _go_on_without_the_late(self) -> None:
+        """Called when everything that has arrived is read, and now and then where that never happens."""
+        for question in self._grace.over(self.hub.open_questions()):
+            self._perform(self.hub.overdue(question))
+
+    def _wait(self) -> None:
+        """Remind those who are missing when nothing has come of them for long enough."""
+        missing = self.hub.missing()
+        stage, arriving = (self.hub.phase, self.hub.round), [self.desk.transport.arriving[p] for p in missing]
+        if stage != self._stage:
+            self._patience.next_stage()
+        elif missing != self._missing:
+            self._patience.reset()
+        elif arriving != self._arriving:
+            self._patience.prolong()
+        elif self._patience.is_over():
+            self._remind()
+            # A slow link takes its time for the reminder, too.
+            self._patience.prolong()
+        if (stage, missing) != (self._stage, self._missing):
+            # Who has answered meanwhile is not late, though asked again.
+            self._missing_since = {p: since for p, since in self._missing_since.items() if p in missing}
+        self._stage, self._missing, self._arriving = stage, missing, arriving
+
+    def _remind(self) -> None:
+        waiting = self._waiting()
+        if waiting:
+            event("waiting", logging.WARNING, seconds=waiting, round=self.hub.round)
+        self._perform(self.hub.remind())
+
+    def _is_done(self) -> bool:
+        if self._ended_at is None:
+            return False
+        unaware = set(self.hub.missing())
+        if self.hub.status == "refused":
+            # Nothing here is of use to those who are away.
+            unaware &= self.desk.present
+        return not unaware or self._clock() - self._ended_at > self._linger
+
+    def _depart(self) -> Outcome:
+        """The run has ended, and everybody knows or has had the time to."""
+        assert self.hub.status is not None
+        if self.hub.status != "refused":
+            self.folder.report()
+            if self.hub.is_over:
+                self.folder.close_run()
+        if not self.hub.is_over:
+            event("left without good-bye", logging.WARNING, parties=self.hub.missing())
+        self._show()
+        return Outcome(self.hub.status, self.hub.reason)
+
+    def _perform(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Message):
+                self.desk.send(instruction)
+            elif isinstance(instruction, Append):
+                self._append(instruction)
+            elif isinstance(instruction, Save):
+                self._save()
+                self._unsaved = self.folder.marked(instruction.state)
+            elif isinstance(instruction, Absence):
+                self._note_absence(instruction)
+            elif isinstance(instruction, TurnedAway):
+                self._last_error = f"{instruction.party} was turned away: {instruction.reason}"
+                event("turned away", logging.WARNING, who=instruction.party, why=instruction.reason)
+            else:
+                self._finish(instruction)
+        if self.hub.rounds is not None and self.hub.rounds.has_time:
+            self._save()
+            self.hub.rounds.rest()
+
+    def _keep(self, write: Callable[[], None]) -> None:
+        """Write to the folder; a disk that takes nothing is reported, and does not stop the training."""
+        try:
+            write()
+        except OSError as error:
+            self._disk_errors += 1
+            self._last_error = f"{self.folder.path} could not be written: {error}"
+            if is_worth_logging(self._disk_errors):
+                event("disk", logging.ERROR, why=str(error), round=self.hub.round, count=self._disk_errors)
+
+    def _save(self) -> None:
+        """Make durable what is not: while the clients are at work, when nothing comes, and before anything newer.
+
+        What a hub computes follows, to the last bit, from its state, the absences that it wrote down and what its peers
+        said. So the next round may begin before its state is durable: a crash sends the hub back by one round at most,
+        which it plays again alike.
+        """
+        unsaved, self._unsaved = self._unsaved, None
+        if unsaved is not None:
+            self._keep(partial(self.folder.save, unsaved))
+
+    def _note_absence(self, absence: Absence) -> None:
+        self._keep(partial(self.folder.note_absence, absence))
+        if absence.question is None:
+            event("back", who=absence.client, round=absence.round)
+        else:
+            event("left out", logging.WARNING, who=absence.client, round=absence.round, asked=absence.question)
+
+    def _append(self, line: Append) -> None:
+        if not self._described:
+            self._keep(partial(self.folder.describe, self.hub.meeting))
+            self._described = True
+        self._keep(partial(self.folder.append, line.record, self._clock() - self._began))
+        self._last = line
+        event("evaluated", round=line.record.round, train_loss=line.record.train_loss, test_loss=line.record.test_loss)
+        self._show()
+
+    def _finish(self, end: End) -> None:
+        """Leave a complete folder. One that was refused stays as it is: put right, the same command goes on."""
+        self._ended_at = self._clock()
+        self._save()
+        rounds, farewell = self.hub.rounds, self.hub.farewell
+        level = logging.INFO if end.status == "finished" else logging.ERROR
+        event("ended", level, status=end.status, reason=end.reason)
+        if rounds is not None and farewell is not None and end.status != "refused":
+            blocks = {hub.removeprefix("hub."): block for hub, block in rounds.models().items()}
+            others = {hub.removeprefix("hub."): one for hub, one in rounds.preparations().items()}
+            if end.status == "finished" and self._last is not None and self._last.test_scores is not None:
+                self._keep(partial(self.folder.save_held_out, self.hub.meeting, self._last.test_scores))
+            self.folder.finish(blocks, others, farewell)
+
+    def _leave(self) -> Outcome:
+        """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
+        self._save()
+        event("interrupted", round=self.hub.round)
+        self._show()
+        return Outcome("interrupted", f"in round {self.hub.round}; the same command goes on from here")
+
+    def _waiting(self) -> dict[str, float]:
+        """For how many seconds each missing party has been missing."""
+        now, missing = self._clock(), self.hub.missing()
+        self._missing_since = {party: self._missing_since.get(party, now) for party in missing}
+        return {party: round(now - since, 1) for party, since in self._missing_since.items()}
+
+    def _show(self) -> None:
+        self._shown_at = self._clock()
+        record = None if self._last is None else self._last.record
+        status = {
+            "party": self.hub.name,
+            "phase": self.hub.phase,
+            "round": self.hub.round,
+            "rounds": self.hub.job.config.train.rounds,
+            "train_loss": None if record is None else record.train_loss,
+            "test_loss": None if record is None else record.test_loss,
+            "metrics": None if record is None else record.metrics,
+            "connected": sorted(self.desk.present),
+            "missing": self.hub.missing(),
+            "missing_s": self._waiting(),
+            "left_out": self.hub.left_out(),
+            "bytes_sent": self.desk.wire_bytes,
+            "payload_bytes_sent": sum(self.desk.payload.values()),
+            "refused": dict(self.desk.refused),
+            "dropped": dict(self.desk.transport.dropped),
+            "last_error": self.hub.reason or self._last_error or self.desk.last_refusal,
+            "status": self.hub.status,
+        }
+        self.folder.write_status(status)
+
+
+class ClientDriver:
+    """A client at work."""
+
+    def __init__(self, client: Client, transport: Transport) -> None:
+        self.client, self.desk = client, Desk(transport)
+
+    def run(self, should_stop: Callable[[], bool]) -> Outcome:
+        """Until the hub says that the run is over, or until ``should_stop``."""
+        while (outcome := self.step()) is None:
+            if should_stop():
+                return Outcome("interrupted", "the hub waits; the same command goes on from here")
+        return outcome
+
+    def step(self) -> Outcome | None:
+        """Act on the next event; how the run ended, if that was all."""
+        news = self.desk.transport.receive(TICK_S)
+        if isinstance(news, Received):
+            self._answer(news)
+        elif news is not None:
+            self.desk.note_presence(news)
+        ending: Any = self.client.ending
+        return None if ending is None else Outcome(ending["status"], ending["reason"])
+
+    def _answer(self, news: Received) -> None:
+        try:
+            answers = self.client.receive(self.desk.read(news))
+        except Refused as refusal:
+            self.desk.refuse(news.sender, refusal)
+            return
+        for answer in answers:
+            self.desk.send(answer)
+        self.client.rest()

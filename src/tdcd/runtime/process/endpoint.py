@@ -1,0 +1,106 @@
+"""A party's correspondence, and its patience."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from tdcd.runtime.process.log import event
+from tdcd.runtime.protocol.messages import Message, Refused, decode, encode
+from tdcd.runtime.storage.failpoints import failpoint
+from tdcd.runtime.transport.transport import Joined, Left, Received, Transport
+
+_FADING = 0.9
+"""How much of what a stage took at most is remembered in the next one."""
+
+
+class Desk:
+    """What is sent and received, who is there, what is refused and why."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.present: set[str] = set()
+        self.payload: Counter[tuple[str, str]] = Counter()
+        """Payload bytes sent, by kind of message and receiver."""
+        self.wire_bytes = 0
+        self.refused: Counter[str] = Counter()
+        self.last_refusal = ""
+
+    def send(self, message: Message) -> None:
+        """Send, if the receiver is there; the state machines ask again for what gets lost."""
+        if message.receiver in self.present:
+            data = encode(message)
+            failpoint(f"send.{message.kind}.before")
+            self.transport.send(message.receiver, data)
+            failpoint(f"send.{message.kind}.after")
+            self.payload[message.kind, message.receiver] += message.payload_bytes
+            self.wire_bytes += len(data)
+
+    def read(self, received: Received) -> Message:
+        """The message in what was received."""
+        return decode(received.data, sender=received.sender, receiver=self.transport.party)
+
+    def refuse(self, sender: str, why: Refused) -> None:
+        """Count that something was not acted upon; the log hears of it more and more rarely, so that it cannot fill."""
+        self.refused[sender] += 1
+        # The sender's own words may be in it, as many as it likes.
+        reason = str(why)[:300]
+        self.last_refusal = f"{sender}: {reason}"
+        if is_worth_logging(self.refused[sender]):
+            event("refused", logging.WARNING, sender=sender, why=reason, count=self.refused[sender])
+
+    def note_presence(self, news: Joined | Left) -> None:
+        """Remember who is there."""
+        joined = isinstance(news, Joined)
+        (self.present.add if joined else self.present.discard)(news.party)
+        event("joined" if joined else "left", who=news.party)
+
+
+class Patience:
+    """When to remind the others: after a while without progress, then twice as long each time.
+
+    The first wait is twice what a stage of the run has taken lately, and ``first_s`` at least: on a slow link, what is
+    asked for again although it is on its way only makes the link slower.
+    """
+
+    def __init__(self, first_s: float, longest_s: float, clock: Callable[[], float]) -> None:
+        self._first, self._longest, self._clock = first_s, longest_s, clock
+        self._usual = 0.0
+        self._began: float | None = None
+        self.reset()
+
+    def next_stage(self) -> None:
+        """All have answered, and the next question is asked."""
+        now = self._clock()
+        if self._began is not None:
+            self._usual = min(max(now - self._began, _FADING * self._usual), self._longest)
+        self._began = now
+        self.reset()
+
+    def disturb(self) -> None:
+        """Somebody came or went: how long this stage takes says nothing about the links."""
+        self._began = None
+
+    def reset(self) -> None:
+        """There was progress."""
+        self._wait, self._since = max(self._first, min(2 * self._usual, self._longest)), self._clock()
+
+    def prolong(self) -> None:
+        """Something is on its way: the wait begins anew."""
+        self._since = self._clock()
+
+    def is_over(self) -> bool:
+        """Whether it is time for a reminder; the next one then takes longer."""
+        now = self._clock()
+        if now - self._since < self._wait:
+            return False
+        self._since, self._wait = now, min(2 * self._wait, self._longest)
+        return True
+
+
+def is_worth_logging(count: int) -> bool:
+    """The first time, the second, the fourth, the eighth, ...
+
+    >>> [count for count in range(1, 20) if is_worth_logging(count)]
+    [1, 2, 4, 8, 16]
+    """
+    return count & (count - 1) == 0

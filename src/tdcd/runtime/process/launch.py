@@ -1,0 +1,194 @@
+"""A trial of a federation on one machine: every party a process of its own, as if on a machine of its own."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tdcd.cli.status import read_status
+from tdcd.config import Config, check_config, override, read_config
+from tdcd.config.resolve import plan
+from tdcd.prediction.held_out import HELD_OUT
+from tdcd.records.history import read_history
+from tdcd.records.run_folder import toml_text, write_durably
+from tdcd.report import write_report
+from tdcd.runtime.certificates.issue import throwaway
+from tdcd.runtime.process.driver import Ending, Outcome
+from tdcd.runtime.process.trial_data import write_rows
+from tdcd.runtime.protocol.job import Job
+from tdcd.training.alone import train_alone
+
+POLL_S = 0.2
+GRACE_S = 10.0
+"""What processes get to leave by themselves."""
+_ENDINGS: dict[int, Ending] = {0: "finished", 3: "diverged", 130: "interrupted"}
+
+
+@dataclass
+class Trial:
+    """A folder with everything that the parties of a trial need, and their processes."""
+
+    folder: Path
+    job: Job
+    labels_in_words: str = ""
+    """What the labels were taken for; empty when a trial goes on that has said it before."""
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @classmethod
+    def prepare(cls, path: Path, assignments: list[str], folder: Path) -> Self:
+        """Cut the data, choose ports and issue certificates; a folder that has all of that is taken as it is."""
+        config = check_config(override(read_config(path), assignments), str(path))
+        shared = folder / "federation.toml"
+        if shared.exists():
+            job = Job(check_config(read_config(shared), str(shared)))
+            if Job(_at(config, [silo.hub for silo in job.config.silos])).digest != job.digest:
+                raise FileExistsError(f"{folder} holds a trial of other settings: choose another --out, or remove it")
+            return cls(folder, job)
+        Job(config)
+        if folder.exists() and any(folder.iterdir()):
+            raise FileExistsError(f"{folder} is there already and is not an empty folder: choose another --out")
+        planned = plan(config)
+        job = Job(_at(config, [f"127.0.0.1:{port}" for port in _free_ports(len(config.silos))]))
+        folder.mkdir(parents=True, exist_ok=True)
+        options = write_rows(planned, (folder / "data").resolve())
+        (folder / "data" / "options.json").write_text(json.dumps(options))
+        clients = [client for silo in range(len(job.hubs)) for client in job.clients(silo)]
+        shutil.rmtree(folder / "certs", ignore_errors=True)
+        throwaway(folder / "certs", {hub: ["127.0.0.1"] for hub in job.hubs}, clients)
+        # Last, so that a folder with this file is complete.
+        write_durably(shared, toml_text(job.config.model_dump()).encode())
+        return cls(folder, job, planned.federation.labels_in_words)
+
+    def start(self) -> None:
+        """Start every party."""
+        logs = self.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        rows = self._options()
+        for index, silo in enumerate(self.job.config.silos):
+            options = ["--silo", silo.name, "--certs", str(self.folder / "certs")]
+            self._start(self.job.hubs[index], "hub", [*options, "--out", str(self.folder / "silos" / silo.name)])
+            for client, name in zip(self.job.clients(index), silo.client_names, strict=True):
+                self._start(client, "client", [*options, "--client", name, *rows[client]])
+
+    def _options(self) -> dict[str, list[str]]:
+        """Of each client: the options that point it to its rows."""
+        path = self.folder / "data" / "options.json"
+        try:
+            options = dict(json.loads(path.read_text()))
+            clients = [client for index in range(len(self.job.hubs)) for client in self.job.clients(index)]
+            return {client: [str(word) for word in options[client]] for client in clients}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged: {error!r}; remove {self.folder} to begin the trial anew") from None
+
+    def _start(self, party: str, role: str, options: list[str]) -> None:
+        command = [sys.executable, "-m", "tdcd", role, str(self.folder / "federation.toml"), *options]
+        with (self.folder / "logs" / f"{party}.log").open("ab") as log:
+            # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
+            self.processes[party] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True
+            )
+
+    def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome:
+        """Start all parties and wait until they are done; a party that fails ends the trial."""
+        try:
+            self.start()
+            while any(process.poll() is None for process in self.processes.values()):
+                show()
+                if should_stop():
+                    return Outcome("interrupted", "the same command goes on from here")
+                failed = [p for p, process in self.processes.items() if (process.poll() or 0) not in _ENDINGS]
+                if failed:
+                    return Outcome("refused", f"{failed[0]} ended:\n{self._last_words(failed[0])}")
+                time.sleep(POLL_S)
+            show()
+        finally:
+            self.stop()
+        codes = {party: process.returncode for party, process in self.processes.items()}
+        worst = max(codes, key=lambda party: codes[party])
+        return Outcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst) if codes[worst] else "")
+
+    def stop(self) -> None:
+        """Ask every party to leave, and after a while insist."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """What each hub says that it is doing; nothing of a hub that has not said anything yet."""
+        found = {}
+        for hub, silo in zip(self.job.hubs, self.job.config.silos, strict=True):
+            home = self.folder / "silos" / silo.name
+            # A hub that has just started may find there what was damaged while it was down.
+            with contextlib.suppress(ValueError):
+                found[hub] = read_status(home)
+        return found
+
+    def gather(self, should_stop: Callable[[], bool] = lambda: False) -> Path:
+        """Make the trial's folder a run folder too, with all silos' blocks; the path of its report.
+
+        With ``evaluate.alone`` every silo is also trained without the others, in a simulation of the same rows.
+        """
+        homes = [self.folder / "silos" / silo.name for silo in self.job.config.silos]
+        histories = [read_history(home / "history.jsonl") for home in homes]
+        if any(history != histories[0] for history in histories):
+            raise ValueError(f"the hubs in {self.folder / 'silos'} have different histories")
+        facts = [json.loads((home / "federation.json").read_text()) for home in homes]
+        own = [fact["silos"][index] for index, fact in enumerate(facts)]
+        for name in ("config.toml", "history.jsonl"):
+            shutil.copy(homes[0] / name, self.folder / name)
+        for name in ("labels.json", HELD_OUT):
+            if (homes[0] / name).exists():
+                shutil.copy(homes[0] / name, self.folder / name)
+        for part in ("model", "preparation"):
+            for home in homes:
+                if (home / part).exists():
+                    shutil.copytree(home / part, self.folder / part, dirs_exist_ok=True)
+        (self.folder / "federation.json").write_text(json.dumps({**facts[0], "silos": own}, indent=1) + "\n")
+        if self.job.config.evaluate.alone and not histories[0][-1].diverged:
+            train_alone(plan(self.job.config), self.folder, should_stop)
+        return write_report(self.folder)
+
+    def _last_words(self, party: str) -> str:
+        log = (self.folder / "logs" / f"{party}.log").read_text(errors="replace").strip().splitlines()
+        return "\n".join(log[-3:])
+
+
+def _at(config: Config, addresses: list[str | None]) -> Config:
+    """The same federation with its hubs at other addresses."""
+    silos = [silo.model_copy(update={"hub": address}) for silo, address in zip(config.silos, addresses, strict=True)]
+    return config.model_copy(update={"silos": silos})
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody uses at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def environment() -> dict[str, str]:
+    """Many processes share this machine's cores: each does its arithmetic in one thread."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    one = {"XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(), "OMP_NUM_THREADS": "1", "NPROC": "1"}
+    return {**os.environ, **one}

@@ -1,0 +1,165 @@
+"""One party of a federation as a process: its own files, its link to the others, its run."""
+
+import ipaddress
+import logging
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tdcd.config import Config, ConfigError, check_config, read_config
+from tdcd.config.errors import problems_in
+from tdcd.runtime.certificates.check import cautions, explain, read_secret
+from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
+from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
+from tdcd.runtime.process.log import event
+from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.job import Job, client_of
+from tdcd.runtime.storage.hub_folder import HubFolder
+from tdcd.runtime.transport.transport import Transport
+from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
+from tdcd.tables.client_table import read_client, row_numbers, taken_for
+
+
+class PartySection(BaseModel):
+    """A party's own small file: what is not for the others. Every key can be given on the command line instead."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    certs: str = "certs"
+    """The folder with ca.pem, federation.secret and this party's certificate and key."""
+    out: str | None = None
+    """A hub's run folder."""
+    listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")] | None = None
+    """Where a hub listens, host:port, if that is not the address at which others reach it."""
+    data: str | None = None
+    """A client's rows: CSV, Parquet, or safetensors arrays that ``tdcd up`` wrote."""
+    labels: str | None = None
+    """A second table with the labels of those rows, if the first has none."""
+    ids: str | None = None
+    """A text file of the ids to train on, one a line; other rows are left out."""
+    insecure: bool = False
+    """Without TLS; only where every address is this machine's own."""
+
+
+def own_file(path: Path | None, **given: Any) -> PartySection:
+    """A party's own file with what was ``given`` on the command line on top; relative paths count from the file."""
+    keys: dict[str, Any] = {} if path is None else read_config(path)
+    for name in ("certs", "out", "data", "labels", "ids"):
+        if path is not None and isinstance(keys.get(name), str):
+            keys[name] = str(path.parent / keys[name])
+    keys |= {name: value for name, value in given.items() if value is not None and value is not False}
+    try:
+        return PartySection.model_validate(keys)
+    except ValidationError as error:
+        raise ConfigError(problems_in(error, keys, PartySection), str(path or "the command line")) from None
+
+
+def read_job(path: Path) -> Job:
+    """The federation that a shared file describes."""
+    try:
+        return Job(check_config(read_config(path), str(path)))
+    except ConfigError as error:
+        raise error if str(path) in str(error) else ConfigError(error.problems, str(path)) from None
+
+
+def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:
+    """Run a silo's hub to its end."""
+    index = job.silo_index(silo)
+    folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
+    for complaint in folder.complaints:
+        event("checkpoint refused", why=complaint)
+    if folder.is_over:
+        return Outcome(folder.about["status"], f"{folder.path} holds the whole run already")
+    if folder.restored is not None:
+        event("restored", round=folder.restored.round)
+    secret, restored = secret_of(job, own), folder.restored
+    hub = Hub(job, index, secret=secret, nonce=folder.nonce, restored=restored, absences=folder.absences)
+    with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
+        event("listening", address=own.listen or job.config.silos[index].hub)
+        return HubDriver(hub, transport, folder, job.config.runtime.resend_s).run(should_stop)
+
+
+def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:
+    """Run a client to its end."""
+    index = job.silo_index(silo)
+    names = job.config.silos[index].client_names
+    if client not in names:
+        raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
+    data = read_data(job.config, index, own)
+    if data.table is not None:
+        event("labels", taken_for=taken_for(job.config, data.table))
+    machine = Client(job, index, client_of(silo, client), data, secrets.token_hex(8))
+    with open_transport(job, machine.name, [machine.hub], own) as transport:
+        event("dialling", address=job.config.silos[index].hub)
+        return ClientDriver(machine, transport).run(should_stop)
+
+
+def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
+    """A client's rows from its own files."""
+    if own.data is None:
+        raise ConfigError(["data: is missing; a client needs --data FILE, its rows as CSV or Parquet"])
+    path = Path(own.data)
+    if path.suffix == ".safetensors":
+        return ClientData.load(path)
+    labels, ids = (None if given is None else Path(given) for given in (own.labels, own.ids))
+    rows = read_client(config, config.silos[silo], path, labels, ids)
+    for caution in row_numbers(rows):
+        event("table", logging.WARNING, why=caution)
+    assert rows.labels is not None
+    return ClientData([*rows.ids], rows.labels, table=rows)
+
+
+def secret_of(job: Job, own: PartySection) -> bytes:
+    """The key of the digests that parties compare."""
+    # Without certificates everything is on one machine: the digests then need no key that others lack.
+    return bytes.fromhex(job.digest) if own.insecure else read_secret(Path(own.certs) / SECRET)
+
+
+def open_transport(job: Job, party: str, peers: list[str], own: PartySection) -> Transport:
+    """Check the party's certificate, then open its links."""
+    addresses = {}
+    for hub, silo in zip(job.hubs, job.config.silos, strict=True):
+        if silo.hub is None:
+            raise ConfigError([f"silo '{silo.name}': hub is missing; add hub = \"host:port\""])
+        if own.insecure and not _is_own(silo.hub):
+            raise ConfigError([f"--insecure: {hub} is at {silo.hub}, which is not this machine's own address"])
+        addresses[hub] = silo.hub
+    tls = None
+    if not own.insecure:
+        folder = Path(own.certs)
+        tls = Tls(folder / AUTHORITY, folder / f"{party}.pem", folder / f"{party}.key")
+        host = addresses[party].rpartition(":")[0].strip("[]") if party in addresses else None
+        problems = explain(tls.certificate, tls.key, tls.authority, party, host)
+        if problems:
+            raise ConfigError(problems, f"the certificate of {party}")
+        for caution in cautions(tls.certificate, tls.key):
+            event("certificate", why=caution)
+    return ZenohTransport(
+        party,
+        peers,
+        addresses={hub: address for hub, address in addresses.items() if hub in peers},
+        listen=(own.listen or _everywhere(addresses[party])) if party in addresses else None,
+        tls=tls,
+        max_message_bytes=int(job.config.runtime.max_message_mb * 2**20),
+        lease_s=job.config.runtime.lease_s,
+    )
+
+
+def _everywhere(address: str) -> str:
+    """Where to listen for those who dial ``address``: on all interfaces, unless it is this machine's own."""
+    host, _, port = address.rpartition(":")
+    return address if _is_own(address) else f"{'[::]' if host.startswith('[') else '0.0.0.0'}:{port}"
+
+
+def _is_own(address: str) -> bool:
+    """Whether nobody but this machine can dial an address."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,108 @@
+"""Predictions across the federation: every hub scores its own columns, and only those scores travel."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.alignment.digests import keyed_digests
+from tdcd.prediction.predict import SiloScores, silo_scores
+from tdcd.runtime.process.dialogue import converse
+from tdcd.runtime.process.party import PartySection, open_transport, read_job, secret_of
+from tdcd.runtime.protocol.handshake import compare_settings
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, Refused, array, pack, unpack
+from tdcd.runtime.protocol.sample_index import Mismatch
+from tdcd.training.run import Interrupted
+
+
+class PredictHub:
+    """A hub's side: say which samples it has, by keyed digests, and to each peer its scores of the common ones."""
+
+    def __init__(self, job: Job, silo: int, secret: bytes, own: SiloScores, model: Mapping[str, object]) -> None:
+        """Take this silo's scores, and which run and round its block is of."""
+        self.job, self.name, self.partners = job, job.hubs[silo], job.peers(silo)
+        self.own = own
+        self.parts: dict[str, SiloScores] = {}
+        """What the peers sent, by hub, for those of this silo's ids that they have."""
+        self._model = dict(model)
+        self._digests = keyed_digests(list(own.ids), secret)
+        self._place = {row.tobytes(): place for place, row in enumerate(self._digests)}
+        self._met: set[str] = set()
+
+    @property
+    def done(self) -> bool:
+        """Whether all peers have sent theirs and got ours."""
+        return len(self.parts) == len(self.partners) and self._met >= set(self.partners)
+
+    def missing(self) -> list[str]:
+        """Who is being waited for."""
+        return [peer for peer in self.partners if peer not in self.parts or peer not in self._met]
+
+    def start(self) -> list[Message]:
+        """Which samples this silo has."""
+        arrays = {"config": pack(self.job.shared), "digests": self._digests}
+        return [Message("hello", self.name, peer, note={"model": self._model}, arrays=arrays) for peer in self.partners]
+
+    def receive(self, message: Message) -> list[Message]:
+        """A peer's samples, or its scores."""
+        if message.kind == "hello":
+            return self._on_hello(message)
+        if message.kind != "scores":
+            raise Refused(f"nobody asked for '{message.kind}'")
+        places = array(message, "places", np.int64, [None])
+        phi = array(message, "phi", self.own.phi.dtype, [len(places), self.own.phi.shape[1]])
+        if len(places) and not 0 <= places.min() <= places.max() < len(self.own.ids):
+            raise Refused("'places' points past this hub's samples")
+        self.parts[message.sender] = SiloScores([self.own.ids[place] for place in places], phi)
+        return []
+
+    def _on_hello(self, message: Message) -> list[Message]:
+        compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
+        if message.note.get("model") != self._model:
+            theirs = message.note.get("model")
+            raise Mismatch(
+                f"the blocks do not belong together: {message.sender} has {theirs}, {self.name} {self._model}"
+            )
+        theirs_ids: NDArray[np.uint8] = array(message, "digests", np.uint8, [None, self._digests.shape[1]])
+        pairs = [(p, self._place[r.tobytes()]) for p, r in enumerate(theirs_ids) if r.tobytes() in self._place]
+        places = np.array([place for place, _ in pairs], np.int64)
+        phi = self.own.phi[[row for _, row in pairs]]
+        self._met.add(message.sender)
+        return [Message("scores", self.name, message.sender, arrays={"places": places, "phi": phi})]
+
+
+def predict_with_peers(
+    federation: Path,
+    silo: str,
+    run: Path,
+    data: Path,
+    own: PartySection,
+    *,
+    watch: Callable[[list[str]], None] = lambda missing: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, SiloScores]:
+    """This silo's scores of the samples in ``data``, and those of the other silos for the same ids, by silo.
+
+    Every hub gives this command at the same time, with its own table and run folder. No block and no feature leaves
+    its silo: a peer gets the scores of the samples that it has too, and keyed digests of the other ids.
+    """
+    job = read_job(federation)
+    index = job.silo_index(silo)
+    hub = PredictHub(job, index, secret_of(job, own), silo_scores(run, silo, data), _model_of(run))
+    with open_transport(job, hub.name, list(hub.partners), own) as transport:
+        outcome = converse(hub, transport, watch, should_stop)
+    if outcome.status == "interrupted":
+        raise Interrupted("Interrupted; nothing was written.")
+    if outcome.status != "finished":
+        raise ValueError(f"{outcome.status}: {outcome.reason}")
+    return {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.parts.items()}}
+
+
+def _model_of(run: Path) -> dict[str, object]:
+    """Which training a run folder's block is of: the hubs' own number of it, where there is one."""
+    path = run / "hub.json"
+    about = json.loads(path.read_text()) if path.exists() else {}
+    return {"run": about.get("run"), "status": about.get("status")}

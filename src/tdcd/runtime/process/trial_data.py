@@ -1,0 +1,78 @@
+"""The rows of a trial's clients: what `tdcd run` would give each of them, in files that `tdcd client` reads."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tdcd.config import Config, SiloSection
+from tdcd.config.resolve import Plan
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.protocol.job import client_of
+from tdcd.tables.assemble import Assembled
+from tdcd.tables.dialect import Dialect
+from tdcd.tables.loader import read_header, read_rows
+from tdcd.tables.rows import Columns
+from tdcd.tables.split import pick_rows
+
+
+def write_rows(planned: Plan, folder: Path) -> dict[str, list[str]]:
+    """Write what the clients need into ``folder``; the options of ``tdcd client`` that point each to its rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if planned.assembled is not None:
+        return _of_tables(planned.config, planned.assembled, folder)
+    options = {}
+    for client, rows in shards(planned).items():
+        path = folder / f"{client}.safetensors"
+        rows.save(path)
+        options[client] = ["--data", str(path)]
+    return options
+
+
+def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, list[str]]:
+    """Every client's own table as it is, or its rows of the silo's one table; labels and ids in files beside them."""
+    ids = folder / "ids.txt"
+    ids.write_text("".join(f"{one}\n" for one in (*assembled.ids, *assembled.test_ids)), encoding="utf-8")
+    options: dict[str, list[str]] = {}
+    for index, silo in enumerate(config.silos):
+        tables = _tables(config, assembled, index, folder)
+        labels = _labels(config, silo, tables, folder)
+        for client, path in tables.items():
+            options[client_of(silo.name, client)] = ["--data", str(path), "--ids", str(ids), *labels]
+    return options
+
+
+def _tables(config: Config, assembled: Assembled, index: int, folder: Path) -> dict[str, Path]:
+    silo, home = config.silos[index], Path(config.data.folder or "")
+    if silo.client:
+        return {client.name: home / client.table for client in silo.client}
+    assert silo.table is not None
+    whole, paths, columns = home / silo.table, {}, Columns.of(config, silo)
+    for number, (client, rows) in enumerate(
+        zip(silo.client_names, assembled.federation.silos[index].rows, strict=True)
+    ):
+        paths[client] = folder / f"{client_of(silo.name, client)}.parquet"
+        # Nobody trains on the held-out rows; the clients take turns in holding them.
+        test = assembled.test_ids[number :: len(silo.client_names)]
+        pick_rows(whole, paths[client], columns, {*(assembled.ids[row] for row in rows), *test})
+    return paths
+
+
+def _labels(config: Config, silo: SiloSection, tables: dict[str, Path], folder: Path) -> list[str]:
+    """The option for a file of labels, for a silo whose tables have none: those of a silo that has."""
+    holder = next(other for other in config.silos if other.label is not None)
+    label = silo.label or holder.label
+    assert label is not None
+    if all(label in read_header(path, silo.id, Dialect.of(config))[0] for path in tables.values()):
+        return []
+    home = Path(config.data.folder or "")
+    sources = [home / client.table for client in holder.client] or [home / (holder.table or "")]
+    out = folder / f"labels.{silo.name}.parquet"
+    columns = replace(Columns.of(config, holder).only(()), label=holder.label)
+    parts = [read_rows(source, columns) for source in sources]
+    ids = [one for part in parts for one in part.ids]
+    # Parquet, since the configuration may say that CSV files are written in another way than this one would be.
+    pq.write_table(pa.table({silo.id: ids, label: np.concatenate([np.asarray(part.labels) for part in parts])}), out)
+    return ["--labels", str(out)]

@@ -1,0 +1,132 @@
+"""Clients that a hub goes on without, after ``federation.client_grace_s``: who is left out, and what samples remain.
+
+Who takes part is the one thing in a run that a clock decides, so a hub writes every such decision down before it acts
+on it. A hub that comes back reads them and plays its last rounds again with the same clients.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.runtime.protocol.instructions import Absence
+from tdcd.runtime.protocol.messages import Message, Refused, array
+
+QUESTIONS = ("evaluate", "begin", "steps")
+"""What a hub asks its clients in a round, in this order."""
+Claims = Mapping[str, Any]
+"""What a hub says of its clients with its scores."""
+_MASKS = ("absent", "train_absent", "test_absent")
+_CLAIMS = ("absent", "unscored")
+
+
+class Absences:
+    """Which of a silo's clients are left out, from which question of which round on, and since when they are back."""
+
+    def __init__(self, clients: Sequence[str], known: Iterable[Absence] = ()) -> None:
+        """Take the silo's clients, and what was written down of them."""
+        self._clients = clients
+        self._known: dict[str, list[Absence]] = {client: [] for client in clients}
+        for absence in known:
+            self._known[absence.client].append(absence)
+        self._unanswered: dict[str, Message] = {}
+        self._silent: set[str] = set()
+
+    def out(self, round_index: int, question: str = QUESTIONS[-1]) -> list[int]:
+        """The clients, by index, that are not asked this question of a round."""
+        return [index for index, client in enumerate(self._clients) if self._is_out(client, round_index, question)]
+
+    def _is_out(self, client: str, round_index: int, question: str) -> bool:
+        asked = round_index, QUESTIONS.index(question)
+        for absence in reversed(self._known[client]):
+            if (absence.round, QUESTIONS.index(absence.question or QUESTIONS[0])) <= asked:
+                return absence.question is not None
+        return False
+
+    def leave_out(self, question: Message) -> Absence:
+        """Go on without a client's answer, and without the client until it shows life."""
+        client = question.receiver
+        self._unanswered[client] = question
+        self._silent.add(client)
+        return self._note(Absence(client, question.round, question.kind))
+
+    def take_back(self, round_index: int) -> list[Absence]:
+        """A round begins: those who have shown life take part again."""
+        out = [self._clients[index] for index in self.out(round_index, QUESTIONS[0])]
+        return [self._note(Absence(client, round_index, None)) for client in out if client not in self._silent]
+
+    def _note(self, absence: Absence) -> Absence:
+        self._known[absence.client].append(absence)
+        return absence
+
+    def show_life(self, client: str) -> None:
+        """A client is there again."""
+        self._silent.discard(client)
+
+    def question_to(self, client: str) -> Message | None:
+        """What a client was asked when it was last left out."""
+        return self._unanswered.get(client)
+
+    def open_questions(self) -> list[Message]:
+        """What was asked of clients that have shown no life since."""
+        return [self._unanswered[client] for client in self._clients if client in self._silent]
+
+    def claims(self, since: int, round_index: int) -> Claims:
+        """What other hubs are told with the scores of a round.
+
+        Returns:
+            ``absent``: the rounds from ``since`` on in which clients were left out, by client; ``unscored``: the
+            clients whose rows are not in these scores. Nothing where there is nothing to tell.
+        """
+        spans: dict[str, list[int]] = {}
+        for past in range(since, round_index):
+            for index in self.out(past):
+                spans.setdefault(self._clients[index], []).append(past)
+        absent = {client: spans[client] for client in self._clients if client in spans}
+        unscored = [self._clients[index] for index in self.out(round_index, QUESTIONS[0])]
+        return {name: told for name, told in (("absent", absent), ("unscored", unscored)) if told}
+
+
+# Masks: one number a sample, 1 where it is absent.
+
+
+def union(parts: Iterable[Message], name: str) -> NDArray[np.bool_] | None:
+    """The samples that are absent in at least one hub's part; None if no part has a mask of that name."""
+    masks = [part.arrays[name] for part in parts if name in part.arrays]
+    return np.logical_or.reduce(masks) if masks else None
+
+
+def read_mask(message: Message, name: str, size: int) -> NDArray[np.bool_]:
+    """A message's mask, checked."""
+    found = array(message, name, np.uint8, [size])
+    if (found > 1).any():
+        raise Refused(f"'{name}' must be 0 or 1 for each sample")
+    return found.astype(np.bool_)
+
+
+def check_nobody_left_out(message: Message) -> None:
+    """Refuse a message that leaves somebody out, where all agreed that this does not happen."""
+    if message.arrays.keys() & {*_MASKS} or message.note.keys() & {*_CLAIMS}:
+        raise Refused("it leaves clients out, and federation.client_grace_s is not set")
+
+
+def check_claims(message: Message, clients: Sequence[str]) -> None:
+    """Refuse what a hub says of its ``clients`` that cannot be: other names, or rounds that are not in the past."""
+    absent, unscored = message.note.get("absent", {}), message.note.get("unscored", [])
+    if not isinstance(absent, dict) or not all(_are_rounds(rounds, message.round) for rounds in absent.values()):
+        raise Refused("'absent' must be the rounds before this one, in order, by client")
+    if not isinstance(unscored, list) or not all(isinstance(client, str) for client in unscored):
+        raise Refused("'unscored' must be a list of clients")
+    for client in (*absent, *unscored):
+        if client not in clients:
+            raise Refused(f"'{client}' is no client of {message.sender}")
+    if len({*unscored}) != len(unscored) or len(unscored) >= len(clients):
+        raise Refused("'unscored' names a client twice, or all clients")
+
+
+def _are_rounds(rounds: Any, before: int) -> bool:
+    if not isinstance(rounds, list) or not rounds or not all(type(one) is int for one in rounds):
+        return False
+    return rounds[0] >= 0 and rounds[-1] < before and all(a < b for a, b in pairwise(rounds))

@@ -1,0 +1,262 @@
+"""The hub: it leads its clients and works with the other hubs. Events in, instructions out; no I/O, no clock.
+
+First the :class:`.Handshake`, then the :class:`.Rounds`, then the :class:`.Shutdown`. A party may go and come back at
+any time: it introduces itself again, and is told again what it needs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tdcd.runtime.protocol.handshake import Meeting
+from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, Status, TurnedAway
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, Refused
+from tdcd.runtime.protocol.rounds import Rounds
+from tdcd.runtime.protocol.sample_index import WAY_ON, Lost, Mismatch
+from tdcd.runtime.protocol.shutdown import Farewell
+
+
+class Hub:
+    """One silo's hub, as a state machine."""
+
+    def __init__(
+        self,
+        job: Job,
+        silo: int,
+        *,
+        secret: bytes,
+        nonce: str,
+        restored: State | Farewell | None = None,
+        absences: Sequence[Absence] = (),
+    ) -> None:
+        """Take the silo's index and what was saved of it, if this is not its first start.
+
+        Args:
+            secret: known to all parties of the federation and to nobody else.
+            nonce: drawn once for this run of the silo, and kept.
+            absences: all that were made durable.
+        """
+        self.job, self.name = job, job.hubs[silo]
+        self.clients, self.peers = job.clients(silo), job.peers(silo)
+        self._silo, self._restored = silo, restored if isinstance(restored, State) else None
+        self.meeting = Meeting(job, silo, secret, nonce, () if self._restored is None else self._restored.rows)
+        self.rounds: Rounds | None = None
+        self.farewell = restored if isinstance(restored, Farewell) else None
+        """The end of the run, when it has come."""
+        self._absences = absences
+        self._verdict: Message | None = None
+        """The end of a peer whose client diverged."""
+
+    # Facts for those who watch.
+
+    @property
+    def status(self) -> Status | None:
+        """How the run ended."""
+        return None if self.farewell is None else self.farewell.status
+
+    @property
+    def reason(self) -> str:
+        """Why the run ended, if it did not finish."""
+        return "" if self.farewell is None else self.farewell.reason
+
+    @property
+    def phase(self) -> str:
+        """What the hub is doing."""
+        if self.farewell is not None:
+            return "ending"
+        return self.rounds.phase if self.rounds is not None and self.rounds.phase else self.meeting.phase
+
+    @property
+    def round(self) -> int:
+        """The round that the hub stands at."""
+        if self.farewell is not None:
+            return self.farewell.round
+        return self.rounds.round if self.rounds is not None else 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended and everybody knows."""
+        return self.farewell is not None and not self.farewell.unaware
+
+    @property
+    def _is_training(self) -> bool:
+        return self.rounds is not None and self.meeting.phase == "done"
+
+    def missing(self) -> list[str]:
+        """The parties that are being waited for."""
+        if self.farewell is not None:
+            return sorted(self.farewell.unaware)
+        if self.rounds is None or not self.rounds.phase:
+            return self.meeting.missing()
+        if len(self.meeting.ready) == len(self.clients):
+            return self.rounds.missing()
+        present = {*self.meeting.ready, *self.left_out()}
+        away = [client for client in self.clients if client not in present]
+        return list(dict.fromkeys([*away, *self.rounds.missing()]))
+
+    def left_out(self) -> list[str]:
+        """The clients that this round goes on without."""
+        if self.rounds is None:
+            return []
+        return [self.clients[index] for index in self.rounds.absences.out(self.round)]
+
+    def open_questions(self) -> list[Message]:
+        """What clients have not answered that the hub may go on without, or has."""
+        return [] if self.rounds is None or self.farewell is not None else self.rounds.open_questions()
+
+    # Events.
+
+    def joined(self, party: str) -> list[Instruction]:
+        """A party can be reached, for the first time or again."""
+        if self.farewell is not None:
+            return [*self.farewell.joined(party)]
+        if party in self.clients:
+            return [Message("who", self.name, party, run=self.meeting.run)]
+        wants = [] if self.rounds is None else self.rounds.wants(party)
+        return [*(message.to(party) for message in self.meeting.published.values()), *wants]
+
+    def remind(self) -> list[Instruction]:
+        """Ask again for everything that is being waited for."""
+        if self.farewell is not None:
+            return [*self.farewell.remind()]
+        if self.rounds is None or not self.rounds.phase:
+            return [*self.meeting.remind()]
+        away = [client for client in self.clients if client not in self.meeting.ready]
+        again = [message for message in self.rounds.remind() if message.receiver not in away]
+        return [*(self.meeting.call(client) for client in away), *again]
+
+    def overdue(self, question: Message) -> list[Instruction]:
+        """A question of :meth:`open_questions` was open for the whole grace period."""
+        if self.rounds is None or self.farewell is not None:
+            return []
+        try:
+            return self.rounds.overdue(question) + self._advance()
+        except Mismatch as mismatch:
+            return self._end("refused", str(mismatch))
+
+    def receive(self, message: Message) -> list[Instruction]:
+        """Act on a message; everything that follows from it, in order."""
+        try:
+            return self._handle(message) + self._advance()
+        except Lost as loss:
+            return self._end("refused", str(loss), tell=())
+        except Mismatch as mismatch:
+            if message.kind == "hello" and (self._is_training or self._is_back_with(message.sender)):
+                return self._turn_away(message.sender, str(mismatch))
+            return self._end("refused", str(mismatch))
+
+    def _is_back_with(self, party: str) -> bool:
+        """Whether this hub goes on with a run that the party, a client, took part in."""
+        return self._restored is not None and party in self.clients
+
+    def _turn_away(self, party: str, reason: str) -> list[Instruction]:
+        """A party that comes back with other data or settings must leave; those who train do not."""
+        note = {"status": "refused", "reason": reason, "in_block": False}
+        return [TurnedAway(party, reason), Message("stop", self.name, party, self.round, self.meeting.run, note)]
+
+    def _handle(self, message: Message) -> list[Instruction]:
+        from_client = message.sender in self.clients
+        if not from_client and message.sender not in self.peers:
+            raise Refused("its sender has no business here")
+        if self.farewell is not None:
+            return [*self.farewell.receive(message)]
+        if message.kind == "want" and not from_client:
+            return [*self._told_again(message)]
+        if message.kind == "stop" and not from_client:
+            return self._on_stop(message)
+        if message.kind == "hello":
+            meeting = self.meeting
+            return [*(meeting.client_hello(message) if from_client else meeting.peer_hello(message))]
+        if message.run != self.meeting.run:
+            raise Refused(f"it belongs to run {message.run!r}, not to {self.meeting.run!r}")
+        return [*(self._of_client(message) if from_client else self._of_peer(message))]
+
+    def _of_client(self, message: Message) -> list[Message]:
+        if message.kind == "summary":
+            return self.meeting.client_summary(message)
+        if message.kind == "ready":
+            ready = self.meeting.client_ready(message)
+            return ready + (self.rounds.client_back(message.sender) if self.rounds is not None else [])
+        if self.rounds is None:
+            raise Refused(f"nobody asked for '{message.kind}'")
+        self.rounds.client_answer(message)
+        return []
+
+    def _of_peer(self, message: Message) -> list[Message]:
+        if message.kind == "ready":
+            return self.meeting.peer_ready(message)
+        if self.rounds is None:
+            raise Refused(f"nobody can use '{message.kind}' yet")
+        if message.kind == "gone":
+            self.rounds.peer_forgot(message)
+        self.rounds.peer_part(message)
+        return []
+
+    def _told_again(self, message: Message) -> list[Message]:
+        """What a peer lacks, if it was to be had already."""
+        kind = str(message.note.get("kind"))
+        known = self.meeting.published.get(kind)
+        if known is None and self.rounds is not None and message.run == self.meeting.run:
+            known = self.rounds.exchange.told_again(message, self.round)
+        return [] if known is None else [known.to(message.sender)]
+
+    def _advance(self) -> list[Instruction]:
+        if self.farewell is not None:
+            return []
+        meeting = self.meeting
+        was_done = meeting.phase == "done"
+        out: list[Instruction] = [*meeting.advance()]
+        if self.rounds is None and meeting.compute is not None:
+            restored = self._restored
+            if restored is not None and restored.run != meeting.run:
+                runs = f"{self.name} was left in run {restored.run}, but the others are in run {meeting.run}"
+                raise Lost(f"{runs}. {WAY_ON}")
+            compute, preparation = meeting.compute, meeting.preparation
+            self.rounds = Rounds(self.job, self._silo, compute, meeting.run, restored, preparation, self._absences)
+        if self.rounds is None or meeting.phase != "done":
+            return out
+        if not was_done:
+            out += self.rounds.begin([int(meeting.openings[hub]["parameters"]) for hub in self.job.hubs])
+        for instruction in self.rounds.advance():
+            if isinstance(instruction, End):
+                out += self._end(instruction.status, instruction.reason, instruction.in_block)
+            elif isinstance(instruction, Save):
+                out.append(Save(replace(instruction.state, rows=meeting.rows())))
+            else:
+                out.append(instruction)
+        return out + self._obey(self.rounds) if self.farewell is None else out
+
+    # The end.
+
+    def _on_stop(self, message: Message) -> list[Instruction]:
+        """A peer has ended the run. If it finished, or its loss is not finite, we shall find the same by ourselves."""
+        if self._is_training and message.run != self.meeting.run:
+            raise Refused(f"it ends run {message.run!r}, and this is {self.meeting.run!r}")
+        if message.note.get("status") == "refused":
+            return self._end("refused", _stopped(message))
+        if message.note.get("status") == "diverged" and message.note.get("in_block"):
+            self._verdict = message
+        return []
+
+    def _obey(self, rounds: Rounds) -> list[Instruction]:
+        """End where a peer's client diverged, once this hub has come as far as that."""
+        verdict = self._verdict
+        if verdict is None or not rounds.has_reached(verdict.round):
+            return []
+        return [Append(rounds.divergence(verdict.round)), *self._end("diverged", _stopped(verdict), in_block=True)]
+
+    def _end(
+        self, status: Status, reason: str, in_block: bool = False, tell: Iterable[str] | None = None
+    ) -> list[Instruction]:
+        """End the run for everybody, or for this hub and those whom it is to ``tell``."""
+        rounds = self.rounds
+        words = (*self.meeting.published.values(), *(() if rounds is None else rounds.exchange.words))
+        unaware = {*self.clients, *self.peers} if tell is None else {*tell}
+        self.farewell = Farewell(
+            self.name, self.meeting.run, self.round, status, reason, in_block, self.peers, words, unaware
+        )
+        return [End(status, reason, in_block), *self.farewell.remind()]
+
+
+def _stopped(message: Message) -> str:
+    return f"{message.sender} stopped: {message.note.get('reason')}"

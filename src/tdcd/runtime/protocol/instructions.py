@@ -1,0 +1,84 @@
+"""What a hub's state machine asks of whoever runs it, in the order in which it is to be done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from tdcd.records.history import Record
+from tdcd.records.mark import NO_LINES, Mark
+from tdcd.runtime.protocol.messages import Message
+
+Status = Literal["finished", "diverged", "refused"]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What a hub needs to go on from the start of a round."""
+
+    run: str
+    round: int
+    block: Arrays
+    said: tuple[Message, ...] = ()
+    """What it told its peers in the rounds before."""
+    heard: Mapping[str, str] | None = None
+    """The digest of what each hub said in the last exchange."""
+    recorded: int = 0
+    """The round of the last line of the history; 0 before the first."""
+    rows: tuple[str, ...] = ()
+    """A digest of each client's rows, in client order."""
+    history: Mark = NO_LINES
+    """The lines of the history before this round."""
+    absences: Mark = NO_LINES
+    """The absences that were noted before this round."""
+    memory: Arrays = field(default_factory=dict)
+    """What the hub's update remembers."""
+
+
+@dataclass(frozen=True)
+class Append:
+    """Add this line to the history."""
+
+    record: Record
+    test_scores: NDArray[Any] | None = field(default=None, compare=False)
+    """``[m, C]``: with the last line, the model's scores of the held-out samples; not a number for absent ones."""
+
+
+@dataclass(frozen=True)
+class Save:
+    """Make this state durable when there is time, at the latest before the next one."""
+
+    state: State
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A client is left out from this question of this round on, or takes part again; durable before what follows."""
+
+    client: str
+    round: int
+    question: str | None
+    """``evaluate``, ``begin`` or ``steps``; None if it takes part again from this round on."""
+
+
+@dataclass(frozen=True)
+class TurnedAway:
+    """A party that came back as somebody else was told to leave; the run waits for the right one."""
+
+    party: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The run is over, but for the good-byes."""
+
+    status: Status
+    reason: str = ""
+    in_block: bool = False
+    """Whether a client's block stopped being finite, which the other hubs do not know yet."""
+
+
+Instruction = Message | Append | Save | Absence | TurnedAway | End

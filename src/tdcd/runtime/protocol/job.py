@@ -1,0 +1,129 @@
+"""What every party knows before it meets the others: the shared file, worked out."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tdcd.blocks.base import Block
+from tdcd.config import Config, ConfigError
+from tdcd.config.resolve import blocks_of, settings_of, variant_of
+from tdcd.core.settings import Settings
+from tdcd.core.variant import Everybody, Variant
+
+SHARED = ("seed", "dtype", "data", "federation", "model", "train", "evaluate", "silos")
+"""The sections that all parties must have alike; the others are each party's own business."""
+
+
+def hub_of(silo: str) -> str:
+    """The name of a silo's hub, as on its certificate.
+
+    >>> hub_of("bank"), client_of("bank", "north")
+    ('hub.bank', 'client.bank.north')
+    """
+    return f"hub.{silo}"
+
+
+def client_of(silo: str, client: str) -> str:
+    """The name of a client, as on its certificate."""
+    return f"client.{silo}.{client}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training that several parties do together."""
+
+    config: Config
+
+    def __post_init__(self) -> None:
+        """Refuse what only a simulation can do."""
+        problems = []
+        if not self.config.silos:
+            problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
+        if self.config.train.algorithm != "tdcd":
+            problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
+        problems += _only_simulated(self.variant)
+        if problems:
+            raise ConfigError(problems)
+
+    @cached_property
+    def shared(self) -> dict[str, Any]:
+        """The settings that all parties compare, by dotted key; the paths of tables are left out."""
+        return _flat(self._keys(exclude_defaults=False))
+
+    @cached_property
+    def chosen(self) -> dict[str, Any]:
+        """Those of them that are not at their defaults."""
+        return _flat(self._keys(exclude_defaults=True))
+
+    @cached_property
+    def digest(self) -> str:
+        """A fingerprint of what was chosen: a key that a later version adds changes it only when it is set."""
+        return hashlib.sha256(json.dumps(self.chosen, sort_keys=True).encode()).hexdigest()
+
+    def _keys(self, exclude_defaults: bool) -> dict[str, Any]:
+        keys = self.config.model_dump(include=set(SHARED), exclude_defaults=exclude_defaults)
+        for section in ("data", "model", "train"):
+            keys.get(section, {}).pop("folder", None)
+        for silo in keys["silos"]:
+            silo.pop("table", None)
+            silo["client"] = [client["name"] for client in silo.get("client", [])]
+        return keys
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The numbers of Algorithm 1."""
+        return settings_of(self.config)
+
+    @cached_property
+    def variant(self) -> Variant:
+        """The member of the TDCD family."""
+        return variant_of(self.config)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """What each silo trains."""
+        return blocks_of(self.config)
+
+    @property
+    def hubs(self) -> tuple[str, ...]:
+        """All hubs, in silo order."""
+        return tuple(hub_of(silo.name) for silo in self.config.silos)
+
+    def silo_index(self, name: str) -> int:
+        """Which silo is called ``name``."""
+        names = [silo.name for silo in self.config.silos]
+        if name not in names:
+            raise ConfigError([f"there is no silo '{name}'; the federation has {', '.join(names)}"])
+        return names.index(name)
+
+    def clients(self, silo: int) -> tuple[str, ...]:
+        """The clients of a silo, in order."""
+        chosen = self.config.silos[silo]
+        return tuple(client_of(chosen.name, client) for client in chosen.client_names)
+
+    def peers(self, silo: int) -> tuple[str, ...]:
+        """The other hubs."""
+        return tuple(hub for index, hub in enumerate(self.hubs) if index != silo)
+
+
+def _only_simulated(variant: Variant) -> list[str]:
+    """The parts of a variant that real parties cannot honour, each with the reason."""
+    problems = []
+    if variant.timing.depth:
+        problems.append(f"train.variant: {variant.timing} uses blocks of earlier rounds, which only a simulation does")
+    if variant.participation != Everybody():
+        problems.append(
+            "train.participation: real clients answer when they can, so only a simulation draws who does; "
+            "federation.client_grace_s says how long a hub waits for one"
+        )
+    return problems
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if not items:
+        return {path: value}
+    return {k: v for key, inner in items for k, v in _flat(inner, f"{path}.{key}" if path else str(key)).items()}

@@ -1,0 +1,95 @@
+"""The lines that a hub adds to the history."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.core.ledger import by_link, round_messages
+from tdcd.core.variant import wire_bytes
+from tdcd.records.history import Record
+from tdcd.records.metrics import metrics
+from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.runtime.protocol.absence import union
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the hubs' scores say about the global model, and what it cost to get there."""
+
+    job: Job
+    compute: HubCompute
+    parameters: Sequence[int]
+    """Of each silo's block."""
+
+    def evaluated(self, round_index: int, parts: Sequence[Message]) -> Record | None:
+        """The line of a round, from every hub's scores in silo order; None if no training sample is in all of them."""
+        penalty = float(sum(float(part.arrays["penalty"][0]) for part in parts))
+        figures = {name: self._figures(parts, name, penalty) for name in ("train", "test")}
+        train, test = figures["train"], figures["test"]
+        if train is None:
+            return None
+        record = self._record(
+            round_index,
+            train[0],
+            {name: found[1] for name, found in figures.items() if found is not None},
+            None if test is None else test[0],
+        )
+        absent = {client: rounds for part in parts for client, rounds in part.note.get("absent", {}).items()}
+        return replace(record, absent=absent, unscored=[one for part in parts for one in part.note.get("unscored", [])])
+
+    def test_scores(self, parts: Sequence[Message]) -> NDArray[Any]:
+        """``[m, C]``: the held-out samples' scores; not a number for those that are not in every part."""
+        scores, absent = _sum([part.arrays["test"] for part in parts]), union(parts, "test_absent")
+        return scores if absent is None else np.where(absent[:, None], np.nan, scores)
+
+    def _figures(
+        self, parts: Sequence[Message], name: str, penalty: float
+    ) -> tuple[float, dict[str, float | None]] | None:
+        """Loss and metrics over the samples that are in every part; None if there are none."""
+        scores, absent = _sum([part.arrays[name] for part in parts]), union(parts, f"{name}_absent")
+        if not len(scores) or (absent is not None and absent.all()):
+            return None
+        return self.compute.figures(scores, name == "test", penalty, absent)
+
+    def diverged(self, round_index: int) -> Record:
+        """The line that says that the run diverged in this round."""
+        names = metrics(self.compute.objective.loss, np.full((1, self.compute.num_outputs), np.nan), np.zeros(1))
+        return self._record(round_index + 1, math.nan, {"train": names})
+
+    def _record(
+        self,
+        round_index: int,
+        train_loss: float,
+        figures: dict[str, dict[str, float | None]],
+        test_loss: float | None = None,
+    ) -> Record:
+        compute, counts = self.compute, [len(self.job.clients(index)) for index in range(len(self.job.hubs))]
+        sent = round_messages(
+            self.parameters,
+            counts,
+            samples=compute.num_exchanged * compute.batch_size,
+            outputs=compute.num_outputs,
+            itemsize=np.dtype(self.job.settings.dtype).itemsize,
+            sent=wire_bytes(compute.variant.exchange, compute.phi_shape, self.job.settings.dtype),
+        )
+        return Record(
+            round=round_index,
+            iteration=round_index * self.job.settings.local_steps,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            metrics=figures,
+            bytes=by_link(sent, "bytes") * round_index,
+            messages=by_link(sent, "messages") * round_index,
+            seconds=0.0,
+        )
+
+
+def _sum(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """In silo order, whatever the order of arrival."""
+    return np.asarray(sum(parts[1:], start=parts[0]))

@@ -1,0 +1,301 @@
+"""A hub's communication rounds, as a state machine: messages in, instructions out.
+
+==========  ==========================================================================================
+evaluating  the scores of all samples are there: a line of the history
+exchanging  phi of this round's minibatches, from the clients and then from the other hubs
+stepping    the clients' blocks after their local steps; their average begins the next round
+sharing     the other silos' blocks, if all agreed to share the model
+==========  ==========================================================================================
+
+A phase ends when everybody's part is there, in whatever order the parts came; sums run in silo and client order. What
+a hub has told its peers it can tell again, byte for byte, for this round and those just before it. With
+``federation.client_grace_s`` it may go on without a client, see :mod:`tdcd.runtime.protocol.absence`.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tdcd.core.objective import Tree
+from tdcd.records.history import Record
+from tdcd.records.run_folder import named_leaves
+from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.runtime.protocol.absence import Absences, Claims, union
+from tdcd.runtime.protocol.exchange import KEPT_ROUNDS, Exchange
+from tdcd.runtime.protocol.instructions import Absence, Append, Arrays, End, Instruction, Save, State, Status
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, Refused
+from tdcd.runtime.protocol.parts import check_answer, check_part
+from tdcd.runtime.protocol.records import Records
+from tdcd.runtime.protocol.sample_index import WAY_ON, Lost
+from tdcd.runtime.protocol.sharing import blocks_in, model_part, preparations_in
+from tdcd.tables.preparation import Preparation
+
+_SHARED_IN = {"evaluating": "scores", "exchanging": "phi", "sharing": "model"}
+"""What hubs exchange in each phase."""
+_ANSWER_TO = {"evaluate": "scores", "begin": "phi", "steps": "block"}
+
+
+class Rounds:
+    """All rounds of one hub."""
+
+    def __init__(
+        self,
+        job: Job,
+        silo: int,
+        compute: HubCompute,
+        run: str,
+        restored: State | None = None,
+        preparation: Preparation | None = None,
+        absences: Sequence[Absence] = (),
+    ) -> None:
+        """Stand at the start of round 0, or of the round that was saved; ``preparation`` goes with a shared model."""
+        self.preparation = preparation
+        self.job, self.silo, self.compute, self.run = job, silo, compute, run
+        self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
+        self.round, self.phase = 0, ""
+        self.block: Tree = compute.start
+        self._memory: Tree = compute.memory
+        self.parameters: list[int] = []
+        """Of each silo's block; known when the hubs have met."""
+        self._asked: dict[str, Message] = {}
+        self._answers: dict[str, Message] = {}
+        self.exchange = Exchange(self.name, job.hubs, run)
+        self.absences = Absences(self.clients, absences)
+        self._recorded = 0
+        # A hub that comes back asks at once for what it may have missed.
+        self._behind = -1
+        if restored is not None:
+            self.round, self.block = restored.round, compute.tree(restored.block)
+            self._memory = compute.remembered(restored.memory)
+            self._behind, self._recorded = restored.round + 2, restored.recorded
+            self.exchange.restore(restored.said, dict(restored.heard or {}))
+        # What it may have told its peers before it came back, it must tell them again with the same clients.
+        self._free_from = self.round + KEPT_ROUNDS
+
+    # Events.
+
+    def begin(self, parameters: list[int]) -> list[Instruction]:
+        """Start the round that the hub stands at; ``parameters`` are those of each silo's block."""
+        self.parameters = parameters
+        return self._enter()
+
+    def client_answer(self, message: Message) -> None:
+        """A client's answer to what it was asked; one that comes too late shows that it is there again."""
+        client, asked = message.sender, self._asked.get(message.sender)
+        if asked is not None and self._is_answer(message, asked):
+            check_answer(message, self.clients.index(client), self.compute)
+            del self._asked[client]
+            self._answers[client] = message
+            return
+        missed = self.absences.question_to(client)
+        if missed is None or not self._is_answer(message, missed):
+            raise Refused(f"nobody asked for '{message.kind}' of round {message.round}")
+        self.absences.show_life(client)
+
+    def _is_answer(self, message: Message, asked: Message) -> bool:
+        expected = "block" if asked.kind == "begin" and not self.peers else _ANSWER_TO[asked.kind]
+        return message.round == asked.round and message.kind in (expected, "diverged")
+
+    def peer_part(self, message: Message) -> None:
+        """A peer's part of this round's exchange, or of the next one's if the peer is ahead."""
+        if not self.round <= message.round <= self.round + 1:
+            raise Refused(f"it is of round {message.round}, and this is round {self.round}")
+        check_part(message, self.job, self.compute)
+        self.exchange.hear(message)
+
+    def peer_forgot(self, message: Message) -> None:
+        """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
+        kind = str(message.note.get("kind"))
+        if message.sender not in self._silent_peers() or (kind, message.round) != (_SHARED_IN[self.phase], self.round):
+            raise Refused(f"nobody waits for '{kind}' of round {message.round}")
+        raise Lost(
+            f"{self.name} was restored to round {self.round}, and {message.sender} is at round "
+            f"{message.note.get('round')} and no longer has '{kind}' of that round. {WAY_ON}"
+        )
+
+    def advance(self) -> list[Instruction]:
+        """Everything that follows from what has arrived."""
+        out: list[Instruction] = []
+        while self.phase and not self._asked:
+            diverged = next((m.sender for m in self._answers.values() if m.kind == "diverged"), None)
+            if diverged is not None:
+                return [*out, *self._diverged(diverged)]
+            step = {
+                "evaluating": self._evaluated,
+                "exchanging": self._exchanged,
+                "stepping": self._stepped,
+                "sharing": self._shared,
+            }[self.phase]()
+            if step is None:
+                break
+            out += step
+        return out
+
+    def open_questions(self) -> list[Message]:
+        """What clients that the hub may go on without have not answered, though another client has answered.
+
+        And, of those that it went on without already, what they have not answered.
+        """
+        has_rows = any(self.compute.rows_of(self.clients.index(client), held_out=False) for client in self._answers)
+        is_free = self.job.config.federation.client_grace_s is not None and self.round >= self._free_from
+        return [*(self._asked.values() if has_rows and is_free else ()), *self.absences.open_questions()]
+
+    def overdue(self, question: Message) -> list[Instruction]:
+        """A question was open for the whole grace period: go on without the answer; or ask again, if it was missed."""
+        if question not in self.open_questions():
+            return []
+        if self._asked.get(question.receiver) is not question:
+            return [question]
+        del self._asked[question.receiver]
+        return [self.absences.leave_out(question)]
+
+    @property
+    def has_time(self) -> bool:
+        """Whether all of the hub's clients are at work on their steps."""
+        return self.phase == "stepping"
+
+    def rest(self) -> None:
+        """Nothing to do for the moment: work out where the next round's samples are."""
+        self.compute.layout(self.round + 1)
+
+    # For those who are late, or back.
+
+    def missing(self) -> list[str]:
+        """The parties that this phase waits for."""
+        return list(self._asked) or self._silent_peers()
+
+    def remind(self) -> list[Message]:
+        """Ask the clients that are ready, and the peers, for what this phase waits for."""
+        return [*self._asked.values(), *(want for peer in self._silent_peers() for want in self.wants(peer))]
+
+    def client_back(self, client: str) -> list[Message]:
+        """What a client that was away must be asked again."""
+        self.absences.show_life(client)
+        message = self._asked.get(client)
+        if message is None:
+            return []
+        # Before its steps it needs the round's block again.
+        return [self._request("begin", client), message] if message.kind == "steps" else [message]
+
+    def wants(self, peer: str) -> list[Message]:
+        """What this phase lacks of a peer."""
+        if self._asked or peer not in self._silent_peers():
+            return []
+        return [Message("want", self.name, peer, self.round, self.run, {"kind": _SHARED_IN[self.phase]})]
+
+    def _silent_peers(self) -> list[str]:
+        return self.exchange.silent(_SHARED_IN[self.phase], self.round) if self.phase in _SHARED_IN else []
+
+    # The phases.
+
+    def _enter(self) -> list[Instruction]:
+        every, rounds = self.job.config.evaluate.every, self.job.config.train.rounds
+        if self.round % every == 0 or self.round == rounds:
+            return self._ask("evaluating", "evaluate")
+        return self._exchange()
+
+    def _exchange(self) -> list[Instruction]:
+        # A silo alone has nothing to exchange: its clients step at once.
+        return self._ask("exchanging" if self.peers else "stepping", "begin")
+
+    def _ask(self, phase: str, kind: str, contents: Sequence[Arrays] | None = None) -> list[Instruction]:
+        """Ask every client that takes part, the next phase's first part."""
+        self.phase = phase
+        self._answers.clear()
+        block, out = named_leaves(self.block), self.absences.out(self.round, kind)
+        for index, client in enumerate(self.clients):
+            if index not in out:
+                arrays = block if contents is None else contents[index]
+                self._asked[client] = Message(kind, self.name, client, self.round, self.run, arrays=arrays)
+        return [*self._asked.values()]
+
+    def _request(self, kind: str, client: str) -> Message:
+        return Message(kind, self.name, client, self.round, self.run, arrays=named_leaves(self.block))
+
+    def _answered(self) -> list[Arrays | None]:
+        """What every client said, in client order; None for those that the hub goes on without."""
+        answers = [self._answers.get(client) for client in self.clients]
+        return [None if answer is None else answer.arrays for answer in answers]
+
+    def _tell(self, kind: str, part: Callable[[], Arrays], claims: Callable[[], Claims] = dict) -> list[Message]:
+        """Tell all peers, once a round; afterwards only those who ask again."""
+        if self.exchange.said(kind, self.round) is not None:
+            return []
+        told = self.exchange.tell(kind, self.round, part(), claims())
+        return told + [w for peer in self.peers for w in self.wants(peer)] if self.round <= self._behind else told
+
+    def _evaluated(self) -> list[Instruction] | None:
+        claims = partial(self.absences.claims, self._recorded, self.round)
+        part = partial(self.compute.scores_part, self.block, self._answered())
+        out: list[Instruction] = [*self._tell("scores", part, claims)]
+        parts = self.exchange.parts("scores", self.round)
+        if parts is None:
+            return out or None
+        records, is_last = Records(self.job, self.compute, self.parameters), self.round == self.job.config.train.rounds
+        record = records.evaluated(self.round, parts)
+        if record is not None:
+            out.append(Append(record, records.test_scores(parts) if is_last else None))
+            self._recorded = self.round
+            if record.diverged:
+                return [*out, *self._over("diverged", f"the loss stopped being a finite number in round {self.round}")]
+        if not is_last:
+            return out + self._exchange()
+        if not self.job.config.federation.share_model:
+            return [*out, *self._over("finished")]
+        self.phase = "sharing"
+        return [*out, *self._tell("model", partial(model_part, self.block, self.preparation))]
+
+    def _exchanged(self) -> list[Instruction] | None:
+        part = partial(self.compute.phi_part, self.round, self._answered())
+        out: list[Instruction] = [*self._tell("phi", part)]
+        parts = self.exchange.parts("phi", self.round)
+        if parts is None:
+            return out or None
+        others = self.compute.project(self.round, [part.arrays for part in parts])
+        absent, without = union(parts, "absent"), self.absences.out(self.round, "begin")
+        known = self.compute.presence(self.round, absent, without)
+        contents = [{"phi_others": rows, **more} for rows, more in zip(others, known, strict=True)]
+        return out + self._ask("stepping", "steps", contents)
+
+    def _stepped(self) -> list[Instruction]:
+        average = self.compute.average(self._answered())
+        self.block, self._memory = self.compute.next_block(self.block, average, self._memory)
+        self.round += 1
+        self.exchange.forget(self.round)
+        back: list[Absence] = self.absences.take_back(self.round) if self.round >= self._free_from else []
+        exchange, block, memory = self.exchange, named_leaves(self.block), named_leaves(self._memory)
+        state = State(
+            self.run, self.round, block, exchange.words, dict(exchange.digests), self._recorded, memory=memory
+        )
+        return [*back, *self._enter(), Save(state)]
+
+    def _shared(self) -> list[Instruction] | None:
+        return None if self._silent_peers() else self._over("finished")
+
+    def models(self) -> dict[str, Arrays]:
+        """Every silo's block by hub: this one's, and the others' if they were shared."""
+        return {self.name: named_leaves(self.block), **blocks_in(self._models_heard())}
+
+    def preparations(self) -> dict[str, Preparation]:
+        """How the other silos' columns become features, if that was shared."""
+        return preparations_in(self._models_heard())
+
+    def _models_heard(self) -> list[Message]:
+        heard = [self.exchange.part_of(peer, "model", self.round) for peer in self.peers]
+        return [message for message in heard if message is not None]
+
+    def _diverged(self, client: str) -> list[Instruction]:
+        reason = f"the block of {client} stopped being finite in round {self.round}: the step size is too large"
+        return [Append(self.divergence(self.round)), *self._over("diverged", reason, in_block=True)]
+
+    def _over(self, status: Status, reason: str = "", in_block: bool = False) -> list[Instruction]:
+        self.phase = ""
+        return [End(status, reason, in_block)]
+
+    def has_reached(self, round_index: int) -> bool:
+        """Whether everything before the local steps of a round is done here."""
+        return self.round > round_index or (self.round == round_index and self.phase == "stepping")
+
+    def divergence(self, round_index: int) -> Record:
+        """The line of the history that says that the run diverged in this round."""
+        return Records(self.job, self.compute, self.parameters).diverged(round_index)

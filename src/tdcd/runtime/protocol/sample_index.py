@@ -1,0 +1,211 @@
+"""Taking the roll: from what its clients say they have, a hub works out which samples there are and who holds them."""
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.config import Config
+from tdcd.core.choices import Loss
+from tdcd.data.table import Task
+from tdcd.runtime.protocol.messages import Message, Refused, array, unpack
+from tdcd.tables.labels import FITTING, Labels, choose_held_out, encode, in_words, standardized
+from tdcd.tables.rows import id_order
+
+_DIGEST = re.compile("[0-9a-f]{32}")
+
+MOST_CLASSES = 100_000
+"""More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
+
+
+class Mismatch(Exception):  # noqa: N818
+    """Parties that cannot train together; the text names both and what differs."""
+
+
+WAY_ON = (
+    "The other parties wait: restore the run folder from a newer backup and give the same command again; or begin anew "
+    "everywhere, with a new folder for every hub"
+)
+"""What can still be done for a hub that cannot go on from its run folder."""
+
+
+class Lost(Mismatch):
+    """A hub has lost what it needs to go on. It leaves without a word, so that the others hold the round and wait."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hello:
+    """What one client says of itself."""
+
+    shared: dict[str, Any]
+    ids: list[str]
+    labels: NDArray[np.float64] | list[str]
+    held_out: NDArray[np.bool_] | None
+    target: dict[str, Any] | None
+    is_table: bool
+    rows: str
+    """A digest of all its rows, features too: a client that comes back must have the same."""
+
+    @classmethod
+    def read(cls, message: Message) -> "Hello":
+        """Check a ``hello`` and take it apart."""
+        ids, shared = unpack(message, "ids"), unpack(message, "config")
+        if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids) or not isinstance(shared, dict):
+            raise Refused("'ids' must be a list of texts, and 'config' a table")
+        if len(set(ids)) != len(ids):
+            raise Refused("'ids' has an id twice")
+        labels: Any
+        if "label_names" in message.arrays:
+            labels = unpack(message, "label_names")
+            if not isinstance(labels, list) or len(labels) != len(ids) or not all(isinstance(x, str) for x in labels):
+                raise Refused("'label_names' must be one text an id")
+        else:
+            labels = array(message, "labels", np.float64, [len(ids)])
+        held_out = None
+        if "held_out" in message.arrays:
+            held_out = array(message, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
+        target = message.note.get("target")
+        if target is not None and (
+            not isinstance(target, dict)
+            or target.get("task") not in FITTING
+            or not isinstance(target.get("label_scale"), float)
+        ):
+            raise Refused("'target' must say task and label_scale")
+        rows = message.note.get("rows")
+        if not isinstance(rows, str) or not _DIGEST.fullmatch(rows):
+            raise Refused("'rows' must be a digest")
+        return cls(shared, ids, labels, held_out, target, bool(message.note.get("is_table")), rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Roll:
+    """The silo's samples in the order that all silos share, and which client holds each."""
+
+    ids: list[str]
+    owner: NDArray[np.int32]
+    """``[total]``: which client."""
+    rows: list[NDArray[np.int64]]
+    """Of each client: which sample each of its rows is."""
+    held_out: NDArray[np.bool_]
+    """``[total]``."""
+    labels: NDArray[np.float64]
+    """``[total]``, as training uses them."""
+    task: Task
+    classes: tuple[str, ...]
+    """The names of the classes, where they have names."""
+    label_mean: float
+    label_scale: float
+    labels_in_words: str
+    """What the labels of tables were taken for."""
+    test_originals: list[str | float]
+    """``[m]``: the held-out samples' labels, as the tables have them."""
+
+    @property
+    def test_ids(self) -> list[str]:
+        """``[m]``, of the held-out samples."""
+        return [self.ids[place] for place in np.flatnonzero(self.held_out)]
+
+    @property
+    def num_samples(self) -> int:
+        """M, the training samples."""
+        return int(len(self.ids) - self.held_out.sum())
+
+    @property
+    def train_owner(self) -> NDArray[np.int32]:
+        """``[M]``: which client holds each training sample."""
+        return self.owner[~self.held_out]
+
+    @property
+    def train_labels(self) -> NDArray[np.float64]:
+        """``[M]``."""
+        return self.labels[~self.held_out]
+
+    @property
+    def test_labels(self) -> NDArray[np.float64]:
+        """``[m]``, of the held-out samples."""
+        return self.labels[self.held_out]
+
+    def places(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each of a client's rows: which training sample it is, and which held-out one; -1 where it is not one."""
+        samples, held_out = self.rows[client], self.held_out
+        train, test = np.cumsum(~held_out) - 1, np.cumsum(held_out) - 1
+        chosen = held_out[samples]
+        return np.where(chosen, -1, train[samples]), np.where(chosen, test[samples], -1)
+
+    def digests(self, secret: bytes) -> dict[str, str]:
+        """Keyed digests, of nothing, of the ids and of the labels, which other silos compare with their own."""
+        ids = hmac.new(secret, json.dumps(self.ids).encode(), hashlib.sha256).hexdigest()
+        known = hmac.new(secret, b"secret", hashlib.sha256).hexdigest()
+        content = json.dumps([self.task, self.classes]).encode() + self.labels.tobytes() + self.held_out.tobytes()
+        return {"secret": known, "ids": ids, "labels": hmac.new(secret, content, hashlib.sha256).hexdigest()}
+
+    def loss(self, config: Config) -> Loss:
+        """The loss that the file asks for, or the one that fits the labels."""
+        if self.task == "multiclass" and not 0 <= self.labels.min() <= self.labels.max() < MOST_CLASSES:
+            raise Mismatch(f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most")
+        chosen, fitting = config.model.loss, FITTING[self.task]
+        if chosen is not None and chosen not in fitting:
+            raise Mismatch(f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fitting)}")
+        return chosen or fitting[0]
+
+
+def take_roll(hellos: Mapping[str, Hello], config: Config) -> Roll:
+    """Order the samples of a silo's clients, refuse an id that two of them hold, and settle what the labels mean."""
+    names, found = list(hellos), list(hellos.values())
+    for name, hello in hellos.items():
+        if hello.is_table != found[0].is_table or hello.target != found[0].target:
+            raise Mismatch(
+                f"{names[0]} and {name} have different kinds of data: give all clients the same kind of file"
+            )
+    every = [one for hello in found for one in hello.ids]
+    holder = np.repeat(np.arange(len(found), dtype=np.int32), [len(hello.ids) for hello in found])
+    order = np.asarray(id_order(every), np.int64)
+    ids = [every[index] for index in order]
+    for before, after, left, right in zip(ids, ids[1:], order, order[1:], strict=False):
+        if before == after:
+            raise Mismatch(f"id '{before}' is held by {names[holder[left]]} and by {names[holder[right]]}")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    bounds = np.cumsum([len(hello.ids) for hello in found])[:-1]
+    labels = _labels(found, order, config)
+    told = [hello.held_out for hello in found]
+    if all(mask is not None for mask in told):
+        held_out = np.concatenate([mask for mask in told if mask is not None])[order]
+    else:
+        held_out = _held_out(labels, config)
+    if found[0].target is not None:
+        numbers, mean, scale, words = labels.numbers, 0.0, found[0].target["label_scale"], ""
+    else:
+        numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
+        words = in_words(labels, config.model.loss)
+    meant = (labels.task, labels.classes, mean, scale, words, labels.of(held_out))
+    return Roll(ids, holder[order], np.split(rank, bounds), held_out, numbers, *meant)
+
+
+def _held_out(labels: Labels, config: Config) -> NDArray[np.bool_]:
+    chosen = config.evaluate
+    try:
+        return choose_held_out(labels, chosen.holdout, config.data.seed, stratify=chosen.stratify)
+    except ValueError as error:
+        raise Mismatch(str(error)) from None
+
+
+def _labels(found: Sequence[Hello], order: NDArray[np.int64], config: Config) -> Labels:
+    """The labels in sample order."""
+    if any(isinstance(hello.labels, list) for hello in found):
+        values: Any = np.array([str(one) for hello in found for one in hello.labels])[order]
+    else:
+        values = np.concatenate([np.asarray(hello.labels) for hello in found])[order]
+    target = found[0].target
+    if target is not None:
+        return Labels(target["task"], values)
+    try:
+        return encode(values, config.model.loss)
+    except ValueError as error:
+        raise Mismatch(f"the labels: {error}") from None

@@ -1,0 +1,258 @@
+"""A hub's run folder: what any run folder has, and what the hub needs to go on after a crash.
+
+::
+
+    config.toml, federation.json, history.jsonl, model/<silo>.safetensors, report.html      as in every run folder
+    hub.json                 the silo, a number that only this run has, and how it ended
+    hub.lock                 locked by the hub's process for as long as it lives
+    held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables
+    absences.jsonl           which clients were left out when, and since when they are back; if there were any
+    checkpoint/*.tdcd        the last few states
+    farewell.tdcd            after the end: what slower hubs may still ask for
+    status.json              what the hub is doing, for those who watch
+"""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tdcd.core.objective import Tree
+from tdcd.prediction.held_out import HeldOut, write_held_out
+from tdcd.records.history import Record
+from tdcd.records.mark import Mark
+from tdcd.records.run_folder import RunFolder, write_durably
+from tdcd.report import write_report
+from tdcd.runtime.protocol.handshake import Meeting
+from tdcd.runtime.protocol.instructions import Absence, State
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Refused
+from tdcd.runtime.protocol.sample_index import WAY_ON
+from tdcd.runtime.protocol.shutdown import Farewell
+from tdcd.runtime.storage.checkpoint import Checkpoints, read_farewell, save_farewell
+from tdcd.runtime.storage.failpoints import failpoint
+from tdcd.runtime.storage.hub_restart import (
+    about_text,
+    absence_line,
+    check_ended,
+    read_about,
+    read_absences,
+    readable,
+    state_to_continue,
+)
+from tdcd.runtime.storage.journal import Journal
+from tdcd.runtime.storage.lock import lock
+from tdcd.tables.labels import Meaning
+from tdcd.tables.preparation import Preparation
+from tdcd.tables.preparation_io import load_meaning, save_preparations
+
+
+class HubFolder:
+    """The run folder of one hub; made at the first start, taken up again at later ones."""
+
+    def __init__(self, path: Path, job: Job, silo: int) -> None:
+        """Open or make the folder; refuses one of another run, or one that another process has open."""
+        self.path, self.hub, self.silo = path, job.hubs[silo], job.config.silos[silo].name
+        self._about = path / "hub.json"
+        self._history, self._absences = Journal(path / "history.jsonl"), Journal(path / "absences.jsonl")
+        self.complaints: list[str] = []
+        """What was wrong with what the folder held."""
+        self.restored: State | Farewell | None = None
+        """What the hub goes on from."""
+        self.absences: list[Absence] = []
+        """The clients that were left out, and are back."""
+        self._noted, self._written, self.seconds_before = Mark(), Mark(), 0.0
+        if self._about.exists():
+            self.run = RunFolder(path)
+            self.about = self._read_about(job)
+            self._lock = lock(path)
+            try:
+                self._take_up(job, silo)
+            except ValueError:
+                self.close()
+                raise
+        else:
+            self.run = self._create(job)
+            self._lock = lock(path)
+            self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
+            self._write_about()
+            self._checkpoints = Checkpoints(path / "checkpoint", self.hub)
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        os.close(self._lock)
+
+    def _create(self, job: Job) -> RunFolder:
+        """A new run folder, or one whose making was cut short before there was anything in it."""
+        history = self.path / "history.jsonl"
+        if (self.path / "checkpoint").exists() or (history.exists() and history.stat().st_size):
+            raise ValueError(f"{self._about} is missing, and {self.path} holds a run. {WAY_ON}")
+        if not history.exists():
+            return RunFolder.create(self.path, job.config.model_dump(), {})
+        folder = RunFolder(self.path)
+        folder.write_config(job.config.model_dump())
+        folder.write_facts({})
+        return folder
+
+    def _take_up(self, job: Job, silo: int) -> None:
+        """Go on with what is there, or refuse it before anything is changed."""
+        lines, run = self._history.lines(), self.about.get("run")
+        records = readable(lines)
+        self._checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
+        if self.about["status"] is not None:
+            check_ended(self.path, self.about, records)
+            self.restored = None if self.is_over else self._read_farewell()
+            return
+        self.absences, self._noted = read_absences(
+            self.path / "absences.jsonl",
+            self._absences.lines(),
+            self.nonce,
+            job.clients(silo),
+            self._checkpoints.newest,
+        )
+        has_peers = bool(job.peers(silo))
+        state, self.complaints = state_to_continue(self.path, self._checkpoints, records, has_peers)
+        self.restored = state
+        # Lines past the state are written again, and what is torn is dropped.
+        if state is not None:
+            self._written = state.history
+            self.seconds_before = records[state.history.lines - 1].seconds if state.history.lines else 0.0
+        self._history.keep(lines[: self._written.lines])
+        if (self.path / "absences.jsonl").exists():
+            self._absences.keep(self._absences.lines())
+        # It follows from the shared file, whose digest is in hub.json.
+        self.run.write_config(job.config.model_dump())
+
+    def _read_farewell(self) -> Farewell:
+        path = self.path / "farewell.tdcd"
+        try:
+            return read_farewell(path, self.hub, self.about.get("run"))
+        except (Refused, OSError, KeyError, TypeError) as error:
+            over = "the run has ended, and its history and model are whole; only slower hubs may still need this file"
+            raise ValueError(f"{path} is damaged: {error}. In {self.path} {over}. {WAY_ON}") from None
+
+    def _read_about(self, job: Job) -> dict[str, Any]:
+        about = read_about(self._about)
+        hub, settings = about["hub"], about["settings"]
+        if (hub, settings) != (self.hub, job.digest):
+            what = f"a run of {hub}" if hub != self.hub else "a run of other settings"
+            raise FileExistsError(f"{self.path} holds {what}: choose another --out, or remove it to begin anew")
+        return about
+
+    def _write_about(self) -> None:
+        write_durably(self._about, about_text(self.about).encode())
+
+    @property
+    def nonce(self) -> str:
+        """Drawn at the first start."""
+        return str(self.about["nonce"])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run in this folder has ended, and everybody knows."""
+        return self.about["status"] is not None and bool(self.about.get("everybody_knows"))
+
+    def append(self, record: Record, seconds: float) -> None:
+        """Add a line to the history; if the disk takes no more, the line waits for the next call."""
+        failpoint("append.before")
+        self._written = self._written.after(record.without_seconds())
+        self._history.append(replace(record, seconds=round(self.seconds_before + seconds, 6)).to_json())
+        failpoint("append.after")
+
+    def note_absence(self, absence: Absence) -> None:
+        """Make durable that a client is left out, or is back."""
+        failpoint("absence.before")
+        line, self._noted = absence_line(absence, self.nonce, self._noted)
+        self._absences.append(line)
+        failpoint("absence.after")
+
+    def write_lines(self) -> None:
+        """Add the lines that wait, if there are any."""
+        self._absences.write()
+        self._history.write()
+
+    def marked(self, state: State) -> State:
+        """A state with marks of all lines that led to it: those so far."""
+        return replace(state, history=self._written, absences=self._noted)
+
+    def save(self, state: State) -> None:
+        """Make a state durable, and before it all lines of history and absences that led to it."""
+        self.write_lines()
+        self._checkpoints.save(state)
+
+    def describe(self, meeting: Meeting) -> None:
+        """Say who there is, when all have met. The columns of other silos are theirs to know."""
+        roll, job = meeting.roll, meeting.job
+        assert roll is not None
+        if self.about.get("run") != meeting.run:
+            self.about["run"] = meeting.run
+            self._write_about()
+        own: tuple[str, ...] = ()
+        if meeting.preparation is not None:
+            meaning = Meaning(roll.task, roll.classes, roll.label_mean, roll.label_scale)
+            save_preparations(self.path, {self.silo: meeting.preparation}, meaning)
+            own = meeting.preparation.columns + ("bias",) * meeting.has_bias
+        silos = [
+            {
+                "name": silo.name,
+                "feature_shape": opening["feature_shape"],
+                "columns": [*own] if silo.name == self.silo else [],
+                "clients": opening["clients"],
+                "parameters": opening["parameters"],
+            }
+            for silo, opening in (
+                (silo, meeting.openings[hub]) for silo, hub in zip(job.config.silos, job.hubs, strict=True)
+            )
+        ]
+        self.run.write_facts(
+            {
+                "name": job.config.title,
+                "num_samples": roll.num_samples,
+                "num_test": int(roll.held_out.sum()),
+                "labels": roll.labels_in_words,
+                "silos": silos,
+            }
+        )
+
+    def save_held_out(self, meeting: Meeting, scores: NDArray[Any]) -> None:
+        """Write what the model says of the samples that nobody trained on, where clients have tables with ids."""
+        roll, config = meeting.roll, meeting.job.config
+        if roll is None or meeting.preparation is None or not len(scores):
+            return
+        samples = HeldOut(roll.test_ids, roll.test_originals, scores)
+        id_column = config.silos[meeting.silo].id
+        write_held_out(self.path, id_column, samples, load_meaning(self.path), roll.loss(config))
+
+    def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:
+        """Write the model, what came with other silos' blocks, and last that the run is over."""
+        failpoint("finish.before")
+        self.write_lines()
+        if preparations:
+            save_preparations(self.path, preparations, load_meaning(self.path))
+        self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round, self._written)
+        save_farewell(self.path / "farewell.tdcd", farewell)
+        self.about |= {"status": farewell.status, "history": self._written}
+        self._write_about()
+        failpoint("finish.after")
+
+    def report(self) -> None:
+        """Write the report, when nobody waits any more."""
+        write_report(self.path)
+
+    def close_run(self) -> None:
+        """Everybody knows that the run is over: nobody will ask for the hub's last words."""
+        self.about["everybody_knows"] = True
+        self._write_about()
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Replace what those who watch are told; losing it in a crash, or on a full disk, is no loss."""
+        temporary = self.path / "status.json.tmp"
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps({**status, "pid": os.getpid()}))
+            temporary.replace(self.path / "status.json")

@@ -1,0 +1,177 @@
+"""One client's own data: read as it would be in the real federation, and described for its owner."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.config import Config, ConfigError, SiloSection
+from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
+from tdcd.tables.dialect import Dialect
+from tdcd.tables.errors import TableError
+from tdcd.tables.labels import FEW, encode, in_words, spelling
+from tdcd.tables.loader import read_header, read_rows
+from tdcd.tables.preparation import Amounts, Names
+from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
+
+MANY_LEVELS = 50
+"""More levels than this are pointed out."""
+
+
+def find_silo(config: Config, silo: str, client: str) -> SiloSection:
+    """The silo of this name, which must have a client of that name."""
+    sections = {section.name: section for section in config.silos}
+    if silo not in sections:
+        raise ConfigError([f"there is no silo '{silo}'; there are {', '.join(sections) or 'none'}"])
+    if client not in sections[silo].client_names:
+        names = ", ".join(sections[silo].client_names)
+        raise ConfigError([f"silo '{silo}' has no client '{client}'; there are {names}"])
+    return sections[silo]
+
+
+def read_client(
+    config: Config, silo: SiloSection, data: Path, labels: Path | None = None, ids: Path | None = None
+) -> RawRows:
+    """A client's rows with their labels, which are in the same file or in a second one.
+
+    The label column is called as the silo says, or else as the first silo that names one.
+
+    Args:
+        ids: a text file of the ids to keep, one per line; rows about others are left out, and need no label.
+    """
+    columns = Columns.of(config, silo)
+    label = silo.label or next((section.label for section in config.silos if section.label is not None), None)
+    if label is None:
+        raise ConfigError(['silos: no silo has a label: name the column to predict, label = "...", in one of them'])
+    if labels is None:
+        return _chosen(read_rows(data, replace(columns, label=label)), ids)
+    rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
+    known = read_rows(labels, replace(columns.only(()), id=_id_of_labels(config, silo, labels, label), label=label))
+    places = {one: place for place, one in enumerate(known.ids)}
+    absent = [one for one in rows.ids if one not in places]
+    if absent:
+        problems = [f"{labels}: has no label for the id {one!r}, which is in {data}: add it" for one in absent]
+        hint = spelt_otherwise(absent, str(data), known.ids, str(labels))
+        raise TableError([hint] * bool(hint) + problems, len(problems))
+    return replace(rows, labels=known.take(np.array([places[one] for one in rows.ids], np.int64)).labels)
+
+
+def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
+    """The rows about the ids in a text file; all without one."""
+    if ids is None:
+        return rows
+    wanted = ids.read_text(encoding="utf-8").splitlines()
+    chosen = set(wanted)
+    places = [place for place, one in enumerate(rows.ids) if one in chosen]
+    if not places:
+        hint = spelt_otherwise(rows.ids, rows.source, wanted, str(ids)) or "check that both are about the same samples"
+        raise TableError([f"{rows.source}: has none of the {len(chosen)} ids in {ids}: {hint}"])
+    return rows.take(np.array(places, np.int64))
+
+
+def _id_of_labels(config: Config, silo: SiloSection, path: Path, label: str) -> str:
+    """The id column of a table of labels: the silo's, a labelled silo's, or the only column beside the labels."""
+    header, _ = read_header(path, dialect=Dialect.of(config))
+    named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
+    others = [name for name in header if name != label]
+    return next((name for name in named if name in others), others[0] if len(others) == 1 else silo.id)
+
+
+def taken_for(config: Config, rows: RawRows) -> str:
+    """What a client's labels are taken for, in words; refuses labels that do not fit ``model.loss``."""
+    assert rows.labels is not None
+    try:
+        encoded = encode(rows.labels, config.model.loss, partly=True)
+    except ValueError as error:
+        raise TableError([f"the labels of {rows.source}: {error}"]) from None
+    return in_words(encoded, config.model.loss, partly=True)
+
+
+class ColumnFacts(NamedTuple):
+    """One feature, in words."""
+
+    name: str
+    kind: str
+    blank: int
+    values: str
+
+
+def describe(rows: RawRows) -> list[ColumnFacts]:
+    """What each feature of the rows is."""
+    return [_described(name, column, rows.kinds.get(name, "number")) for name, column in rows.features.items()]
+
+
+def label_balance(rows: RawRows) -> str:
+    """How the labels are spread."""
+    assert rows.labels is not None
+    counts = Counter(spelling(label) for label in np.asarray(rows.labels).tolist())
+    if len(counts) <= FEW or isinstance(rows.labels, list):
+        return _most_frequent(counts)
+    return _spread(rows.labels)
+
+
+def cautions(rows: RawRows) -> Sequence[str]:
+    """What is allowed, but may not be meant."""
+    found = []
+    for name, column in rows.features.items():
+        if isinstance(column, Category):
+            if len(column.levels) > MANY_LEVELS:
+                found.append(f"column '{name}' has {len(column.levels)} levels: is it an id, or an amount?")
+            continue
+        figures = Amounts.of(column)
+        if not figures.known:
+            found.append(f"column '{name}' is all blank: leave it out")
+        elif not figures.squares:
+            found.append(f"column '{name}' is the same in every row: it tells nothing here")
+        elif figures.missing > len(rows) / 2:
+            found.append(f"column '{name}' is blank in most rows")
+    found += row_numbers(rows)
+    zeros = next((one for one in rows.ids if one.isdecimal() and len(one) > 1 and one.startswith("0")), None)
+    if zeros is not None:
+        found.append(f"ids are compared as exact texts: others must write {zeros!r} with its zeros too")
+    if len({spelling(label) for label in np.asarray(rows.labels).tolist()}) == 1:
+        found.append("every label is the same here; other clients must have others")
+    return found
+
+
+def row_numbers(rows: RawRows) -> list[str]:
+    """Warnings of columns that count the rows of their file: as features they tell the rows' order."""
+    return [
+        f"column '{name}' only counts the rows: if it is no measurement, leave it out with ignore = [\"{name}\"]"
+        for name in rows.counters
+    ]
+
+
+def _described(name: str, column: Column, kind: Kind) -> ColumnFacts:
+    if isinstance(column, Category):
+        names = Names.of(column)
+        count = f"{len(names.levels)} level" + ("s" if len(names.levels) != 1 else "")
+        return ColumnFacts(name, f"names, {count}", names.missing, _most_frequent(Counter(names.levels)))
+    blank = int(np.isnan(column).sum())
+    return ColumnFacts(name, KIND_WORDS[kind], blank, _spread(column[~np.isnan(column)], kind))
+
+
+def _spread(values: NDArray[Any], kind: Kind = "number") -> str:
+    if not len(values):
+        return ""
+    figures = Amounts.of(values)
+    if kind == "date":
+        first, last, mean = (days_in_words(days) for days in (values.min(), values.max(), figures.mean))
+        return f"{first} to {last}, mean {mean}, deviation {figures.deviation:.6g} days"
+    least, most = (_figure(value) for value in (values.min(), values.max()))
+    return f"{least} to {most}, mean {_figure(figures.mean)}, deviation {figures.deviation:.6g}"
+
+
+def _figure(value: float) -> str:
+    """A number in few digits, but for large ones all before the point: times and dates would look alike otherwise."""
+    return f"{value:.6g}" if abs(value) < 1e6 or abs(value) >= 1e15 else f"{value:.0f}"
+
+
+def _most_frequent(counts: Counter[str]) -> str:
+    total = counts.total()
+    shown = [f"{name} {count / total:.1%}" for name, count in counts.most_common(5)]
+    return ", ".join(shown) + (", ..." if len(counts) > 5 else "")

@@ -1,0 +1,54 @@
+"""What each silo reaches by itself, to hold against the federation: ``alone.json`` in a run folder."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+
+from tdcd.config.baselines import rewrite
+from tdcd.records.run_folder import write_durably
+from tdcd.training.train import train
+
+if TYPE_CHECKING:
+    from tdcd.config.resolve import Plan
+
+
+def train_alone(
+    plan: "Plan", folder: Path, should_stop: Callable[[], bool] = lambda: False
+) -> dict[str, dict[str, float | None]]:
+    """Train every silo on its own columns with its own clients, for as many local steps as the plan.
+
+    Several processes train together, as for the plan itself, and the first one writes. Nothing else of these runs is
+    kept. With the whole federation's model in ``folder``, its report shows both.
+
+    Args:
+        plan: of TDCD.
+        should_stop: asked between two engine calls; true leaves the folder as it is.
+
+    Returns:
+        By silo, its model's metrics on the held-out samples, or on the training ones if none are held out; nothing
+        if it was stopped.
+    """
+    found = {}
+    for silo in plan.federation.silos:
+        alone = rewrite(plan, "local-sgd", silo.name)
+        rounds = alone.config.train.rounds
+        result = train(
+            alone.federation,
+            alone.blocks,
+            alone.objective,
+            alone.settings,
+            rounds=rounds,
+            evaluate_every=max(rounds, 1),
+            should_stop=should_stop,
+            execution=alone.execution,
+        )
+        if result.status == "interrupted":
+            return {}
+        figures = result.history[-1].metrics
+        found[silo.name] = figures.get("test", figures["train"])
+    if jax.process_index() == 0:
+        write_durably(folder / "alone.json", (json.dumps(found, indent=1) + "\n").encode())
+    return found

@@ -1,0 +1,195 @@
+"""A run between its rounds: where it is, what was measured, and what of it is on disk."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from tdcd.config.errors import ConfigError
+from tdcd.core.ledger import Sent, by_link
+from tdcd.core.objective import Tree
+from tdcd.core.settings import Settings
+from tdcd.federation.silos import Federation
+from tdcd.records.history import Record
+from tdcd.records.mark import NO_LINES, digest_of, marks_of
+from tdcd.records.run_folder import RunFolder, describe
+from tdcd.simulation.engines.base import State
+from tdcd.training.described import differences
+
+SECONDS_PER_CALL = 0.3
+"""How long the engine may run before progress shows and a request to stop is heard."""
+
+Status = Literal["finished", "interrupted", "diverged"]
+
+
+class Figures(NamedTuple):
+    """What an evaluation of the global model gives."""
+
+    train_loss: float
+    test_loss: float | None
+    metrics: dict[str, dict[str, float | None]]
+    """``train`` and ``test`` figures by name."""
+
+
+class CallSizer:
+    """How many rounds to ask of the engine at a time, learnt from the calls so far."""
+
+    def __init__(self) -> None:
+        self._rounds = 1.0
+
+    def rounds(self, left: int) -> int:
+        """How many of the rounds that are left to do next."""
+        return min(left, max(1, int(self._rounds)))
+
+    def took(self, rounds: int, seconds: float) -> None:
+        """Learn what a call took."""
+        self._rounds = min(2 * max(self._rounds, rounds), rounds * SECONDS_PER_CALL / max(seconds, 1e-9))
+
+
+class TrainingRun:
+    """One run: the state after its last round, its history, and its run folder if it has one."""
+
+    def __init__(self, federation: Federation, settings: Settings, state: State, sent: Sequence[Sent]) -> None:
+        """Before round 0.
+
+        Args:
+            sent: the messages of one round.
+        """
+        self.federation, self.settings, self.state = federation, settings, state
+        self.round, self.seconds = 0, 0.0
+        self.history: list[Record] = []
+        self.folder: RunFolder | None = None
+        self.names = [silo.name for silo in federation.silos]
+        self._sent = sent
+        self._mark, self._data = NO_LINES, ""
+        self._finite = (state, 0)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss stopped being a finite number."""
+        return bool(self.history) and self.history[-1].diverged
+
+    def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
+        """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
+        facts = describe(self.federation, count_parameters(self.state.blocks))
+        self._data = _data_digest(self.federation)
+        if resume_every is None:
+            self.folder = RunFolder.create(path, config, facts)
+            return
+        self.folder = folder = RunFolder.open(path)
+        folder.check_settings()
+        settings = _agreed(folder, config, facts)
+        self.state, known = self._saved(folder)
+        if known["data"] and known["data"] != self._data:
+            raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
+        self.round = known["round"]
+        self.history = folder.records_before(self.round, resume_every, known["history"])
+        self.seconds = self.history[-1].seconds if self.history else 0.0
+        self._finite = (self.state, self.round)
+        self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
+        if settings != folder.config():
+            folder.write_config(settings)
+        folder.write_facts(facts)
+        if self._mark != known["history"]:
+            # Before the lines go that the next ones take the place of: a crash leaves at least what is marked.
+            self.checkpoint()
+        folder.rewrite_history(self.history)
+
+    def _saved(self, folder: RunFolder) -> tuple[State, dict[str, Any]]:
+        """What :meth:`checkpoint` wrote."""
+        names, memory = self.names, _memory(self.state)
+        kept = [index for index, tree in enumerate(memory) if jax.tree.leaves(tree)]
+        files = [*names, *(f"{names[index]}.memory" for index in kept)]
+        trees, known = folder.load_checkpoint(files, [*self.state.blocks, *(memory[index] for index in kept)])
+        for index, tree in zip(kept, trees[len(names) :], strict=True):
+            memory[index] = tree
+        updates, past = zip(*memory, strict=True)
+        return State(trees[: len(names)], [*updates], [*past]), known
+
+    def is_due(self, every: int, rounds: int) -> bool:
+        """Whether this round is to be evaluated, and is not yet."""
+        due = self.round % every == 0 or self.round == rounds
+        return due and (not self.history or self.history[-1].round < self.round)
+
+    def advanced(self, rounds: int, seconds: float) -> None:
+        """Count so many more rounds; :attr:`state` follows when it is needed."""
+        self.round += rounds
+        self.seconds += seconds
+
+    def add(self, figures: Figures) -> Record:
+        """Add a record of the global model as it is."""
+        record = Record(
+            round=self.round,
+            iteration=self.round * self.settings.local_steps,
+            train_loss=figures.train_loss,
+            test_loss=figures.test_loss,
+            metrics=figures.metrics,
+            bytes=by_link(self._sent, "bytes") * self.round,
+            messages=by_link(self._sent, "messages") * self.round,
+            seconds=round(self.seconds, 6),
+        )
+        self.history.append(record)
+        self._mark = self._mark.after(record.without_seconds())
+        if self.folder is not None:
+            self.folder.append(record)
+        if not record.diverged:
+            self._finite = (self.state, self.round)
+        return record
+
+    def checkpoint(self) -> None:
+        """Save the state."""
+        if self.folder is not None:
+            # What a power cut leaves of the history must be at least what the blocks have a mark of.
+            with (self.folder.path / "history.jsonl").open("rb") as file:
+                os.fsync(file.fileno())
+            memory = _memory(self.state)
+            self.folder.save_blocks(self.names, self.state.blocks, self.round, self._mark, self._data, memory)
+
+    def close(self, status: Status) -> None:
+        """End the run: the last finite model is the one that stays."""
+        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.state.blocks))
+        if status == "diverged" or not finite:
+            self.state, self.round = self._finite
+        self.checkpoint()
+
+
+def _memory(state: State) -> list[Tree]:
+    """What each hub remembers besides its block."""
+    return list(zip(state.updates, state.past, strict=True))
+
+
+def _agreed(folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run."""
+    found = folder.config()
+    try:
+        before = folder.facts()
+    except (OSError, ValueError):
+        # It follows from the rest, and is written anew.
+        before = {}
+    problems = differences(config, found) + differences({"federation": facts}, {"federation": before})
+    rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
+    if rounds is not None and rounds < done:
+        problems.append(f"train.rounds = {rounds}: {folder.path} has {done} rounds already")
+    if problems:
+        raise ConfigError(problems, f"resuming {folder.path}")
+    return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
+
+
+def _data_digest(federation: Federation) -> str:
+    """Of all rows and of who holds them. A table in a mapped file, which may be larger than memory, counts by shape."""
+    arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
+    for silo in federation.silos:
+        arrays |= {f"rows/{silo.name}/{client}": rows for client, rows in enumerate(silo.rows)}
+        arrays |= {f"features/{silo.name}": silo.features, f"test/{silo.name}": silo.test_features}
+    mapped = {name: array.shape for name, array in arrays.items() if isinstance(array, np.memmap)}
+    return digest_of(
+        mapped, {name: array for name, array in arrays.items() if array is not None and name not in mapped}
+    )
+
+
+def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:
+    """The numbers in each silo's block."""
+    return [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in hub_blocks]

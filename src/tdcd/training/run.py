@@ -1,0 +1,132 @@
+"""Running a plan: begin, resume, finish; alone or as one of several."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tdcd.config import Config, ConfigError, check_config, override
+from tdcd.config.resolve import Plan, plan
+from tdcd.core.devices import Devices
+from tdcd.core.objective import Tree
+from tdcd.prediction.held_out import HeldOut, scores_of, write_held_out
+from tdcd.records.history import Record, read_history
+from tdcd.records.run_folder import RunFolder
+from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
+from tdcd.simulation.simulate import Simulation
+from tdcd.tables.preparation_io import save_preparations
+from tdcd.training.alone import train_alone
+from tdcd.training.train import Result, train
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The user asked to stop; what was done is kept."""
+
+
+def run(config: Config, out: Path, devices: Devices | None = None, **watch: Any) -> Result:
+    """Run a configuration into a new run folder; ``watch`` is passed on to :func:`tdcd.train`."""
+    return execute(plan(config, devices=devices), out, **watch)
+
+
+def resume(out: Path, assignments: list[str], devices: Devices | None = None, **watch: Any) -> Result:
+    """Go on with the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
+    folder = RunFolder.open(out)
+    folder.check_settings()
+    before = folder.config()
+    keys = override(before, assignments)
+    allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
+    if keys != allowed:
+        raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
+    config = check_config(keys, str(out / "config.toml"))
+    return execute(plan(config, devices=devices), out, resume=True, **watch)
+
+
+def execute(planned: Plan, out: Path, **options: Any) -> Result:
+    """Train what was planned; ``options`` are passed on to :func:`tdcd.train`."""
+    config = planned.config
+    result = train(
+        planned.federation,
+        planned.blocks,
+        planned.objective,
+        planned.settings,
+        rounds=config.train.rounds,
+        evaluate_every=config.evaluate.every,
+        apart=planned.apart,
+        out=out,
+        config=config.model_dump(),
+        execution=planned.execution,
+        variant=planned.variant,
+        **options,
+    )
+    if result.folder is not None:
+        save_assembled(planned, out, list(result.blocks.values()))
+    if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
+        train_alone(planned, out, options.get("should_stop", lambda: False))
+    return result
+
+
+def save_assembled(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> None:
+    """Keep what a run from files has beside its model: preparations, labels, and what it says of held-out samples."""
+    assembled, federation = planned.assembled, planned.federation
+    if assembled is None:
+        return
+    save_preparations(folder, assembled.preparations, assembled.meaning)
+    if federation.test_labels is not None:
+        scores = scores_of(federation, planned.blocks, hub_blocks)
+        samples = HeldOut(assembled.test_ids, assembled.test_labels, scores)
+        id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
+        write_held_out(folder, id_column, samples, assembled.meaning, planned.objective.loss)
+
+
+def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:
+    """The simulation of a plan; or of several that differ in nothing but seed, step size and l2."""
+    first, runs = plans[0], [Run(plan.federation, plan.objective, plan.settings) for plan in plans]
+    return Simulation.of_runs(runs, first.blocks, first.execution, first.variant, most_rounds)
+
+
+def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
+    """The history of one run: read if it is complete, resumed if it is not, begun if there is none."""
+    history = complete_history(planned.config, folder)
+    if history is not None:
+        return history
+    result = execute(planned, folder, resume=is_begun(folder), **watch)
+    if result.status == "interrupted":
+        raise Interrupted
+    return result.history
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether there is a run in the folder."""
+    return (folder / "history.jsonl").exists()
+
+
+def complete_history(config: Config, folder: Path) -> list[Record] | None:
+    """The history of the run in the folder; None if it is not complete, or not begun.
+
+    A run that ended before its first checkpoint is removed, since there is nothing to resume. So is one whose history
+    lost lines, since running it again gives the same.
+
+    Args:
+        config: the run's, with every default filled in. A folder with another run is refused.
+    """
+    if not is_begun(folder):
+        return None
+    existing = RunFolder.open(folder)
+    if not _holds(existing, config):
+        raise FileExistsError(f"{folder} holds a run of other settings: remove it, or choose another --out")
+    mark = existing.mark()
+    if mark is None or len(read_history(folder / "history.jsonl")) < mark.lines:
+        shutil.rmtree(folder)
+        return None
+    history = existing.marked_history(mark)
+    if len(history) == mark.lines and (history[-1].diverged or history[-1].round == config.train.rounds):
+        return history
+    return None
+
+
+def _holds(existing: RunFolder, config: Config) -> bool:
+    """Whether the folder's run is one of ``config``; keys that were added since count with their defaults."""
+    try:
+        return check_config(existing.config()) == config
+    except ConfigError:
+        return False

@@ -1,0 +1,48 @@
+"""Training the runs of a batch, all at the same round, each into a run folder of its own."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tdcd.config.resolve import Plan
+from tdcd.records.history import Record
+from tdcd.simulation.engines.base import ROUNDS_PER_CALL
+from tdcd.training.recording import TrainingRun, count_parameters
+from tdcd.training.run import Interrupted, is_begun, save_assembled, simulate
+from tdcd.training.train import Progress, Training, messages_of
+
+
+def train_together(
+    plans: Sequence[Plan],
+    folders: Sequence[Path],
+    *,
+    observe: Callable[[Progress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[list[Record]]:
+    """The histories of runs of the same data and settings but for seed, step size and l2.
+
+    They are begun or resumed in their folders; those whose checkpoints are of different rounds, as after a crash,
+    continue in batches of their own.
+    """
+    runs = _attached(plans, folders)
+    train, every = plans[0].config.train, plans[0].config.evaluate.every
+    for begin in sorted({run.round for run in runs}):
+        alike = [index for index, run in enumerate(runs) if run.round == begin]
+        simulation = simulate(*(plans[index] for index in alike), most_rounds=min(every, ROUNDS_PER_CALL))
+        training = Training(simulation, [runs[index] for index in alike], train.rounds, every)
+        if training.train(observe, should_stop) == "interrupted":
+            raise Interrupted
+    for plan, folder, run in zip(plans, folders, runs, strict=True):
+        save_assembled(plan, folder, run.state.blocks)
+    return [run.history for run in runs]
+
+
+def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRun]:
+    """The runs as they stand in their folders."""
+    simulation, runs = simulate(*plans), []
+    states = simulation.part(simulation.init())
+    sent = messages_of(simulation, count_parameters(states[0].blocks), plans[0].apart)
+    for plan, folder, state in zip(plans, folders, states, strict=True):
+        run = TrainingRun(plan.federation, plan.settings, state, sent)
+        run.attach(folder, plan.config.model_dump(), plan.config.evaluate.every if is_begun(folder) else None)
+        runs.append(run)
+    return runs

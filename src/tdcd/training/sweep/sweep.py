@@ -1,0 +1,137 @@
+"""A sweep on disk: a folder with a run folder for each setting, and ``sweep.json`` with what came out."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tdcd.config import check_config
+from tdcd.records.history import Record
+from tdcd.records.mark import digest_of
+from tdcd.records.model_file import RESTORE
+from tdcd.records.run_folder import RunFolder, write_durably
+from tdcd.training.run import is_begun
+from tdcd.training.sweep.grid import Grid, Setting, expand
+from tdcd.training.sweep.runner import Step, Task, run_all
+
+Status = Literal["finished", "diverged", "unfinished"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one setting's run folder holds."""
+
+    setting: Setting
+    history: list[Record]
+    """Empty if it has not begun."""
+    status: Status
+
+    @property
+    def final(self) -> Record | None:
+        """The last record with a finite loss."""
+        return next((record for record in reversed(self.history) if not record.diverged), None)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The outcomes of all settings."""
+
+    grid: Grid
+    folder: Path
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def best(self) -> int | None:
+        """Which finished run has the lowest held-out loss, or training loss if nothing is held out."""
+        losses = {
+            place: final.train_loss if final.test_loss is None else final.test_loss
+            for place, outcome in enumerate(self.outcomes)
+            if outcome.status == "finished" and (final := outcome.final) is not None
+        }
+        return min(losses, key=lambda place: losses[place]) if losses else None
+
+
+def run_sweep(
+    grid: Grid,
+    folder: Path,
+    *,
+    observe: Callable[[Step], None] = lambda step: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Sweep:
+    """Run what is missing in ``folder``, and write ``sweep.json`` there, whatever happens on the way.
+
+    Raises:
+        Interrupted: ``should_stop`` said so; what was done is in the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(read_outcomes(grid, folder))
+    tasks = [Task(setting.name, setting.config, folder / setting.name) for setting in grid.settings]
+    try:
+        run_all(tasks, observe=observe, should_stop=should_stop)
+    finally:
+        sweep = read_outcomes(grid, folder)
+        write_json(sweep)
+    return sweep
+
+
+def read_grid(folder: Path) -> Grid:
+    """The settings of the sweep in ``folder``."""
+    path = folder / "sweep.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        keys, digest = content["keys"], content["digest"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}; {RESTORE}") from None
+    if digest != digest_of(keys, {}):
+        raise ValueError(f"{path} is damaged: 'keys' does not match 'digest'; {RESTORE}")
+    grid = expand(keys, str(path))
+    names = {setting.name for setting in grid.settings}
+    strangers = sorted(run.parent.name for run in folder.glob("*/history.jsonl") if run.parent.name not in names)
+    if strangers:
+        raise ValueError(f"{path} belongs to another sweep: {folder / strangers[0]} is none of its runs; {RESTORE}")
+    return grid
+
+
+def read_outcomes(grid: Grid, folder: Path) -> Sweep:
+    """What the run folders under ``folder`` hold by now."""
+    return Sweep(grid, folder, tuple(_outcome(setting, folder / setting.name) for setting in grid.settings))
+
+
+def _outcome(setting: Setting, folder: Path) -> Outcome:
+    if not is_begun(folder) or not (folder / "history.jsonl").stat().st_size:
+        return Outcome(setting, [], "unfinished")
+    run = RunFolder.open(folder)
+    history = run.history()
+    if history[-1].diverged:
+        return Outcome(setting, history, "diverged")
+    # A baseline takes other rounds than its configuration said; the folder knows.
+    complete = history[-1].round == check_config(run.config(), str(folder / "config.toml")).train.rounds
+    return Outcome(setting, history, "finished" if complete else "unfinished")
+
+
+def write_json(sweep: Sweep) -> None:
+    """Write ``sweep.json``: the configuration, lists and all, and what each run came to."""
+    content = {
+        "keys": sweep.grid.keys,
+        "digest": digest_of(sweep.grid.keys, {}),
+        "varied": list(sweep.grid.varied),
+        "runs": [_numbers(outcome) for outcome in sweep.outcomes],
+    }
+    write_durably(sweep.folder / "sweep.json", (json.dumps(content, indent=1) + "\n").encode())
+
+
+def _numbers(outcome: Outcome) -> dict[str, Any]:
+    final = outcome.final
+    found = {"folder": outcome.setting.name, "values": outcome.setting.values, "status": outcome.status}
+    if final is None:
+        return found
+    return found | {
+        "round": final.round,
+        "iteration": final.iteration,
+        "train_loss": final.train_loss,
+        "test_loss": final.test_loss,
+        "metrics": final.metrics,
+        "bytes": final.bytes.total,
+        "seconds": final.seconds,
+    }

@@ -1,0 +1,244 @@
+"""Training: the round loop, evaluation, history and checkpoints."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.blocks.base import Block
+from tdcd.core.devices import agreed
+from tdcd.core.execution import Execution
+from tdcd.core.ledger import Apart, Sent, round_messages
+from tdcd.core.objective import Objective, Tree
+from tdcd.core.settings import Settings
+from tdcd.core.variant import Variant, wire_bytes
+from tdcd.data.table import numbers
+from tdcd.federation.silos import Federation
+from tdcd.records.history import Record
+from tdcd.records.metrics import metrics
+from tdcd.simulation.simulate import Simulation
+from tdcd.training.described import describe_call
+from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
+
+SECONDS_PER_CHECKPOINT = 5.0
+CHECKPOINT_SHARE = 0.1
+"""Of the time, at most so much goes into checkpoints."""
+
+
+class Progress(NamedTuple):
+    """News from a run."""
+
+    round: int
+    rounds: int
+    """Rounds in all."""
+    record: Record | None
+    """The global model's figures, when this round was evaluated."""
+
+
+Observer = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training gave."""
+
+    history: list[Record]
+    blocks: dict[str, Tree]
+    """The hub block of each silo, by name."""
+    round: int
+    """The round those blocks are of."""
+    status: Status
+    simulation: Simulation
+    federation: Federation
+    folder: Path | None = None
+
+    def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The trained model's scores ``[rows, C]`` for other samples: each silo's columns of them.
+
+        Of a regression, ``scores * federation.label_scale + federation.label_mean`` are amounts in the data's own
+        units.
+        """
+        silos = self.federation.silos
+        tables = [numbers(table, f"features {index}") for index, table in enumerate(features)]
+        if len(tables) != len(silos):
+            raise ValueError(f"there are {len(silos)} silos, but features of {len(tables)}: give every silo's columns")
+        for silo, table in zip(silos, tables, strict=True):
+            wanted = (len(tables[0]), *silo.feature_shape)
+            if table.shape != wanted:
+                raise ValueError(f"silo '{silo.name}': features have shape {table.shape}, but must have {wanted}")
+        return self.simulation.scores(list(self.blocks.values()), tables)
+
+
+def train(
+    federation: Federation,
+    blocks: Block | Sequence[Block],
+    objective: Objective,
+    settings: Settings,
+    *,
+    rounds: int,
+    evaluate_every: int = 5,
+    apart: Apart = "clients",
+    out: Path | str | None = None,
+    config: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    observe: Observer = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    execution: Execution | None = None,
+    variant: Variant | None = None,
+) -> Result:
+    """Train a federation in one process.
+
+    Args:
+        blocks: one for all silos, or one each.
+        rounds: communication rounds in all, those before a resume counted in.
+        evaluate_every: rounds between two evaluations of the global model; the last round is always evaluated.
+        apart: who is on a machine of its own, and so what counts as sent.
+        out: the run folder to write; none by default.
+        config: what ``config.toml`` there shall say; by default the arguments of this call.
+        resume: go on from what is in ``out``. Its settings stay, but for ``rounds``: other ones are refused.
+        observe: called after every engine call.
+        should_stop: asked after every engine call; true ends the run early, with a checkpoint.
+        execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
+        variant: the member of the TDCD family; by default Algorithm 1.
+    """
+    if rounds < 0 or evaluate_every < 1:
+        raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
+    chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
+    _check_classes(federation, objective)
+    simulation = Simulation(federation, chosen, objective, settings, execution, variant)
+    state = simulation.init()
+    run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), apart))
+    if out is not None and jax.process_index() == 0:
+        described = config or describe_call(
+            chosen, objective, settings, simulation.execution, rounds=rounds, evaluate_every=evaluate_every
+        )
+        run.attach(Path(out), described, evaluate_every if resume else None)
+    status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
+    folder = None if run.folder is None else run.folder.path
+    named = dict(zip(run.names, run.state.blocks, strict=True))
+    return Result(run.history, named, run.round, status, simulation, federation, folder)
+
+
+class Training:
+    """The training loop: one run, or several that are at the same round of a simulation of all of them."""
+
+    def __init__(self, simulation: Simulation, runs: Sequence[TrainingRun], rounds: int, every: int) -> None:
+        """Take the runs as they stand; ``rounds`` in all, evaluated ``every`` so many."""
+        self._simulation, self._runs, self._rounds, self._every = simulation, runs, rounds, every
+        self._state = simulation.join([run.state for run in runs])
+        # Many runs are not worth a checkpoint each before anything has happened.
+        self._saved_at = -math.inf if len(runs) == 1 else time.monotonic()
+        self._save_after = SECONDS_PER_CHECKPOINT
+
+    def train(self, observe: Observer, should_stop: Callable[[], bool]) -> Status:
+        """Run what is left."""
+        now, sizer = self._runs[0].round, CallSizer()
+        self._record()
+        observe(Progress(now, self._rounds, self._runs[0].history[-1]))
+        while now < self._rounds and self._still_finite():
+            if agreed(should_stop()):
+                return self._close("interrupted")
+            target = min(self._rounds, (now // self._every + 1) * self._every)
+            rounds = agreed(sizer.rounds(target - now))
+            self._advance(now, rounds, sizer)
+            now += rounds
+            record = self._record() if now == target else None
+            observe(Progress(now, self._rounds, record))
+        return self._close("finished") if self._still_finite() else "diverged"
+
+    def _advance(self, now: int, rounds: int, sizer: CallSizer) -> None:
+        began = time.perf_counter()
+        self._state = self._simulation.advance(self._state, now, rounds)
+        jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
+        seconds = time.perf_counter() - began
+        sizer.took(rounds, seconds)
+        for run in self._still_finite():
+            run.advanced(rounds, seconds / len(self._runs))
+
+    def _still_finite(self) -> list[TrainingRun]:
+        return [run for run in self._runs if not run.diverged]
+
+    def _record(self) -> Record | None:
+        """Evaluate the runs that are due and have not diverged; the first one's record."""
+        self._hand_out()
+        if not any(run.is_due(self._every, self._rounds) for run in self._still_finite()):
+            return None
+        for run, figures in zip(self._runs, measure(self._simulation, self._state.blocks), strict=True):
+            if run.is_due(self._every, self._rounds) and not run.diverged and run.add(figures).diverged:
+                run.close("diverged")
+        if time.monotonic() - self._saved_at > self._save_after:
+            self._checkpoint()
+        return self._runs[0].history[-1]
+
+    def _hand_out(self) -> None:
+        """Give every run its state."""
+        for run, state in zip(self._runs, self._simulation.part(self._state), strict=True):
+            if not run.diverged:
+                run.state = state
+
+    def _checkpoint(self) -> None:
+        began = time.monotonic()
+        for run in self._still_finite():
+            run.checkpoint()
+        self._saved_at = time.monotonic()
+        self._save_after = max(SECONDS_PER_CHECKPOINT, (self._saved_at - began) / CHECKPOINT_SHARE)
+
+    def _close(self, status: Status) -> Status:
+        self._hand_out()
+        for run in self._still_finite():
+            run.close(status)
+        return status
+
+
+def _check_classes(federation: Federation, objective: Objective) -> None:
+    """Refuse classes that are counted from 1 on: there would be a score for a class that no sample has."""
+    held_out = [] if federation.test_labels is None else [federation.test_labels]
+    labels = np.concatenate([federation.labels, *held_out])
+    if objective.loss == "softmax" and labels.min() > 0:
+        raise ValueError(
+            f"no sample has class 0: the labels go from {labels.min()} to {labels.max()}, but classes are counted "
+            "from 0 on; number them with numpy.unique(labels, return_inverse=True)[1]"
+        )
+
+
+def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
+    """Every run's losses and metrics of its global model, over the training samples and the held-out ones."""
+    federation, runs = simulation.federation, range(len(simulation.runs))
+    samples: dict[str, tuple[Any, Any]] = {"train": (None, federation.labels)}
+    if federation.test_labels is not None:
+        samples["test"] = ([silo.test_features for silo in federation.silos], federation.test_labels)
+    losses, figures = {}, {}
+    for split, (features, labels) in samples.items():
+        scores = simulation.scores(hub_blocks, features)
+        losses[split] = simulation.losses(hub_blocks, scores, labels)
+        each = scores if len(runs) > 1 else [scores]
+        figures[split] = [metrics(simulation.objective.loss, own, labels, federation.label_scale) for own in each]
+    return [
+        Figures(
+            losses["train"][run],
+            losses["test"][run] if "test" in losses else None,
+            {split: own[run] for split, own in figures.items()},
+        )
+        for run in runs
+    ]
+
+
+def messages_of(simulation: Simulation, parameters: Sequence[int], apart: Apart) -> tuple[Sent, ...]:
+    """The messages of one round; ``parameters`` are those of each silo's block."""
+    settings, outputs = simulation.settings, simulation.num_outputs
+    shape = (settings.num_exchanged, simulation.batch_size, outputs)
+    return round_messages(
+        parameters,
+        [silo.num_clients for silo in simulation.federation.silos],
+        samples=settings.num_exchanged * simulation.batch_size,
+        outputs=outputs,
+        itemsize=np.dtype(settings.dtype).itemsize,
+        sent=wire_bytes(simulation.variant.exchange, shape, settings.dtype),
+        apart=apart,
+    )
