@@ -1,6 +1,6 @@
 # make demo   set up and train the demo federation
 # make test   run every test
-# make lint   ruff and mypy
+# make lint   ruff, mypy and the layers of the package
 # make bench  ratios against the usual per-client loop (installs torch)
 
 PYTHON ?= python3
@@ -22,6 +22,7 @@ lint: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check --fix .

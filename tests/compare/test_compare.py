@@ -13,8 +13,8 @@ from tdcd.compare.compute import Compute
 from tdcd.compare.network import Link, Network, preset, round_seconds
 from tdcd.compare.tables import joining, summary
 from tdcd.config import ConfigError, check_config
+from tdcd.core.stopping import Interrupted
 from tdcd.records.history import read_history
-from tdcd.training.run import Interrupted
 
 KEYS = {
     "data": {"source": "diabetes"},

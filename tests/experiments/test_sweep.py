@@ -10,10 +10,10 @@ from sklearn.linear_model import Ridge
 from tdcd import Federation, load, standardize
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
+from tdcd.core.stopping import Interrupted
 from tdcd.experiments.experiment import NAMES, Curve, Experiment, load_experiment, merge
 from tdcd.experiments.page import write_page
 from tdcd.experiments.sweep import ridge_optimum, run_experiment, stand_in
-from tdcd.training.run import Interrupted
 
 BASE = {
     "data": {"source": "diabetes"},

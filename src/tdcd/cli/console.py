@@ -12,13 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeEla
 from rich.table import Table
 
 from tdcd.compare.comparison import Comparison
-from tdcd.compare.tables import Grid, joining, summary
+from tdcd.compare.tables import joining, summary
+from tdcd.core.stopping import Interrupted
 from tdcd.experiments.claims import Claim
 from tdcd.planning import Check, PlanTable
 from tdcd.planning.tables import constants_in_words, over_q, sent, terms
+from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 from tdcd.theory import Progress as Estimate
-from tdcd.training.run import Interrupted
 from tdcd.training.sweep.runner import Step
 from tdcd.training.train import Progress, Result
 
@@ -212,12 +213,12 @@ def show_check(console: Console, check: Check, page: Path) -> None:
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def show_grid(console: Console, grid: Grid, highlighted: int | None = None) -> None:
+def show_grid(console: Console, grid: TextTable, highlighted: int | None = None) -> None:
     """A table, with one of its rows highlighted."""
     console.print(_table(grid, highlighted), "")
 
 
-def _table(grid: Grid, highlighted: int | None = None) -> Table:
+def _table(grid: TextTable, highlighted: int | None = None) -> Table:
     table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=0)
     for place, title in enumerate(grid.head):
         table.add_column(

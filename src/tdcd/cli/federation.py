@@ -121,8 +121,11 @@ def up(
 
     Exit status: as for `tdcd hub`.
     """
+    from tdcd.config.resolve import plan
+    from tdcd.report import write_report
     from tdcd.runtime.process.launch import Trial
     from tdcd.runtime.process.watch import TrialDisplay
+    from tdcd.training.alone import train_alone
 
     stop = _Stop()
     with reported(), stoppable(stop.ask):
@@ -132,9 +135,12 @@ def up(
         with TrialDisplay(screen, trial) as display:
             outcome = trial.run(display.show, lambda: stop.asked)
         if outcome.status in ("finished", "diverged"):
-            screen.print(
-                f"Run folder: {folder}\nReport: {trial.gather(lambda: stop.asked)}", soft_wrap=True, highlight=False
-            )
+            report = trial.gather()
+            if trial.job.config.evaluate.alone and outcome.status == "finished":
+                # Also each silo without the others, in a simulation of the same rows.
+                train_alone(plan(trial.job.config), folder, lambda: stop.asked)
+                report = write_report(folder)
+            screen.print(f"Run folder: {folder}\nReport: {report}", soft_wrap=True, highlight=False)
     end(outcome)
 
 

@@ -354,7 +354,7 @@ def _next_folder(name: str) -> Path:
 @contextmanager
 def _interruptible(display: "Display") -> Iterator[None]:
     """Show progress, and let Ctrl-C end the work in good order."""
-    from tdcd.training.run import Interrupted
+    from tdcd.core.stopping import Interrupted
 
     try:
         with stoppable(display.stop), display:

@@ -148,9 +148,9 @@ def _with_peers(
 ) -> tuple[Path, Mapping[str, "SiloScores"]]:
     """This hub's run folder, and the scores of all hubs."""
     from tdcd.cli.waiting import Waiting
+    from tdcd.core.stopping import Interrupted
     from tdcd.runtime.process.party import own_file
     from tdcd.runtime.process.predict import predict_with_peers
-    from tdcd.training.run import Interrupted
 
     if silo is None or len(data) != 1:
         raise ValueError("predicting with other hubs takes --silo NAME and one --data FILE: this silo's new rows")

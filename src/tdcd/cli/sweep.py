@@ -10,7 +10,7 @@ import typer
 from tdcd.cli.console import SweepDisplay, show_grid
 from tdcd.cli.terminal import EXIT_INTERRUPTED, screen, stoppable
 from tdcd.config import ConfigError, override, read_config
-from tdcd.training.run import Interrupted
+from tdcd.core.stopping import Interrupted
 from tdcd.training.sweep.grid import Grid, expand, varied_keys
 from tdcd.training.sweep.page import result_table, write_page
 from tdcd.training.sweep.sweep import read_grid, read_outcomes, run_sweep

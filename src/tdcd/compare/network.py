@@ -3,9 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
-
-Preset = Literal["lan", "wan", "mobile"]
+from typing import Self
 
 
 @dataclass(frozen=True)

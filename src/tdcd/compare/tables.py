@@ -1,29 +1,22 @@
 """A comparison's tables, for the page and for the terminal."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tdcd.compare.comparison import Comparison, Contender
 from tdcd.records.history import Record
 from tdcd.report.page import METRIC_TITLES
+from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 
 LOWER_IS_BETTER = ("loss", "rmse")
 
 
-class Grid(NamedTuple):
-    """A table in words; the first column names the row."""
-
-    head: list[str]
-    rows: list[list[str]]
-
-
-def summary(comparison: Comparison) -> Grid:
+def summary(comparison: Comparison) -> TextTable:
     """A row an algorithm: how good, at what price, and what it took to get as far as TDCD."""
     level = comparison.tdcd.run.final.train_loss
     names = list(figures(comparison.tdcd.run.final))
     head = ["", *names, "rounds", "sent", "predicted time", "time to TDCD's final loss"]
-    return Grid(head, [_row(contender, level, names) for contender in comparison.contenders])
+    return TextTable(head, [_row(contender, level, names) for contender in comparison.contenders])
 
 
 def _row(contender: Contender, level: float, names: Sequence[str]) -> list[str]:
@@ -56,7 +49,7 @@ def gain(name: str, alone: float | None, together: float | None) -> float | None
     return alone - together if name.lower().endswith(LOWER_IS_BETTER) else together - alone
 
 
-def joining(comparison: Comparison) -> Grid:
+def joining(comparison: Comparison) -> TextTable:
     """A row a silo: each figure alone, and what the federation gains; the last row is the federation."""
     together = figures(comparison.tdcd.run.final)
     rows = []
@@ -67,7 +60,9 @@ def joining(comparison: Comparison) -> Grid:
             row += [figure(alone.get(name)), _signed(gain(name, alone.get(name), joined))]
         rows.append(row)
     head = ["", *(cell for name in together for cell in (name, "joining gains"))]
-    return Grid(head, [*rows, ["together", *(cell for value in together.values() for cell in (figure(value), ""))]])
+    return TextTable(
+        head, [*rows, ["together", *(cell for value in together.values() for cell in (figure(value), ""))]]
+    )
 
 
 def _signed(value: float | None) -> str:

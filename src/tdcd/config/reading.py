@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from tdcd.config.errors import ConfigError, problems_in
 from tdcd.config.schema import Config
+from tdcd.core.choices import PYTHON
 from tdcd.data import SOURCES
-from tdcd.training.described import PYTHON
 
 HANDED_OVER = (
     "train() was handed this run's data in Python, and no file says where that is from: go on in Python, with "

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tdcd.compare.network import Preset
-from tdcd.core.choices import Algorithm, EngineName, Gradient, Keep, Loss, Precision
+from tdcd.core.choices import Algorithm, EngineName, Gradient, Keep, Loss, Precision, Preset
 from tdcd.core.schedule import Minibatches
 from tdcd.core.settings import Dtype
 from tdcd.federation.partition import RowRule

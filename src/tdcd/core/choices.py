@@ -7,4 +7,8 @@ EngineName = Literal["auto", "clients", "grouped", "flat"]
 Gradient = Literal["unbiased", "mean"]
 Keep = Literal["auto", "device", "host"]
 Loss = Literal["squared", "logistic", "softmax"]
+Preset = Literal["lan", "wan", "mobile"]
 Precision = Literal["float32", "tf32", "bfloat16"]
+
+PYTHON = "python"
+"""The ``data.source`` of a run whose federation was handed over in Python."""

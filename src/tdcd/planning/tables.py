@@ -1,17 +1,17 @@
 """The tables of a plan and of a bound, for the terminal and for the page."""
 
-from tdcd.compare.tables import Grid
 from tdcd.planning.check import TERMS, Check
 from tdcd.planning.plan import PlanTable
 from tdcd.planning.row import Row
+from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure, rounded_down
 from tdcd.theory import Constants
 
 
-def over_q(table: PlanTable) -> Grid:
+def over_q(table: PlanTable) -> TextTable:
     """A row a Q: step sizes, rounds and time."""
     head = ["Q", "safe step size", "pilot's step size", "rounds", "predicted time", "rounds by Theorem 1"]
-    return Grid(head, [_row(row) for row in table.rows])
+    return TextTable(head, [_row(row) for row in table.rows])
 
 
 def _row(row: Row) -> list[str]:
@@ -26,10 +26,10 @@ def _row(row: Row) -> list[str]:
     return [str(row.local_steps), safe, size, rounds, time, promised]
 
 
-def sent(table: PlanTable) -> Grid:
+def sent(table: PlanTable) -> TextTable:
     """A row a Q: bytes by kind of link until the target, and in all."""
     head = ["Q", "client to hub", "hub to client", "hub to hub", "sent in all"]
-    return Grid(head, [_sent(row) for row in table.rows])
+    return TextTable(head, [_sent(row) for row in table.rows])
 
 
 def _sent(row: Row) -> list[str]:
@@ -46,21 +46,21 @@ def constants_in_words(constants: Constants) -> str:
     return f"L = {constants.L:.4g}, L_max = {constants.L_max:.4g} ({each}): {constants.kind}, {constants.note}"
 
 
-def terms(check: Check) -> Grid:
+def terms(check: Check) -> TextTable:
     """The bound's terms and their sum, beside what was measured."""
     limit, rows = check.bound, []
     if limit is not None:
         parts = {words: float(getattr(limit, name)) for name, words in TERMS.items()} | {"bound": limit.total}
         rows = [[words, figure(value), f"{value / limit.total:.0%}"] for words, value in parts.items()]
     head = ["average squared gradient norm", f"T = {check.iterations:,}", "of the bound"]
-    return Grid(head, [*rows, ["measured", figure(check.average), ""]])
+    return TextTable(head, [*rows, ["measured", figure(check.average), ""]])
 
 
-def checked_constants(check: Check) -> Grid:
+def checked_constants(check: Check) -> TextTable:
     """What the bound was computed from."""
     known, noise, settings = check.constants, check.noise, check.planned.settings
     per_silo = ", ".join(figure(value) for value in known.per_silo)
-    return Grid(
+    return TextTable(
         ["constant", "value", "from"],
         [
             ["L", figure(known.L), f"{known.kind}: {known.note}"],

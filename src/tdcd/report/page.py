@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tdcd.core.choices import PYTHON
 from tdcd.records.history import Record
 from tdcd.report import html
 from tdcd.report.drawing import federation_svg
@@ -14,7 +15,6 @@ from tdcd.report.figures import Curve, line_figure
 from tdcd.report.folder import FederationFacts, Run
 from tdcd.report.html import Html
 from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure, spans
-from tdcd.training.described import PYTHON
 
 METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
 SPLITS = {"train": "train", "test": "held-out"}

@@ -9,6 +9,7 @@ from tdcd.config import Config, ConfigError, check_config, override
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.devices import Devices
 from tdcd.core.objective import Tree
+from tdcd.core.stopping import Interrupted
 from tdcd.prediction.held_out import HeldOut, scores_of, write_held_out
 from tdcd.records.history import Record, read_history
 from tdcd.records.run_folder import RunFolder
@@ -17,10 +18,6 @@ from tdcd.simulation.simulate import Simulation
 from tdcd.tables.preparation_io import save_preparations
 from tdcd.training.alone import train_alone
 from tdcd.training.train import Result, train
-
-
-class Interrupted(Exception):  # noqa: N818
-    """The user asked to stop; what was done is kept."""
 
 
 def run(config: Config, out: Path, devices: Devices | None = None, **watch: Any) -> Result:

@@ -11,9 +11,8 @@ import numpy as np
 
 from tdcd.alignment import Alignment, Method, ristretto
 from tdcd.alignment.messages import Outgoing
-from tdcd.cli.waiting import Waiting
 from tdcd.config import ConfigError
-from tdcd.runtime.process.dialogue import converse
+from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.driver import Outcome
 from tdcd.runtime.process.party import PartySection, open_transport, secret_of
 from tdcd.runtime.protocol.handshake import compare_settings

@@ -35,6 +35,19 @@ class Talk(Protocol):
         """Who is being waited for."""
 
 
+class Waiting(Protocol):
+    """Whoever watches a conversation, and may end it."""
+
+    def show(self, missing: list[str]) -> None:
+        """Say who is being waited for."""
+
+    def progress(self, done: float) -> None:
+        """Show which fraction of this party's own work is done."""
+
+    def should_stop(self) -> bool:
+        """Whether to end it."""
+
+
 def converse(
     talk: Talk, transport: Transport, watch: Callable[[list[str]], None], should_stop: Callable[[], bool]
 ) -> Outcome:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from tdcd.cli.status import read_status
 from tdcd.config import Config, check_config, override, read_config
 from tdcd.config.resolve import plan
 from tdcd.prediction.held_out import HELD_OUT
@@ -25,7 +24,7 @@ from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.driver import Ending, Outcome
 from tdcd.runtime.process.trial_data import write_rows
 from tdcd.runtime.protocol.job import Job
-from tdcd.training.alone import train_alone
+from tdcd.runtime.storage.status import read_status
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -139,11 +138,8 @@ class Trial:
                 found[hub] = read_status(home)
         return found
 
-    def gather(self, should_stop: Callable[[], bool] = lambda: False) -> Path:
-        """Make the trial's folder a run folder too, with all silos' blocks; the path of its report.
-
-        With ``evaluate.alone`` every silo is also trained without the others, in a simulation of the same rows.
-        """
+    def gather(self) -> Path:
+        """Make the trial's folder a run folder too, with all silos' blocks; the path of its report."""
         homes = [self.folder / "silos" / silo.name for silo in self.job.config.silos]
         histories = [read_history(home / "history.jsonl") for home in homes]
         if any(history != histories[0] for history in histories):
@@ -160,8 +156,6 @@ class Trial:
                 if (home / part).exists():
                     shutil.copytree(home / part, self.folder / part, dirs_exist_ok=True)
         (self.folder / "federation.json").write_text(json.dumps({**facts[0], "silos": own}, indent=1) + "\n")
-        if self.job.config.evaluate.alone and not histories[0][-1].diverged:
-            train_alone(plan(self.job.config), self.folder, should_stop)
         return write_report(self.folder)
 
     def _last_words(self, party: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.alignment.digests import keyed_digests
+from tdcd.core.stopping import Interrupted
 from tdcd.prediction.predict import SiloScores, silo_scores
 from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.party import PartySection, open_transport, read_job, secret_of
@@ -15,7 +16,6 @@ from tdcd.runtime.protocol.handshake import compare_settings
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Message, Refused, array, pack, unpack
 from tdcd.runtime.protocol.sample_index import Mismatch
-from tdcd.training.run import Interrupted
 
 
 class PredictHub:

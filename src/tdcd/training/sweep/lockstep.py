@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tdcd.config.resolve import Plan
+from tdcd.core.stopping import Interrupted
 from tdcd.records.history import Record
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
 from tdcd.training.recording import TrainingRun, count_parameters
-from tdcd.training.run import Interrupted, is_begun, save_assembled, simulate
+from tdcd.training.run import is_begun, save_assembled, simulate
 from tdcd.training.train import Progress, Training, messages_of
 
 

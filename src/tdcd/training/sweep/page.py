@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.compare.tables import Grid as Words
 from tdcd.records.history import Record
 from tdcd.report import html
 from tdcd.report.figures import COLOURS, Curve, line_figure
 from tdcd.report.page import METRIC_TITLES
+from tdcd.report.text_table import TextTable
 from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure
 from tdcd.training.sweep.sweep import Outcome, Sweep
 
@@ -19,11 +19,11 @@ MOST_CURVES = len(COLOURS)
 """More lines than colours cannot be told apart."""
 
 
-def result_table(sweep: Sweep) -> Words:
+def result_table(sweep: Sweep) -> TextTable:
     """A row a setting: its values, the final losses and metrics, the bytes sent and the time."""
     names = _metric_names(sweep)
     head = [*sweep.grid.titles.values(), "train loss", "held-out loss", *(_title(*name) for name in names)]
-    return Words([*head, "sent", "time"], [_row(outcome, names) for outcome in sweep.outcomes])
+    return TextTable([*head, "sent", "time"], [_row(outcome, names) for outcome in sweep.outcomes])
 
 
 def _row(outcome: Outcome, names: Sequence[tuple[str, str]]) -> list[str]:

@@ -1,0 +1,5 @@
+"""How long work ends early."""
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The user asked to stop; what was done is kept."""

@@ -1,0 +1,44 @@
+"""What a hub said last of what it is doing, from its run folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tdcd.runtime.storage.lock import is_alive
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """What the hub said last, and whether its process is ``alive``."""
+    path = folder / "status.json"
+    if not path.exists():
+        raise ValueError(f"{folder} has no status.json: give the run folder of a hub (--out of tdcd hub)")
+    try:
+        facts: dict[str, Any] = {**json.loads(path.read_text()), "alive": is_alive(folder)}
+        in_words(facts)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: {error}; a hub that is alive writes it anew in a moment") from None
+    return facts
+
+
+def in_words(facts: dict[str, Any]) -> str:
+    """The facts as a few lines for people."""
+    gone = "ended" if facts["status"] is not None else "its process is gone: give the same command again"
+    lines = [
+        f"{facts['party']}: {facts['status'] or facts['phase']}, {'alive' if facts['alive'] else gone}",
+        f"  round       {facts['round']} of {facts['rounds']}",
+        f"  train loss  {_number(facts['train_loss'])}",
+        f"  test loss   {_number(facts['test_loss'])}",
+        f"  connected   {', '.join(facts['connected']) or 'nobody'}",
+    ]
+    for party, seconds in facts.get("missing_s", {}).items():
+        away = "" if party in facts["connected"] else ", not connected"
+        lines.append(f"  waits for   {party}, {seconds:.0f} s{away}")
+    lines += [f"  left out    {party}" for party in facts.get("left_out", [])]
+    lines += [f"  refused     {count} messages of {party}" for party, count in facts["refused"].items()]
+    if facts["last_error"]:
+        lines.append(f"  last error  {facts['last_error']}")
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
