@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from tdcd.cli.main import main; main()"]
+COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 BREAST = ["--set", "data.source=breast_cancer", "--set", "train.batch_size=64", "--set", "model.hidden=[4]"]
 
 
@@ -98,7 +98,7 @@ def test_help_teaches(tmp_path):
 
 def test_simulations_need_nothing_of_the_real_federation():
     heavy = "zenoh", "cryptography", "rbcl", "torch"
-    code = f"import sys, tdcd.cli.main; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, tdcd.cli.app; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
@@ -126,7 +126,7 @@ def test_help_version_check_and_status_start_without_jax(tmp_path):
     site = ("--silo", "bank", "--client", "c1", "--data", "all.csv")
     for arguments in (("--help",), ("--version",), ("check", "shared.toml", *site), ("status", "hub")):
         found = imports(tmp_path, *arguments)
-        assert "tdcd.cli.main" in found
+        assert "tdcd.cli.app" in found
         assert not {"jax", "jaxlib"} & found, arguments
 
 

@@ -42,7 +42,7 @@ def test_a_cache_that_jax_was_told_to_use_stays(tmp_path):
 
 SLOW = """
 import sys
-from tdcd.cli.main import main
+from tdcd.cli import main
 try:
     sys.argv = ["tdcd", "--version"]
     main()

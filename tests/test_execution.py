@@ -9,7 +9,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.cli.main import app
+from tdcd.cli.app import app
 from tdcd.compare import plan_all
 from tdcd.config import check_config
 from tdcd.config.baselines import baseline_plans

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tdcd import Federation, Linear, Mlp, Objective, Settings, load, standardize, train
-from tdcd.cli.main import app
+from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.execution import Execution

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.cli.main import app
+from tdcd.cli.app import app
 from tdcd.records.history import read_history
 
 TABLES = {

@@ -9,15 +9,14 @@
 True
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
     from tdcd.core.objective import Objective
     from tdcd.core.settings import Settings
+    from tdcd.core.variant import Variant
     from tdcd.data import Table, load, standardize
     from tdcd.federation.silos import Federation, Silo
     from tdcd.records.history import Record
@@ -39,6 +38,7 @@ __all__ = [
     "Silo",
     "Simulation",
     "Table",
+    "Variant",
     "load",
     "standardize",
     "train",
@@ -51,31 +51,20 @@ _MODULES = {
     "tdcd.records.history": ("Record",),
     "tdcd.core.objective": ("Objective",),
     "tdcd.core.settings": ("Settings",),
+    "tdcd.core.variant": ("Variant",),
     "tdcd.simulation.simulate": ("Simulation",),
     "tdcd.training.train": ("Result", "train"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
-class _Package(ModuleType):
-    """This package, which imports a public name's module when the name is first used.
-
-    Most of them need JAX, which takes longer to import than many commands take to run.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _HOME:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        value = self.__dict__[name] = getattr(import_module(_HOME[name]), name)
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # Importing the module tdcd.training.train sets it here; the public name is that of its function.
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+def __getattr__(name: str) -> Any:
+    """Import a public name's module when the name is first used: most need JAX, which takes longer than many commands."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

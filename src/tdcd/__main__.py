@@ -1,5 +1,5 @@
 """``python -m tdcd`` is the ``tdcd`` command."""
 
-from tdcd.cli.main import main
+from tdcd.cli import main
 
 main()

@@ -5,7 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.cli.main import app
+from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
 from tdcd.config.named import find_function
 from tdcd.records.run_folder import RunFolder

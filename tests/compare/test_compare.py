@@ -210,7 +210,7 @@ def test_the_command(tmp_path):
         '[data]\nsource = "diabetes"\n[federation]\nclients = 2\n[model]\nblock = "linear"\n'
         "[train]\nrounds = 4\nbatch_size = 32\n[evaluate]\nevery = 2\n"
     )
-    command = [sys.executable, "-c", "from tdcd.cli.main import main; main()", "compare", "small.toml"]
+    command = [sys.executable, "-c", "from tdcd.cli import main; main()", "compare", "small.toml"]
 
     def run(*arguments):
         return subprocess.run(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from tdcd.cli.main import main; main()"]
+COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 SETTINGS = (
     '[data]\nsource = "diabetes"\n[federation]\nclients = 3\n[model]\nblock = "linear"\nl2 = 0.01\n'
     "[train]\nrounds = 10\nlocal_steps = 5\nbatch_size = 64\nstep_size = 0.005\n[network]\nstep_ms = 0.1\n"

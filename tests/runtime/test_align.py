@@ -7,7 +7,7 @@ from threading import Event, Thread
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.cli.main import app
+from tdcd.cli.app import app
 from tdcd.config import check_config
 from tdcd.runtime.process.align import AlignClient, AlignHub
 from tdcd.runtime.process.dialogue import converse
@@ -100,7 +100,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path):
     shared = tmp_path / "federation.toml"
     shared.write_text('[[silos]]\nname = "bank"\nhub = "127.0.0.1:7447"\n')
     given = ["align", str(shared), "--silo", "bank", "--insecure", "--out", str(tmp_path / "ids")]
-    code = f"import sys; sys.modules['rbcl'] = None; from tdcd.cli.main import app; app({given})"
+    code = f"import sys; sys.modules['rbcl'] = None; from tdcd.cli.app import app; app({given})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'tdcd[psi]'; or use --digests" in done.stderr

@@ -17,7 +17,7 @@ from sklearn.datasets import load_diabetes
 from test_machines import RIDGE
 from typer.testing import CliRunner
 
-from tdcd.cli.main import app
+from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.records.history import read_history

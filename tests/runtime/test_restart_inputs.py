@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.cli.main import app
+from tdcd.cli.app import app
 from tdcd.config import check_config
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.issue import throwaway

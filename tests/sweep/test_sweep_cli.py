@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-COMMAND = [sys.executable, "-c", "from tdcd.cli.main import main; main()"]
+COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 LINEAR = ["--set", "data.source=diabetes", "--set", "model.block=linear", "--set", "train.batch_size=32"]
 
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from tdcd.cli.main import app
+from tdcd.cli.app import app
 
 KEYS = ["data.source=diabetes", "train.rounds=4", "evaluate.every=2", "train.batch_size=16"]
 RUN = "local_steps=2"

@@ -28,7 +28,7 @@ def issue(
 
     Exit status: 0 done, 2 bad input.
     """
-    from tdcd.cli.certificate_files import issue_for  # noqa: PLC0415 - see tdcd.cli.main
+    from tdcd.cli.certificate_files import issue_for  # noqa: PLC0415 - see tdcd.cli.app
 
     with reported():
         issue_for(federation, out, days, renew, only)
@@ -46,7 +46,7 @@ def check(
 
     Exit status: 0 all are good, 2 at least one is bad.
     """
-    from tdcd.cli.certificate_files import check_all  # noqa: PLC0415 - see tdcd.cli.main
+    from tdcd.cli.certificate_files import check_all  # noqa: PLC0415 - see tdcd.cli.app
 
     with reported():
         is_good = check_all(paths, party, host)

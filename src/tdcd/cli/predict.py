@@ -1,5 +1,5 @@
 """``tdcd predict`` and ``tdcd export``: parse, call, print."""
-# ruff: noqa: PLC0415 - see tdcd.cli.main
+# ruff: noqa: PLC0415 - see tdcd.cli.app
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

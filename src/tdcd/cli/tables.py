@@ -62,7 +62,7 @@ def split(
 
     Exit status: 0 done, 2 bad input.
     """
-    from tdcd.tables.split import split_table  # noqa: PLC0415 - see tdcd.cli.main
+    from tdcd.tables.split import split_table  # noqa: PLC0415 - see tdcd.cli.app
 
     with reported():
         written = split_table(

@@ -1,1 +1,1 @@
-"""Prediction."""
+"""A trained model: what it says of new rows, of held-out ones, and its coefficients."""

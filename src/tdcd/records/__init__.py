@@ -1,1 +1,1 @@
-"""Records."""
+"""What a run leaves behind: history, metrics, and the run folder with everything that guards it."""

@@ -1,1 +1,1 @@
-"""Certificates."""
+"""Certificates: issuing and checking them."""

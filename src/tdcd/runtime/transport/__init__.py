@@ -1,1 +1,1 @@
-"""Transport."""
+"""How messages travel: the interface, and zenoh over mutual TLS."""
