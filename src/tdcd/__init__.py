@@ -59,7 +59,7 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name's module when the name is first used: most need JAX, which takes longer than many commands."""
+    """Import a public name's module when the name is first used: most need JAX, which takes a second to import."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOME[name]), name)

@@ -1,1 +1,1 @@
-"""What parties say to each other: hub and client as state machines, messages in and instructions out. No I/O, no clock."""
+"""Hub and client as state machines: messages in, instructions out. Nothing here does I/O or looks at a clock."""
