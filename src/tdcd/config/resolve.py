@@ -11,12 +11,12 @@ from tdcd.config.named import find_function
 from tdcd.core.devices import Devices
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Apart
+from tdcd.core.losses import Task
 from tdcd.core.objective import Objective
 from tdcd.core.participation import RandomClients
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
-from tdcd.data.table import Task
 from tdcd.federation.fitting import start_fitting
 from tdcd.federation.silos import Federation
 from tdcd.tables.assemble import Assembled, assemble

@@ -2,11 +2,13 @@
 
 from typing import Literal
 
+from tdcd.core.losses import LossName
+
 Algorithm = Literal["tdcd", "sgd", "distributed-sgd", "fedbcd", "local-sgd", "tdcd-reused"]
 EngineName = Literal["auto", "clients", "grouped", "flat"]
 Gradient = Literal["unbiased", "mean"]
 Keep = Literal["auto", "device", "host"]
-Loss = Literal["squared", "logistic", "softmax"]
+Loss = LossName
 Preset = Literal["lan", "wan", "mobile"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.core.choices import Loss
+from tdcd.core.losses import LOSSES, Loss, LossName
 
 Tree = Any
 """A block's parameters: any nesting of dicts, lists and tuples of arrays."""
@@ -23,60 +23,46 @@ class Objective:
     .. math:: \mathcal{L}(\theta) = \frac1M \sum_i f\Big(\sum_j \Phi_{(j)}^{(i)}, y^{(i)}\Big)
               + \frac{\lambda}{2} \sum_j \|\theta_{(j)}\|^2
 
-    ========== ================================================ ======================= =========
-    loss       f(phi, y)                                        labels                  outputs C
-    ========== ================================================ ======================= =========
-    squared    (phi - y)^2 / 2                                  real numbers            1
-    logistic   log(1 + exp(phi)) - y phi                        0 or 1                  1
-    softmax    log(sum_c exp(phi_c)) - phi_y                    0 .. C-1                C classes
-    ========== ================================================ ======================= =========
-
-    Paper, section 2.2.
+    The losses are in :mod:`tdcd.core.losses`. Paper, section 2.2.
 
     >>> Objective("squared").losses(jnp.array([[3.0]]), jnp.array([1.0])).tolist()
     [2.0]
     """
 
-    loss: Loss = "squared"
+    loss: LossName = "squared"
     l2: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a loss that there is not, and a negative l2."""
-        if self.loss not in get_args(Loss):
-            raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not '{self.loss}'")
+        if self.loss not in get_args(LossName):
+            raise ValueError(f"loss must be one of {', '.join(get_args(LossName))}, not '{self.loss}'")
         if not 0 <= self.l2 < float("inf"):
             raise ValueError(f"l2 must be a number of at least 0, not {self.l2}")
 
     def check_labels(self, labels: NDArray[Any]) -> None:
         """Refuse labels that the loss cannot take."""
-        wanted = {"squared": "finite numbers", "logistic": "0 or 1", "softmax": "whole numbers from 0 on"}[self.loss]
-        fits = np.isfinite(labels)
-        if self.loss == "logistic":
-            fits &= (labels == 0) | (labels == 1)
-        elif self.loss == "softmax":
-            fits &= (labels >= 0) & (labels == np.round(labels))
+        fits = np.isfinite(labels) & self.kind.fits(labels)
         if not fits.all():
-            raise ValueError(f"{self.loss} loss takes labels that are {wanted}, not {labels[~fits][0]}")
+            raise ValueError(f"{self.loss} loss takes labels that are {self.kind.labels}, not {labels[~fits][0]}")
+
+    @property
+    def kind(self) -> Loss:
+        """What there is to know of its loss."""
+        return LOSSES[self.loss]
 
     def num_outputs(self, labels: Sequence[NDArray[Any] | None]) -> int:
-        """C for these labels: the classes of a softmax, the held-out ones counted in; otherwise one."""
-        if self.loss != "softmax":
+        """C for these labels: for classes as many as there are, the held-out ones counted in; otherwise one."""
+        if self.kind.target != "classes":
             return 1
-        return int(max(some.max() for some in labels if some is not None and len(some))) + 1
+        return self.kind.num_outputs(int(max(some.max() for some in labels if some is not None and len(some))) + 1)
 
     def label_dtype(self, dtype: str) -> np.dtype[Any]:
         """Of labels in a run whose arithmetic has ``dtype``."""
-        return np.dtype(np.int32 if self.loss == "softmax" else dtype)
+        return self.kind.label_dtype(dtype)
 
     def losses(self, phi: Array, labels: Array) -> Array:
         """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""
-        if self.loss == "softmax":
-            picked = jnp.take_along_axis(phi, labels[..., None].astype(jnp.int32), axis=-1)[..., 0]
-            return jax.nn.logsumexp(phi, axis=-1) - picked
-        score = phi[..., 0]
-        if self.loss == "logistic":
-            return jax.nn.softplus(score) - labels * score
-        return (score - labels) ** 2 / 2
+        return self.kind.losses(phi, labels)
 
     def penalty(self, block: Tree) -> Array:
         """The regulariser of one block, l2 / 2 times the sum of its squared parameters."""

@@ -1,15 +1,15 @@
 """A table of samples: features, labels and what they mean."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from tdcd.core.losses import Task
+
 ROWS_AT_ONCE = 1 << 12
 """Rows are standardised so many at a time, to need little memory beside the result."""
-
-Task = Literal["regression", "binary", "multiclass"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.choices import Loss
+from tdcd.core.losses import LOSSES, LossName
 
 
 def metrics(
-    loss: Loss, scores: NDArray[Any], labels: NDArray[Any], label_scale: float = 1.0
+    loss: LossName, scores: NDArray[Any], labels: NDArray[Any], label_scale: float = 1.0
 ) -> dict[str, float | None]:
     """The figures that go with a loss, from the global model's scores.
 
@@ -18,7 +18,7 @@ def metrics(
         label_scale: the labels' unit; RMSE is given in the data's own units.
 
     Returns:
-        ``rmse`` and ``r2`` for squared loss, ``accuracy`` and ``auc`` otherwise (for several classes, the mean of
+        ``rmse`` and ``r2`` for amounts, ``accuracy`` and ``auc`` otherwise (for several classes, the mean of
         each class's AUC against the rest). None where a figure is undefined: a single class, or scores that
         are not finite.
 
@@ -26,12 +26,13 @@ def metrics(
     {'accuracy': 1.0, 'auc': 1.0}
     """
     scores = np.asarray(scores, np.float64)
-    names = ("rmse", "r2") if loss == "squared" else ("accuracy", "auc")
+    target = LOSSES[loss].target
+    names = ("rmse", "r2") if target == "amount" else ("accuracy", "auc")
     if not np.isfinite(scores).all():
         return dict.fromkeys(names)
-    if loss == "squared":
+    if target == "amount":
         return dict(zip(names, _regression(scores[:, 0], np.asarray(labels, np.float64), label_scale), strict=True))
-    if loss == "logistic":
+    if target == "binary":
         return {"accuracy": float(np.mean((scores[:, 0] > 0) == labels)), "auc": auc(scores[:, 0], labels == 1)}
     shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities = shifted / shifted.sum(axis=1, keepdims=True)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.choices import Loss
-from tdcd.data.table import Task, holdout_mask, strata
+from tdcd.core.losses import Task
+from tdcd.data.table import holdout_mask, strata
 
 FEW, SMALL = 20, 100
 """At most so many different whole numbers, from 0 to below that, are classes unless the loss says otherwise."""

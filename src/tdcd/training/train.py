@@ -200,7 +200,7 @@ def _check_classes(federation: Federation, objective: Objective) -> None:
     """Refuse classes that are counted from 1 on: there would be a score for a class that no sample has."""
     held_out = [] if federation.test_labels is None else [federation.test_labels]
     labels = np.concatenate([federation.labels, *held_out])
-    if objective.loss == "softmax" and labels.min() > 0:
+    if objective.kind.target == "classes" and labels.min() > 0:
         raise ValueError(
             f"no sample has class 0: the labels go from {labels.min()} to {labels.max()}, but classes are counted "
             "from 0 on; number them with numpy.unique(labels, return_inverse=True)[1]"

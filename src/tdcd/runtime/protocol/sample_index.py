@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tdcd.config import Config
 from tdcd.core.choices import Loss
-from tdcd.data.table import Task
+from tdcd.core.losses import Task
 from tdcd.runtime.protocol.messages import Message, Refused, array, unpack
 from tdcd.tables.labels import FITTING, Labels, choose_held_out, encode, in_words, standardized
 from tdcd.tables.rows import id_order
