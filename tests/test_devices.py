@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tdcd.core.devices import Devices, join
+from tdcd.simulation.devices import Devices, join
 
 FOUR_DEVICES = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
 ONE_DEVICE = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
@@ -20,7 +20,7 @@ import sys
 sys.path[:0] = {paths!r}
 from problems import Problem, Shape, arrays, distance
 from tdcd import Linear, Mlp, Objective, Simulation
-from tdcd.core.devices import Devices
+from tdcd.simulation.devices import Devices
 from tdcd.core.execution import Execution
 
 LINEAR = Shape((3, 30), (3, 2), num_samples=200, batch_size=41)
@@ -28,9 +28,9 @@ MIXED = Shape((6, 1), (3, 2), num_samples=40, batch_size=7, blocks=(Linear(), Ml
 for shape in (LINEAR, MIXED):
     for keep in ("device", "host"):
         problem = Problem.draw(shape, Objective("softmax", 0.1), 3, "shuffled")
-        execution = Execution(keep, devices=Devices.first())
+        execution = Execution(keep, devices=None)
         simulation = Simulation(problem.federation, problem.blocks, problem.objective, problem.settings, execution)
-        assert simulation.execution.devices.count == 4
+        assert simulation.devices.count == 4
         start = simulation.state_of(problem.start)
         blocks = simulation.advance(simulation.advance(start, 0, 3), 3, 1).blocks
         assert distance(arrays(blocks), problem.solve(4)) < 1e-10

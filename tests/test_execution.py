@@ -15,8 +15,7 @@ from tdcd.config import check_config
 from tdcd.config.baselines import baseline_plans
 from tdcd.config.resolve import plan
 from tdcd.core.execution import Execution
-from tdcd.planning.cost import simulate
-from tdcd.training.run import execute
+from tdcd.training.run import execute, simulate
 
 KEYS = {
     "data": {"source": "diabetes", "keep": "host"},
@@ -61,25 +60,23 @@ from pathlib import Path
 from tdcd.training.alone import train_alone
 from tdcd.compare import compare, plan_all
 from tdcd.config import check_config
-from tdcd.core.devices import Devices
 from tdcd.experiments.experiment import Curve, Experiment
 from tdcd.experiments.sweep import run_experiment
 from tdcd.compare.network import PRESETS
 from tdcd.planning import check_run, plan_local_steps
-from tdcd.planning.cost import simulate
-from tdcd.training.run import execute
+from tdcd.training.run import execute, simulate
 from tdcd.config.resolve import plan
 
 keys, out = {keys!r}, Path(sys.argv[1])
-two = Devices.first(2)
+two = 2
 planned = plan(check_config(keys), devices=two)
-assert simulate(planned).execution.devices.count == 2
+assert simulate(planned).devices.count == 2
 table = plan_local_steps(planned, PRESETS["lan"], candidates=(1, 2), step_seconds=1e-3)
 assert len(table.rows) == 2
 execute(planned, out / "run")
 train_alone(planned, out / "run")
 check = check_run(out / "run", devices=two)
-assert check.planned.execution.devices.count == 2
+assert check.planned.execution.devices == 2
 compare(plan_all(check_config(keys), ["local-sgd"], two), PRESETS["lan"], out / "compare", step_seconds=1e-3)
 run_experiment(Experiment("fig2a", "", (Curve("x", keys),), 2, ()), out / "sweep", devices=two)
 """

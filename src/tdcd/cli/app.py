@@ -15,6 +15,7 @@ import typer
 from tdcd import __version__
 from tdcd.cli.align import align
 from tdcd.cli.certificates import certs_app
+from tdcd.cli.compiled import keep_compiled, silence_alarms
 from tdcd.cli.federation import client, hub, up
 from tdcd.cli.predict import export, predict
 from tdcd.cli.status import status
@@ -23,12 +24,10 @@ from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported,
 from tdcd.compare.network import PRESETS, preset
 from tdcd.config import Config, ConfigError, check_config, override, read_config
 from tdcd.config.baselines import BASELINES
-from tdcd.core.compiled import keep_compiled, silence_alarms
 from tdcd.experiments.experiment import NAMES, load_experiment
 
 if TYPE_CHECKING:
     from tdcd.cli.console import Display
-    from tdcd.core.devices import Devices
     from tdcd.experiments.sweep import ExperimentResult
     from tdcd.training.train import Result
 
@@ -316,18 +315,18 @@ def _checked(config: Path | None, assignments: list[str]) -> Config:
 
 def _devices(
     count: int | None, coordinator: str | None = None, process: int | None = None, processes: int | None = None
-) -> "Devices":
+) -> int | None:
     """The devices that a run is to use; joins the other processes if there are some."""
-    from tdcd.core.devices import Devices, join
+    from tdcd.simulation.devices import join
 
     if coordinator is None:
         if process is not None or processes is not None:
             raise ConfigError(["--process and --processes go with --coordinator HOST:PORT"])
-        return Devices.first(count or 1)
+        return count or 1
     if process is None or processes is None:
         raise ConfigError(["--coordinator needs --process and --processes: which process this is, and of how many"])
     join(coordinator, process, processes)
-    return Devices.first(count)
+    return count
 
 
 def _finish(result: "Result") -> None:

@@ -15,7 +15,6 @@ from tdcd.compare.network import INSIDE, Link, Network, preset, round_seconds
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import Plan, plan
-from tdcd.core.devices import Devices
 from tdcd.core.ledger import Apart
 from tdcd.core.schedule import num_exchanged
 from tdcd.records.history import Record
@@ -69,7 +68,7 @@ class Comparison:
         return [contender for contender in self.contenders if contender.silo is not None]
 
 
-def plan_all(config: Config, names: Sequence[str], devices: Devices | None = None) -> dict[str, Plan]:
+def plan_all(config: Config, names: Sequence[str], devices: int | None = 1) -> dict[str, Plan]:
     """TDCD's plan and those of the baselines ``names``, by label; ``devices`` as for :func:`.plan`."""
     problems = [
         f"--with {name}: there is no such baseline; there are {', '.join(BASELINES)}"

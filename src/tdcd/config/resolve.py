@@ -8,7 +8,6 @@ from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.baselines import rewrite
 from tdcd.config.named import find_function
-from tdcd.core.devices import Devices
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Apart
 from tdcd.core.losses import Task
@@ -42,7 +41,7 @@ class Plan(NamedTuple):
     """How a federation from files was made."""
 
 
-def plan(config: Config, table: Table | None = None, devices: Devices | None = None) -> Plan:
+def plan(config: Config, table: Table | None = None, devices: int | None = 1) -> Plan:
     """Load the data and settle what depends on it; everything that does not fit is reported at once.
 
     Args:
@@ -155,9 +154,9 @@ def _own_variant(where: str, folder: Path) -> Variant:
     return variant
 
 
-def execution_of(config: Config, devices: Devices | None = None) -> Execution:
+def execution_of(config: Config, devices: int | None = 1) -> Execution:
     """How a configuration is to be run."""
-    return Execution(config.data.keep, config.train.precision, devices or Devices(), config.train.engine)
+    return Execution(config.data.keep, config.train.precision, devices, config.train.engine)
 
 
 def blocks_of(config: Config) -> tuple[Block, ...]:

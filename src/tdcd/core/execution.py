@@ -1,13 +1,12 @@
 """How a simulation is carried out: on which devices, with the data where, and how precise its products are."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import jax
 
 from tdcd.core.choices import EngineName, Keep, Precision
-from tdcd.core.devices import Devices
 
 ALGORITHMS = {"float32": "float32", "tf32": "default", "bfloat16": "BF16_BF16_F32"}
 """What JAX calls each :data:`Precision`; its default on a GPU is TF32 where there is any."""
@@ -21,13 +20,13 @@ class Execution:
         keep: where the training data stays. ``"host"``: in the host's memory or in a mapped file, and every call ships
             the rows that it needs; ``"device"``: in the device's memory; ``"auto"``: there if it fits well.
         precision: of products of float32 matrices on an accelerator that has faster ones; a CPU always has float32.
-        devices: over which clients are spread.
+        devices: how many of each process's devices clients are spread over; None for all of them.
         engine: of the simulation; ``"auto"`` takes the fastest that runs the problem.
     """
 
     keep: Keep = "auto"
     precision: Precision = "tf32"
-    devices: Devices = field(default_factory=Devices)
+    devices: int | None = 1
     engine: EngineName = "auto"
 
     def __post_init__(self) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import check_config
-from tdcd.core.devices import Devices
 from tdcd.data import DataUnavailable
 from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
 from tdcd.federation.silos import Federation
@@ -53,7 +52,7 @@ def run_experiment(
     experiment: Experiment,
     out: Path,
     *,
-    devices: Devices | None = None,
+    devices: int | None = 1,
     observe: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ExperimentResult:

@@ -8,7 +8,6 @@ import numpy as np
 
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import Plan, plan
-from tdcd.core.devices import Devices
 from tdcd.planning.facts import is_linear
 from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
@@ -112,9 +111,7 @@ class Check:
         return f"The bound holds: it is {times:.3g} times what was measured. {REMEDIES[self.dominant]}"
 
 
-def check_run(
-    folder: Path, *, devices: Devices | None = None, seconds: float = 60.0, observe: Observer = silent
-) -> Check:
+def check_run(folder: Path, *, devices: int | None = 1, seconds: float = 60.0, observe: Observer = silent) -> Check:
     """Run a finished run again, measuring its gradients, and compare with the bound of Theorem 1.
 
     Args:
@@ -153,7 +150,7 @@ def check_run(
     return Check(run, planned, known, noise, gap, num_clients, measured, limit, departures)
 
 
-def _again(folder: Path, devices: Devices | None) -> tuple[Run, Plan, Simulation]:
+def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:
     """The run in ``folder``, ready to be run again; refused if that would be another run."""
     run = Run.read(folder)
     where = str(folder / "config.toml")

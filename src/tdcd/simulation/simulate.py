@@ -19,6 +19,7 @@ from tdcd.core.variant import Variant
 from tdcd.federation.fitting import start_fitting
 from tdcd.federation.silos import Federation, aligned_empty
 from tdcd.simulation import evaluation
+from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State
 from tdcd.simulation.staging import prefetch
@@ -87,6 +88,7 @@ class Simulation:
         self.runs, (self.federation, self.objective, self.settings) = runs, runs[0]
         self.blocks, self.variant = tuple(blocks), variant or Variant()
         self.execution = execution or Execution()
+        self.devices = Devices.first(self.execution.devices)
         federation, settings, objective = self.federation, self.settings, self.objective
         if len(blocks) != federation.num_silos:
             raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
@@ -106,14 +108,14 @@ class Simulation:
                 self._tables,
                 federation.labels.astype(self._labels_dtype),
                 None,
-                self.execution.devices,
+                self.devices,
                 most_rounds,
             )
             on_device: list[Array] | None = None
             if self._stays_on_device(problem):
-                on_device = [self.execution.devices.hold(table) for table in self._tables]
+                on_device = [self.devices.hold(table) for table in self._tables]
             self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
-        self._on_device = self.execution.devices.here(on_device)
+        self._on_device = self.devices.here(on_device)
 
     @property
     def engine(self) -> str:
@@ -170,7 +172,7 @@ class Simulation:
 
     def advance(self, state: State, first_round: int, num_rounds: int) -> State:
         """The state ``num_rounds`` rounds later. Returns before the device has finished."""
-        devices = self.execution.devices
+        devices = self.devices
         with self._context():
             state = devices.everywhere(state)
         calls = self._calls(first_round, first_round + num_rounds)

@@ -7,7 +7,6 @@ from typing import Any
 
 from tdcd.config import Config, ConfigError, check_config, override
 from tdcd.config.resolve import Plan, plan
-from tdcd.core.devices import Devices
 from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
 from tdcd.prediction.held_out import HeldOut, scores_of, write_held_out
@@ -20,12 +19,12 @@ from tdcd.training.alone import train_alone
 from tdcd.training.train import Result, train
 
 
-def run(config: Config, out: Path, devices: Devices | None = None, **watch: Any) -> Result:
+def run(config: Config, out: Path, devices: int | None = 1, **watch: Any) -> Result:
     """Run a configuration into a new run folder; ``watch`` is passed on to :func:`tdcd.train`."""
     return execute(plan(config, devices=devices), out, **watch)
 
 
-def resume(out: Path, assignments: list[str], devices: Devices | None = None, **watch: Any) -> Result:
+def resume(out: Path, assignments: list[str], devices: int | None = 1, **watch: Any) -> Result:
     """Go on with the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
     folder = RunFolder.open(out)
     folder.check_settings()

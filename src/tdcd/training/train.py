@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
-from tdcd.core.devices import agreed
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Apart, Sent, round_messages
 from tdcd.core.objective import Objective, Tree
@@ -22,6 +21,7 @@ from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
+from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters

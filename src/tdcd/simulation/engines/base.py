@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
 from tdcd.blocks.base import Block
-from tdcd.core.devices import WHOLE, Devices
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.schedule import num_exchanged
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation, Silo
+from tdcd.simulation.devices import WHOLE, Devices
 
 BYTES_PER_CALL = 16 << 20
 """About how many bytes one call ships to the device at most; a call of few rounds takes as much room."""

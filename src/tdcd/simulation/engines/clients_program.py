@@ -14,10 +14,10 @@ from tdcd.blocks.base import Block
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
-from tdcd.core.devices import WHOLE, Devices, spec
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Known, Sending, Variant
 from tdcd.federation.placement import Placement
+from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import State, TracedObjective
 
 

@@ -8,13 +8,12 @@ import numpy as np
 
 from tdcd.config import Config
 from tdcd.config.resolve import Plan, plan
-from tdcd.core.devices import Devices
 from tdcd.core.objective import Objective
 from tdcd.data import Table, load
 from tdcd.federation.silos import Federation
 
 
-def plan_alike(configs: Sequence[Config], devices: Devices | None = None) -> Iterator[Plan]:
+def plan_alike(configs: Sequence[Config], devices: int | None = 1) -> Iterator[Plan]:
     """The plans of configurations that differ in nothing but seed, step size and l2.
 
     Those of one seed have the same federation, and all of them the same arrays of features and labels.
@@ -39,7 +38,7 @@ def _tuned(like: Plan, config: Config) -> Plan:
     )
 
 
-def planned(config: Config, devices: Devices | None = None) -> Plan:
+def planned(config: Config, devices: int | None = 1) -> Plan:
     """The plan of a configuration."""
     return plan(config, None if config.data.source == "files" else source_table(config), devices)
 

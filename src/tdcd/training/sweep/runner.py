@@ -14,7 +14,6 @@ import jax
 
 from tdcd.config import Config
 from tdcd.config.resolve import Plan
-from tdcd.core.devices import Devices
 from tdcd.records.history import Record
 from tdcd.training.run import complete_history, finish
 from tdcd.training.sweep.batch import runs_at_once
@@ -78,7 +77,7 @@ class Watch:
 def run_all(
     tasks: Sequence[Task],
     *,
-    devices: Devices | None = None,
+    devices: int | None = 1,
     observe: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[list[Record]]:
@@ -94,8 +93,7 @@ def run_all(
         Interrupted: ``should_stop`` said so; what was done is in the folders.
     """
     watch = Watch(observe, should_stop)
-    devices = devices or Devices()
-    with ThreadPoolExecutor(_workers(tasks) if devices.count == 1 else 1) as pool:
+    with ThreadPoolExecutor(_workers(tasks) if devices == 1 else 1) as pool:
         running = [pool.submit(_run_group, group, watch, devices) for group in _groups(tasks)]
         ended, _ = wait(running, return_when=FIRST_EXCEPTION)
         failed = [future for future in running if future in ended and future.exception() is not None]
@@ -116,7 +114,7 @@ def _workers(tasks: Sequence[Task]) -> int:
     return max(1, min(2 * (os.cpu_count() or 1), MOST_WORKERS, BYTES_SIDE_BY_SIDE // largest))
 
 
-def _run_group(group: Sequence[Task], watch: Watch, devices: Devices) -> dict[Path, list[Record]]:
+def _run_group(group: Sequence[Task], watch: Watch, devices: int | None) -> dict[Path, list[Record]]:
     """The histories of tasks that differ in nothing but seed, step size and l2."""
     histories: dict[Path, list[Record]] = {}
     pending = []
@@ -176,4 +174,4 @@ def _batchable(plan: Plan) -> bool:
     """Whether runs of this kind may be batched at all, whatever their size."""
     config = plan.config
     blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
-    return "torch" not in blocks and not config.evaluate.alone and plan.execution.devices.count == 1
+    return "torch" not in blocks and not config.evaluate.alone and plan.execution.devices == 1

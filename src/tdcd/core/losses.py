@@ -1,0 +1,118 @@
+r"""Losses: one entry each, with everything that the rest of the package needs to know of it.
+
+========== ================================================ ======================= =========
+loss       f(phi, y)                                        labels                  outputs C
+========== ================================================ ======================= =========
+squared    (phi - y)^2 / 2                                  real numbers            1
+logistic   log(1 + exp(phi)) - y phi                        0 or 1                  1
+softmax    log(sum_c exp(phi_c)) - phi_y                    0 .. C-1                C classes
+========== ================================================ ======================= =========
+
+A new loss is a new entry here, and its name in :data:`LossName`. Reading this file needs no JAX; computing a loss does.
+"""
+# ruff: noqa: PLC0415 - commands that only read a configuration start without JAX
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from jax import Array
+
+LossName = Literal["squared", "logistic", "softmax"]
+Target = Literal["amount", "binary", "classes"]
+"""What a model predicts: an amount; whether it is the second of two classes, by one score; or a class, by one score
+per class."""
+Task = Literal["regression", "binary", "multiclass"]
+"""What labels are."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What there is to know of a loss."""
+
+    target: Target
+    tasks: tuple[Task, ...]
+    """The tasks that it fits; it is the default for the first."""
+    labels: str
+    """Which labels it takes, in words."""
+    curvature: float
+    """The supremum over scores and labels of the spectral norm of its second derivative."""
+    is_quadratic: bool
+    """Whether that derivative is the same everywhere."""
+    fits: Callable[[NDArray[Any]], NDArray[np.bool_]]
+    """Which finite labels it takes."""
+    losses: Callable[["Array", "Array"], "Array"]
+    """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]``."""
+
+    def num_outputs(self, num_classes: int) -> int:
+        """C, the scores of a sample."""
+        return num_classes if self.target == "classes" else 1
+
+    def label_dtype(self, dtype: str) -> np.dtype[Any]:
+        """Of labels in a run whose arithmetic has ``dtype``."""
+        return np.dtype(np.int32 if self.target == "classes" else dtype)
+
+
+def _squared(phi: "Array", labels: "Array") -> "Array":
+    return (phi[..., 0] - labels) ** 2 / 2
+
+
+def _logistic(phi: "Array", labels: "Array") -> "Array":
+    from jax.nn import softplus
+
+    score = phi[..., 0]
+    return softplus(score) - labels * score
+
+
+def _softmax(phi: "Array", labels: "Array") -> "Array":
+    import jax.numpy as jnp
+    from jax.nn import logsumexp
+
+    picked = jnp.take_along_axis(phi, labels[..., None].astype(jnp.int32), axis=-1)[..., 0]
+    return logsumexp(phi, axis=-1) - picked
+
+
+LOSSES: Mapping[LossName, Loss] = {
+    "squared": Loss(
+        target="amount",
+        tasks=("regression",),
+        labels="finite numbers",
+        curvature=1.0,
+        is_quadratic=True,
+        fits=lambda labels: np.ones(labels.shape, bool),
+        losses=_squared,
+    ),
+    "logistic": Loss(
+        target="binary",
+        tasks=("binary",),
+        labels="0 or 1",
+        curvature=1 / 4,
+        is_quadratic=False,
+        fits=lambda labels: (labels == 0) | (labels == 1),
+        losses=_logistic,
+    ),
+    "softmax": Loss(
+        target="classes",
+        tasks=("multiclass", "binary"),
+        labels="whole numbers from 0 on",
+        curvature=1 / 2,
+        is_quadratic=False,
+        fits=lambda labels: (labels >= 0) & (labels == np.round(labels)),
+        losses=_softmax,
+    ),
+}
+"""By name."""
+
+
+def fitting(task: Task) -> tuple[LossName, ...]:
+    """The losses that fit a task, the default first.
+
+    >>> fitting("binary"), fitting("multiclass")
+    (('logistic', 'softmax'), ('softmax',))
+    """
+    names = [name for name, loss in LOSSES.items() if task in loss.tasks]
+    return tuple(sorted(names, key=lambda name: LOSSES[name].tasks[0] != task))
