@@ -317,11 +317,13 @@ def _devices(
     count: int | None, coordinator: str | None = None, process: int | None = None, processes: int | None = None
 ) -> int | None:
     """The devices that a run is to use; joins the other processes if there are some."""
-    from tdcd.simulation.devices import join
+    from tdcd.simulation.devices import Devices, join
 
     if coordinator is None:
         if process is not None or processes is not None:
             raise ConfigError(["--process and --processes go with --coordinator HOST:PORT"])
+        # Refused at once if there are not so many.
+        Devices.first(count or 1)
         return count or 1
     if process is None or processes is None:
         raise ConfigError(["--coordinator needs --process and --processes: which process this is, and of how many"])
