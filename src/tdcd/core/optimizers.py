@@ -35,12 +35,12 @@ def direction(name: Optimizer, momentum: float = 0.9) -> optax.GradientTransform
 @cache
 def schedule(name: Schedule, iterations: int) -> Callable[[Array], Array]:
     """The factor of the step size at each iteration of a run: from 1 down to 0 at its end, or always 1."""
-    made: Callable[[Array], Array] = optax.constant_schedule(1.0)
-    if name == "linear":
-        made = optax.linear_schedule(1.0, 0.0, iterations)
-    elif name == "cosine":
-        made = optax.cosine_decay_schedule(1.0, iterations)
-    return made
+    falling = {
+        "linear": optax.linear_schedule(1.0, 0.0, iterations),
+        "cosine": optax.cosine_decay_schedule(1.0, iterations),
+    }
+    factor: Callable[[Array], Array] = falling.get(name, optax.constant_schedule(1.0))
+    return factor
 
 
 @dataclass(frozen=True)
