@@ -65,7 +65,7 @@ def measure(folder, seconds, **keys):
     with SlowProcesses(folder, **keys) as parties:
         began = time.monotonic()
         parties.start_all()
-        first = parties.until(lambda: min(parties.rounds()) >= 1, seconds, "the first round")
+        first = parties.until(lambda: min(parties.rounds()) >= 1, "the first round")
         parties.until(lambda: parties.is_over, seconds, "the end")
         histories = parties.histories()
         assert all(history == histories[0] for history in histories)

@@ -60,5 +60,5 @@ def test_a_hub_that_lost_its_checkpoints_ends_alone_and_goes_on_from_a_backup(tm
             shutil.copytree(backup, folder)
         assert HUB in parties.statuses()["hub.clinic"]["missing"]
         parties.start(HUB)
-        parties.until(lambda: parties.is_over, 120, "the end")
+        parties.until(lambda: parties.is_over, "the end")
         assert all(history == expected for history in parties.histories())

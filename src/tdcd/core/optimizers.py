@@ -10,7 +10,6 @@ with d the optimiser's direction; plain SGD with :math:`\eta_h = 1` takes the av
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,21 +19,18 @@ from jax import Array
 from tdcd.core.objective import Tree
 from tdcd.core.update import State
 
-Optimizer = Literal["sgd", "momentum", "adam"]
-Schedule = Literal["constant", "linear", "cosine"]
-
 
 @cache
-def direction(name: Optimizer, momentum: float = 0.9) -> optax.GradientTransformation:
-    """An optimiser without its step size; the same object each time, so that compiled programs are shared."""
+def direction(name: str, momentum: float = 0.9) -> optax.GradientTransformation:
+    """``"sgd"``, ``"momentum"`` or ``"adam"`` without a step size; always the same object."""
     if name == "momentum":
         return optax.trace(decay=momentum)
     return optax.scale_by_adam() if name == "adam" else optax.identity()
 
 
 @cache
-def schedule(name: Schedule, iterations: int) -> Callable[[Array], Array]:
-    """The factor of the step size at each iteration of a run: from 1 down to 0 at its end, or always 1."""
+def schedule(name: str, iterations: int) -> Callable[[Array], Array]:
+    """The factor of the step size: ``"constant"``, or ``"linear"`` or ``"cosine"`` from 1 to 0 at the last iteration."""
     falling = {
         "linear": optax.linear_schedule(1.0, 0.0, iterations),
         "cosine": optax.cosine_decay_schedule(1.0, iterations),

@@ -139,6 +139,7 @@ class RunFolder:
             known = read_block(path)[1].get("settings")
             if known and known != settings_digest(self.config()):
                 raise ValueError(f"{self.path / 'config.toml'} is not what {path} was trained with: {RESTORE}")
+        self._settings = settings_digest(self.config())
 
     def mark(self) -> Mark | None:
         """The history that the last checkpoint knows; None if there is no checkpoint to resume from."""

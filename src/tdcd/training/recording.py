@@ -81,7 +81,7 @@ class TrainingRun:
             return
         self.folder = folder = RunFolder.open(path)
         folder.check_settings()
-        settings = _agreed(folder, config, facts)
+        settings, said = _agreed(folder, config, facts)
         self.state, known = self._saved(folder)
         if known["data"] and known["data"] != self._data:
             raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
@@ -92,7 +92,7 @@ class TrainingRun:
         self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
         if settings != folder.config():
             folder.write_config(settings)
-        folder.write_facts(facts)
+        folder.write_facts(facts | said)
         if self._mark != known["history"]:
             # Before the lines go that the next ones take the place of: a crash leaves at least what is marked.
             self.checkpoint()
@@ -161,8 +161,13 @@ def _memory(state: State) -> list[Tree]:
     return list(zip(state.updates, state.past, strict=True))
 
 
-def _agreed(folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run."""
+def _agreed(
+    folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run.
+
+    And what the folder says of the labels: only the run's beginning knows who decided what they were taken for.
+    """
     found = folder.config()
     try:
         before = folder.facts()
@@ -175,7 +180,8 @@ def _agreed(folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, An
         problems.append(f"train.rounds = {rounds}: {folder.path} has {done} rounds already")
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")
-    return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
+    said = {key: before[key] for key in ("labels",) if key in before}
+    return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}, said
 
 
 def _data_digest(federation: Federation) -> str:
