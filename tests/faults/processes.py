@@ -106,12 +106,12 @@ class Processes:
     def is_over(self):
         return len(self.codes) == len(self.parties)
 
-    def until(self, condition, what):
+    def until(self, condition, what, within=PATIENCE_S):
         """Keep everything running until something holds; how long that took."""
         began = time.monotonic()
         while not condition():
             self.watch()
-            assert time.monotonic() - began < PATIENCE_S, f"{what}: not within {PATIENCE_S} s; {self.where()}"
+            assert time.monotonic() - began < within, f"{what}: not within {within} s; {self.where()}"
             time.sleep(0.05)
         return time.monotonic() - began
 

@@ -65,8 +65,8 @@ def measure(folder, seconds, **keys):
     with SlowProcesses(folder, **keys) as parties:
         began = time.monotonic()
         parties.start_all()
-        first = parties.until(lambda: min(parties.rounds()) >= 1, "the first round")
-        parties.until(lambda: parties.is_over, seconds, "the end")
+        first = parties.until(lambda: min(parties.rounds()) >= 1, "the first round", seconds)
+        parties.until(lambda: parties.is_over, "the end", seconds)
         histories = parties.histories()
         assert all(history == histories[0] for history in histories)
         each = (time.monotonic() - began - first) / (parties.trial.job.config.train.rounds - 1)

@@ -30,7 +30,7 @@ def direction(name: str, momentum: float = 0.9) -> optax.GradientTransformation:
 
 @cache
 def schedule(name: str, iterations: int) -> Callable[[Array], Array]:
-    """The factor of the step size: ``"constant"``, or ``"linear"`` or ``"cosine"`` from 1 to 0 at the last iteration."""
+    """The factor of the step size: ``"constant"``, or ``"linear"`` or ``"cosine"`` from 1 to 0 over the run."""
     falling = {
         "linear": optax.linear_schedule(1.0, 0.0, iterations),
         "cosine": optax.cosine_decay_schedule(1.0, iterations),

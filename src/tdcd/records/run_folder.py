@@ -143,9 +143,18 @@ class RunFolder:
 
     def mark(self) -> Mark | None:
         """The history that the last checkpoint knows; None if there is no checkpoint to resume from."""
+        known = self._known()
+        return known["history"] if known else None
+
+    def has_data(self, digest: str) -> bool:
+        """Whether the last checkpoint is of this data."""
+        return bool(digest) and self._known().get("data") == digest
+
+    def _known(self) -> dict[str, Any]:
+        """What the last checkpoint says of its run; nothing if there is none."""
         self._recover()
         models = sorted((self.path / "model").glob("*.safetensors"))
-        return read_block(models[0])[1]["history"] if models else None
+        return read_block(models[0])[1] if models else {}
 
     def save_blocks(
         self,

@@ -81,7 +81,7 @@ class TrainingRun:
             return
         self.folder = folder = RunFolder.open(path)
         folder.check_settings()
-        settings, said = _agreed(folder, config, facts)
+        settings, said = _agreed(folder, config, facts, same_data=folder.has_data(self._data))
         self.state, known = self._saved(folder)
         if known["data"] and known["data"] != self._data:
             raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
@@ -162,7 +162,7 @@ def _memory(state: State) -> list[Tree]:
 
 
 def _agreed(
-    folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any]
+    folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any], *, same_data: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run.
 
@@ -174,7 +174,9 @@ def _agreed(
     except (OSError, ValueError):
         # It follows from the rest, and is written anew.
         before = {}
-    problems = differences(config, found) + differences({"federation": facts}, {"federation": before})
+    problems = differences(config, found)
+    if not same_data:
+        problems += differences({"federation": facts}, {"federation": before})
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
         problems.append(f"train.rounds = {rounds}: {folder.path} has {done} rounds already")
