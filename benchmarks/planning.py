@@ -8,9 +8,9 @@ seed than the plan's.
 import math
 from dataclasses import replace
 
-from tdcd.compare.network import PRESETS
 from tdcd.config import check_config
 from tdcd.config.resolve import Plan, plan
+from tdcd.core.network import PRESETS
 from tdcd.planning import CANDIDATES, PlanTable, plan_local_steps
 from tdcd.planning.cost import with_local_steps
 from tdcd.training.run import simulate

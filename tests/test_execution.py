@@ -62,7 +62,7 @@ from tdcd.compare import compare, plan_all
 from tdcd.config import check_config
 from tdcd.experiments.experiment import Curve, Experiment
 from tdcd.experiments.sweep import run_experiment
-from tdcd.compare.network import PRESETS
+from tdcd.core.network import PRESETS
 from tdcd.planning import check_run, plan_local_steps
 from tdcd.training.run import execute, simulate
 from tdcd.config.resolve import plan

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.compare.network import INSIDE, PRESETS, Link, Network, preset, round_seconds
 from tdcd.config import ConfigError, check_config
 from tdcd.core.ledger import by_link, round_messages
+from tdcd.core.network import INSIDE, PRESETS, Link, Network, preset, round_seconds
 
 links = st.builds(Link, st.floats(0, 1), st.floats(1, 1e9))
 networks = st.builds(Network, links, links)

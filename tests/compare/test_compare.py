@@ -10,9 +10,9 @@ import pytest
 from tdcd.compare import Contender, compare, network_of, plan_all, write_page
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute
-from tdcd.compare.network import Link, Network, preset, round_seconds
 from tdcd.compare.tables import joining, summary
 from tdcd.config import ConfigError, check_config
+from tdcd.core.network import Link, Network, preset, round_seconds
 from tdcd.core.stopping import Interrupted
 from tdcd.records.history import read_history
 

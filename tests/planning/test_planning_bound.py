@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdcd.compare.network import PRESETS
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
+from tdcd.core.network import PRESETS
 from tdcd.planning import check_run, plan_local_steps, write_page
 from tdcd.planning.tables import over_q
 from tdcd.theory import max_step_size

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from tdcd import train
-from tdcd.compare.network import PRESETS
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
+from tdcd.core.network import PRESETS
 from tdcd.planning import Row, plan_local_steps
 from tdcd.planning.bound_rounds import soonest
 from tdcd.planning.cost import Cost, with_local_steps

@@ -21,9 +21,9 @@ from tdcd.cli.predict import export, predict
 from tdcd.cli.status import status
 from tdcd.cli.tables import check, split
 from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, show_labels, stoppable
-from tdcd.compare.network import PRESETS, preset
 from tdcd.config import Config, ConfigError, check_config, override, read_config
 from tdcd.config.baselines import BASELINES
+from tdcd.core.network import PRESETS, preset
 from tdcd.experiments.experiment import NAMES, load_experiment
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.compare.compute import Compute, given, measured
-from tdcd.compare.network import INSIDE, Link, Network, preset, round_seconds
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.ledger import Apart
+from tdcd.core.network import INSIDE, Link, Network, preset, round_seconds
 from tdcd.core.schedule import num_exchanged
 from tdcd.records.history import Record
 from tdcd.report.folder import Run

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from tdcd.compare.compute import Compute, given, measured
-from tdcd.compare.network import Network, round_seconds
 from tdcd.config.resolve import Plan
 from tdcd.core.ledger import Traffic, by_link, round_messages
+from tdcd.core.network import Network, round_seconds
 from tdcd.core.schedule import num_exchanged
 from tdcd.training.run import simulate
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from tdcd.compare.network import Network
 from tdcd.config import ConfigError
 from tdcd.config.resolve import Plan
+from tdcd.core.network import Network
 from tdcd.planning.bound_rounds import promised_rounds
 from tdcd.planning.cost import round_costs
 from tdcd.planning.facts import Facts, gather_facts
