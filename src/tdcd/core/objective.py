@@ -41,7 +41,7 @@ class Objective:
     l2: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a loss that there is not, and a negative l2."""
+        """Refuse an unknown loss and a negative l2."""
         if self.loss not in get_args(Loss):
             raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not '{self.loss}'")
         if not 0 <= self.l2 < float("inf"):
@@ -59,13 +59,13 @@ class Objective:
             raise ValueError(f"{self.loss} loss takes labels that are {wanted}, not {labels[~fits][0]}")
 
     def num_outputs(self, labels: Sequence[NDArray[Any] | None]) -> int:
-        """C for these labels: the classes of a softmax, the held-out ones counted in; otherwise one."""
+        """C for these labels: the number of classes of a softmax, held-out labels included; otherwise one."""
         if self.loss != "softmax":
             return 1
         return int(max(some.max() for some in labels if some is not None and len(some))) + 1
 
     def label_dtype(self, dtype: str) -> np.dtype[Any]:
-        """Of labels in a run whose arithmetic has ``dtype``."""
+        """The dtype of labels in a run whose arithmetic has ``dtype``."""
         return np.dtype(np.int32 if self.loss == "softmax" else dtype)
 
     def losses(self, phi: Array, labels: Array) -> Array:
