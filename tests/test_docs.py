@@ -33,9 +33,18 @@ def test_examples_run(path, capsys):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", path.read_text()):
         if not target.startswith("http"):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+            page = path.parent / target if target else path
+            assert page.exists(), f"{path.name} links to {target}"
+            assert not anchor or anchor in _anchors(page), f"{path.name} links to {target}#{anchor}"
+
+
+def _anchors(page):
+    """Of the headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def _keys(name, field):
