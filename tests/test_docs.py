@@ -1,7 +1,9 @@
 """The code that the documents show runs, and the files they link to exist."""
 
+import ast
 import re
 import runpy
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -31,9 +33,18 @@ def test_examples_run(path, capsys):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", path.read_text()):
         if not target.startswith("http"):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+            page = path.parent / target if target else path
+            assert page.exists(), f"{path.name} links to {target}"
+            assert not anchor or anchor in _anchors(page), f"{path.name} links to {target}#{anchor}"
+
+
+def _anchors(page):
+    """Of the headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def _keys(name, field):
@@ -51,3 +62,65 @@ def test_the_configuration_page_names_every_key():
     for name, field in Config.model_fields.items():
         for key in _keys(name, field):
             assert re.search(rf"^(# )?{key} = ", page, re.MULTILINE), f"{name}.{key}"
+
+
+def _defined():
+    """Every dotted name in the package, from the last two parts of it up to the whole: ``average``'s are
+    ``algorithm.average``, ``core.algorithm.average`` and ``tdcd.core.algorithm.average``; and the classes' own names.
+    """
+    names = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        module = path.relative_to(ROOT / "src").with_suffix("").parts
+        module = module[:-1] if module[-1] == "__init__" else module
+        names |= {".".join(module[start:]) for start in range(len(module) - 1)}
+        for node in ast.parse(path.read_text()).body:
+            for own in _names_in(node):
+                whole = [*module, *own]
+                names |= {".".join(whole[start:]) for start in range(len(whole) - 1)}
+                names |= {own[0]} if isinstance(node, ast.ClassDef) else set()
+    return names
+
+
+def _names_in(node):
+    if isinstance(node, ast.ClassDef):
+        return [(node.name,), *((node.name, *inner) for part in node.body for inner in _names_in(part))]
+    if isinstance(node, ast.FunctionDef):
+        return [(node.name,)]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [(target.id,) for target in targets if isinstance(target, ast.Name)]
+
+
+def _configuration_keys():
+    from tdcd.config import Config
+
+    return {f"{name}.{key}" for name, field in Config.model_fields.items() for key in _keys(name, field)}
+
+
+def test_the_architecture_page_names_what_is_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    quoted = set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL)))
+    paths = {text for text in quoted if re.fullmatch(r"[\w./-]*(/[\w./-]*|\.(py|md|toml))", text)}
+    of_a_run = {text for text in quoted if re.fullmatch(r"\w+\.(jsonl|html)", text)}
+    names = {text for text in quoted - paths - of_a_run if re.fullmatch(r"\w+(\.\w+)+|[A-Z][a-z]\w*", text)}
+    assert len(paths) > 20
+    assert len(names) > 50
+    assert {text for text in paths if not any((at / text).exists() for at in (ROOT, ROOT / "src/tdcd"))} == set()
+    assert names - _defined() - _configuration_keys() == set()
+
+
+def test_the_pictures_name_what_is_there():
+    names = set()
+    for path in sorted((ROOT / "docs" / "pictures").glob("*.svg")):
+        names |= set(re.findall(r'<text class="code"[^>]*>([^<]+)<', path.read_text()))
+    assert len(names) > 25
+    assert names - _defined() == set()
+
+
+def test_the_pictures_are_as_drawn(tmp_path):
+    drawn = runpy.run_path(str(ROOT / "docs" / "pictures" / "draw.py"))
+    drawn["draw"](tmp_path)
+    for name in ("layers.svg", "round.svg"):
+        assert (tmp_path / name).read_text() == (ROOT / "docs" / "pictures" / name).read_text()
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    checked = [names.split(":")[0].strip().removeprefix("tdcd.") for layer in layers for names in layer.split("|")]
+    assert [name for _, folders in drawn["LAYERS"] for name, _ in folders] == checked

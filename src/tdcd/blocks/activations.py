@@ -1,4 +1,4 @@
-"""How large a block's activations are, and its phi in portions of rows whose activations fit in a cache."""
+"""The size of a block's activations, and its phi in chunks of rows whose activations fit in a cache."""
 
 import math
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from tdcd.blocks.mlp import Mlp
 from tdcd.core.objective import Tree
 
 PORTION_ON_CPU, PORTION = 1 << 20, 1 << 22
-"""The most numbers of a portion of rows: in the largest activation, which has to fit in a CPU's cache; in the features,
-on an accelerator, whose memory takes rows by the million."""
+"""The most numbers in a chunk of rows: in the largest activation, which has to fit in a CPU's cache; on an accelerator,
+in the features, since its memory has room for millions of rows."""
 
 
 def phi_in_portions(block: Block) -> Callable[[Tree, Array], Array]:
-    """The block's phi, for any number of rows: in as many portions as suit the processor."""
+    """The block's phi, for any number of rows: in chunks that suit the processor."""
 
     def apply(parameters: Tree, features: Array) -> Array:
         num_rows, *shape = features.shape
@@ -37,7 +37,7 @@ def phi_in_portions(block: Block) -> Callable[[Tree, Array], Array]:
 
 
 def activation_size_per_row(block: Block, feature_shape: tuple[int, ...]) -> int:
-    """How many numbers a row has in the block's largest activation; of a foreign block, in its features.
+    """The size of the block's largest activation per row; for a block of the user's own, of its features.
 
     >>> activation_size_per_row(Mlp((50,)), (20,)), activation_size_per_row(Cnn((8, 8), embedding=32), (28, 14))
     (50, 2304)

@@ -8,7 +8,7 @@ from tdcd.core.objective import Tree
 
 
 class Block(Protocol):
-    """A silo's part of the model: how its parameters start, and what its columns add to a sample's scores.
+    """A silo's part of the model: its initial parameters, and what its columns add to a sample's scores.
 
     Any object with these two functions works. Write them in JAX; they are mapped over clients and differentiated.
     Give the object value equality (a frozen dataclass does), so that equal blocks share one compiled program.

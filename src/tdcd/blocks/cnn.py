@@ -45,8 +45,8 @@ class Cnn:
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
         """Weights drawn from ``key``, for images ``(height, width)`` or ``(height, width, channels)``.
 
-        A ``weight`` and a ``bias`` a convolution (``[height, width, inputs, outputs]``) and for the ``embedding``, and
-        the ``slice`` ``[embedding, C]``.
+        A ``weight`` and a ``bias`` per convolution (``[height, width, inputs, outputs]``) and for the ``embedding``,
+        and the ``slice`` ``[embedding, C]``.
         """
         if len(feature_shape) not in (2, 3):
             raise ValueError(

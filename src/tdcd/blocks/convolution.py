@@ -1,4 +1,4 @@
-"""Convolution and pooling as matrix products and elementwise steps, which stay fast when clients have own weights."""
+"""Convolution and pooling as matrix products and elementwise steps, fast even if each client has its own weights."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from tdcd.blocks.short_filters import Matrix, ShortFilter, short_filter
 def convolve(images: Array, weight: Array) -> Array:
     """Convolution as products of unfolded images with the weights.
 
-    Clients have weights of their own. Mapped over them these are batched matrix products, whereas
+    Every client has its own weights. Mapped over clients these are batched matrix products, whereas
     ``lax.conv_general_dilated`` becomes a grouped convolution, which is several times slower.
     """
     kernel_width, outputs, width = weight.shape[1], weight.shape[3], images.shape[2]
@@ -30,7 +30,7 @@ def convolve(images: Array, weight: Array) -> Array:
 
 
 _FEW_INPUTS, _FEW_INPUTS_ON_CPU = 1 << 10, 1 << 6
-"""Up to this many numbers a patch, unfolding whole patches is cheap."""
+"""Up to this many numbers per patch, unfolding whole patches is cheap."""
 _FEW_WEIGHTS = 1 << 20
 """Up to this many numbers, weights may be repeated for every place along an image's row."""
 _MANY_OUTPUTS = 32
@@ -72,14 +72,14 @@ def _convolve_strips(images: Array, weight: Array) -> Array:
 def _convolve_short(images: Array, weight: Array, short: ShortFilter) -> Array:
     """Short filters along the width: half the products, for a kernel three wide.
 
-    They round more than sums of products do, which an accelerator's short factors would not stand.
+    They round more than sums of products do, which is too much with an accelerator's short factors.
     """
     kernel_height, kernel_width, inputs, outputs = weight.shape
     unfolded = _unfold(_combine(short.inputs, images, 2, 0), kernel_height, axis=2)
     weights = _combine(short.taps, weight, 1, 0).reshape(len(short.taps), kernel_height * inputs, outputs)
     products = unfolded.reshape(len(weights), -1, weights.shape[1]) @ weights
     convolved = _combine(short.outputs, products.reshape(*unfolded.shape[:-1], outputs), 0, 2)
-    # Of a blank patch, sums of products are zero, where a ReLU has no slope. Biases start at zero, so that it matters.
+    # For a blank patch, sums of products are zero, where a ReLU has no slope. This matters, since biases start at zero.
     inked = jnp.any(images != 0, axis=-1, keepdims=True)
     inked = jnp.any(_unfold(_unfold(inked, kernel_width, axis=2), kernel_height, axis=1), axis=-1, keepdims=True)
     return convolved - jax.lax.stop_gradient(jnp.where(inked, 0, convolved))
@@ -89,7 +89,7 @@ def _convolve_short(images: Array, weight: Array, short: ShortFilter) -> Array:
 def _combine(matrix: Matrix, array: Array, axis: int, to: int) -> Array:
     """The matrix times one axis of an array, which becomes axis ``to``.
 
-    A compiler makes sums of a product with so few numbers only if it is told so, and copies if it has to transpose it.
+    A compiler turns a product with so few numbers into sums only if asked to, and copies if it has to transpose it.
     """
     parts = [jax.lax.index_in_dim(array, index, axis, keepdims=False) for index in range(array.shape[axis])]
     nothing = jnp.zeros_like(parts[0])

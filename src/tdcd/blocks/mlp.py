@@ -24,7 +24,7 @@ class Mlp:
     hidden: tuple[int, ...] = (32,)
 
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
-        """Weights drawn from ``key``: a ``weight`` and a ``bias`` a hidden layer, and the ``slice``."""
+        """Weights drawn from ``key``: a ``weight`` and a ``bias`` per hidden layer, and the ``slice``."""
         widths = [prod(feature_shape), *self.hidden]
         keys = jax.random.split(key, len(widths))
         layers = [

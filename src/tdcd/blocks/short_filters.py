@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Matrix = tuple[tuple[float, ...], ...]
-"""Rows of numbers: unlike an array, a compiled program can be told apart by it."""
+"""Rows of numbers: unlike an array, it can be part of the key of a compiled program."""
 
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0)
 """Where polynomials are evaluated, besides infinity: with these, float32 rounds about twice as much as sums of products
-do; with more points it would be far more."""
+do; with more points it would round far more."""
 
 
 class ShortFilter(NamedTuple):
@@ -35,7 +35,7 @@ class ShortFilter(NamedTuple):
 
 @lru_cache
 def short_filter(width: int, taps: int) -> ShortFilter | None:
-    """The fewest products for a row of this width; None if that is as many as outputs times taps.
+    """The fewest products for a row of this width; None if that is no fewer than outputs times taps.
 
     >>> found = short_filter(6, 3)
     >>> len(found.taps), len(found.outputs)

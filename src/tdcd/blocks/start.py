@@ -1,4 +1,4 @@
-"""How blocks start."""
+"""Initial blocks."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ def start_block(
     Args:
         name: the silo's, for the message if the block refuses samples of that shape.
     """
-    # Drawn in single precision, so that both precisions start alike.
+    # Drawn in single precision, so that both precisions start from the same values.
     with jax.enable_x64(False):
         high, low = divmod(settings.seed, 2**32)
         root = jax.random.fold_in(jax.random.key(low), high)

@@ -24,14 +24,14 @@ class TorchBlock:
     """A silo's part of the model written in PyTorch.
 
     JAX calls the module and its backward pass client by client, on the CPU only: convenient, and slower than a block
-    written in JAX. The module runs in evaluation mode, so that dropout does nothing. It may hold no state beside its
+    written in JAX. The module runs in evaluation mode, so that dropout does nothing. It may hold no state besides its
     trainable parameters, since hubs average those and nothing else: buffers (batch normalisation's running statistics)
     and frozen parameters are refused. Like every block it must work row by row, and its last layer, the silo's slice
     of the shared classifier, should have no bias.
 
     Attributes:
         make: builds the module, which maps ``[rows, *feature_shape]`` to ``[rows, C]``. It is called several times and
-            must build the same module each time, but for the random values that its parameters start with.
+            must build the same module each time, except for the random initial values of its parameters.
 
     .. code-block:: python
 
@@ -41,7 +41,7 @@ class TorchBlock:
     make: "Callable[[], nn.Module]"
 
     def __post_init__(self) -> None:
-        """Say at once where PyTorch is missing."""
+        """Say at once if PyTorch is missing."""
         _torch()
 
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
@@ -135,8 +135,8 @@ class _Module:
 def _on_host(function: Callable[..., Any], result: Any, *arguments: Any) -> Any:
     """``function`` of NumPy arrays, called from a compiled program; ``result`` has the shapes of what it returns.
 
-    ``jax.pure_callback`` would not do: it copies arguments on a thread pool whose last thread may be waiting in the
-    callback, and turns float64 to float32 on threads where x64 was not enabled.
+    ``jax.pure_callback`` does not work here: it copies arguments on a thread pool whose last thread may be waiting in
+    the callback, and turns float64 to float32 on threads where x64 was not enabled.
     """
 
     def fill(_: ExecutionContext, outputs: Tree, *inputs: Tree) -> None:

@@ -1,4 +1,4 @@
-"""Compiling: programs kept on disk, so that the second start of a command is fast, and no alarms about slow ones."""
+"""Compiling: programs kept on disk, so that the second start of a command is fast, and no warnings about slow ones."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ VARIABLE = "TDCD_CACHE"
 def keep_compiled() -> Path | None:
     """Keep compiled programs in ``$TDCD_CACHE/compiled``, by default ``~/.cache/tdcd/compiled``.
 
-    Each machine has a folder of its own there, since programs are compiled for its processor. A cache that JAX was told
+    Each machine has its own folder there, since programs are compiled for its processor. A cache that JAX is set up
     to use, and a folder that cannot be written, are left alone. JAX reads these settings from the environment
     when it is imported, so this comes before that; commands that need no JAX can then do without it.
 
@@ -34,7 +34,7 @@ def keep_compiled() -> Path | None:
 
 
 def silence_alarms() -> None:
-    """Keep XLA's own log off the screen, such as its alarm at a slow compilation; what fails raises an error anyway.
+    """Keep XLA's own log off the screen, such as its warning about slow compilations; failures raise an error anyway.
 
     It is read when JAX is imported, so this comes before that. A level that the user set stays.
     """

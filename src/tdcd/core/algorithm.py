@@ -203,7 +203,7 @@ def local_step(moving: Moving, minibatch: Minibatch, *, apply: Apply, descent: D
 def linear_step(
     moving: Moving, phi: Array, known: Any, weighted_sum: Callable[[Array], Tree], *, descent: Descent
 ) -> Moving:
-    r"""One local step of linear blocks, in whatever way many clients' rows are laid out.
+    r"""One local step of linear blocks, for any layout of many clients' rows.
 
     The gradient of a linear block is the weighted sum :math:`\sum_p w_p\, x_p\, \partial f / \partial \phi_p`.
 

@@ -17,7 +17,7 @@ class Execution:
     """How to run; results differ by rounding only.
 
     Attributes:
-        keep: where the training data stays. ``"host"``: in the host's memory or in a mapped file, and every call ships
+        keep: where the training data stays. ``"host"``: in the host's memory or in a mapped file, and every call sends
             the rows that it needs; ``"device"``: in the device's memory; ``"auto"``: there if it fits well.
         precision: of products of float32 matrices on an accelerator that has faster ones; a CPU always has float32.
         devices: how many of each process's devices clients are spread over; None for all of them.
@@ -30,7 +30,7 @@ class Execution:
     engine: EngineName = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse words that mean nothing."""
+        """Refuse unknown words."""
         for name, kind in (("keep", Keep), ("precision", Precision), ("engine", EngineName)):
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not '{getattr(self, name)}'")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, Self
 
 Apart = Literal["clients", "silos", "nobody"]
-"""Who is on a machine of its own: every client; every silo, its rows in one place; or nobody."""
+"""Who has a separate machine: every client; every silo, its rows in one place; or nobody."""
 Link = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
 
 
@@ -51,11 +51,11 @@ def round_messages(
 ) -> tuple[Sent, ...]:
     r"""What one communication round sends, by kind of message.
 
-    With :math:`d_j` parameters and :math:`K_j` clients in silo j, S samples exchanged a round (E minibatches of B)
+    With :math:`d_j` parameters and :math:`K_j` clients in silo j, S samples exchanged per round (E minibatches of B)
     and C outputs of s bytes each: a client gets the hub's block and returns its own, :math:`s\,d_j` each way; a hub's
     clients together send the phi of all S samples and get that of the others, :math:`s\,S\,C` each way, however
     the rows are split; and every hub sends :math:`s\,S\,C` to each of the N - 1 others. One silo alone has nothing
-    to exchange, so its clients send blocks only. What parties on one machine tell each other is not sent.
+    to exchange, so its clients send blocks only. What parties on one machine exchange does not count as sent.
 
     Args:
         sent: the bytes of phi between two hubs, if they are encoded; see :func:`tdcd.core.variant.wire_bytes`.

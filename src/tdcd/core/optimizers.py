@@ -1,6 +1,6 @@
 r"""Updates by Optax optimisers: a client's, with a step-size schedule, and a hub's.
 
-A hub takes the way from its block to its clients' average for a gradient, as in FedOpt (Reddi et al., 2021):
+A hub uses the difference between its block and its clients' average as a gradient, as in FedOpt (Reddi et al., 2021):
 
 .. math:: \tilde\theta \leftarrow \tilde\theta - \eta_h\, d(\tilde\theta - \bar\theta)
 
@@ -41,7 +41,7 @@ def schedule(name: str, iterations: int) -> Callable[[Array], Array]:
 
 @dataclass(frozen=True)
 class ClientOptimizer:
-    """A client's update. The optimiser begins anew every round, the schedule continues."""
+    """A client's update. The optimiser starts again every round, the schedule continues."""
 
     transform: optax.GradientTransformation = direction("sgd")  # noqa: RUF009  (it is cached)
     factor: Callable[[Array], Array] = schedule("constant", 1)  # noqa: RUF009
@@ -54,7 +54,7 @@ class ClientOptimizer:
         """One step in the optimiser's direction."""
         remembered, iteration = state
         ways, remembered = self.transform.update(gradient, remembered, block)
-        # Of a whole number, Optax would make single precision.
+        # Optax would turn a whole number into single precision.
         size = (step_size * self.factor(iteration.astype(step_size.dtype))).astype(step_size.dtype)
         return jax.tree.map(lambda leaf, way: leaf - size * way, block, ways), (remembered, iteration + 1)
 
@@ -71,6 +71,6 @@ class HubOptimizer:
         return self.transform.init(block)
 
     def step(self, block: Tree, average: Tree, state: State) -> tuple[Tree, State]:
-        """One step from the block towards the average, in the optimiser's way."""
+        """One step from the block towards the average, in the optimiser's direction."""
         ways, state = self.transform.update(jax.tree.map(jnp.subtract, block, average), state, block)
         return jax.tree.map(lambda leaf, way: leaf - self.step_size * way, block, ways), state

@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 STREAM = 0x70617274
-"""Tells this draw from all others of the same seed."""
+"""Separates this draw from all others of the same seed."""
 
 
 @dataclass(frozen=True)
 class RandomClients:
-    """A fraction of each silo's clients, at least one, drawn anew for every round from (seed, round, silo).
+    """A fraction of each silo's clients, at least one, drawn again for every round from (seed, round, silo).
 
     A sample takes part in a round if the clients that hold it answer in every silo, since its score needs the phi of
     all of them. Rows then weigh M' / (n_k B') with the M' rows that the silo's clients who answer hold and the B'
@@ -25,14 +25,14 @@ class RandomClients:
     fraction: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no fraction."""
+        """Refuse what is not a fraction."""
         if not 0 < self.fraction <= 1:
             raise ValueError(f"the fraction of clients that answer must be above 0 and at most 1, not {self.fraction}")
 
     def answering(self, seed: int, round_index: int, silo: int, num_clients: int) -> NDArray[np.bool_]:
         """See :class:`tdcd.core.variant.Participation`."""
         generator = np.random.Philox(key=np.array([seed, STREAM], np.uint64), counter=[0, 0, silo, round_index])
-        # Raw draws alone are promised to stay the same from one NumPy to the next.
+        # NumPy promises only for raw draws that they stay the same from version to version.
         order = np.argsort(generator.random_raw(num_clients), kind="stable")
         answers = np.zeros(num_clients, bool)
         answers[order[: max(1, round(self.fraction * num_clients))]] = True

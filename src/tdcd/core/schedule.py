@@ -1,7 +1,7 @@
 """Which samples a round trains on: a pure function of the seed and the round.
 
 Every party derives the same minibatches, so agreeing on them costs no message. Only the raw output of a
-counter-based generator is used: NumPy promises that stream never changes, and promises nothing of the kind for its
+counter-based generator is used: NumPy promises that this stream never changes, which it does not promise for its
 ``choice`` or ``shuffle``.
 """
 
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 Minibatches = Literal["fresh", "reused", "full"]
 
 IDS_AT_ONCE = 1 << 18
-"""Most ids that are drawn ahead; drawing more than these at once is shared by threads."""
+"""Most ids that are drawn ahead; larger draws are shared by threads."""
 THREADS = 8
 LARGE = 1024
 """From this size on a minibatch's distinct draws are found without sorting them."""
 PLACES_KEPT = 1 << 18
-"""For that, a thread keeps room to note where each of so many values was drawn first."""
+"""For that, a thread keeps memory for this many values: where each was drawn first."""
 
 
 def num_exchanged(minibatches: Minibatches, local_steps: int) -> int:
@@ -68,12 +68,12 @@ def batch_ids(
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Threads that stay, with the memory they have: new ones would spend most of their time asking for it."""
+    """Threads that stay and keep their memory: new ones would spend most of their time allocating it."""
     return ThreadPoolExecutor(THREADS)
 
 
 class Draws:
-    """The minibatches of any round, ``[E, B]``, drawn for many rounds at a time, which takes less time a round."""
+    """The minibatches of any round, ``[E, B]``, drawn for many rounds at a time, which takes less time per round."""
 
     def __init__(
         self, seed: int, *, num_samples: int, batch_size: int, local_steps: int, minibatches: Minibatches = "fresh"
@@ -103,7 +103,7 @@ class Draws:
 def _draw(seed: int, rounds: Sequence[int], *, shape: tuple[int, int], num_samples: int) -> NDArray[np.int32]:
     """``[len(rounds), *shape]``: the minibatches of rounds that use a quarter of the samples at most."""
     count, size = shape
-    # Few draws collide then: this many leave a shortfall next to never.
+    # Few draws collide then: this many are almost always enough.
     width = size + size // 4 + 32
     raw = _raw(seed, rounds, count * width).reshape(-1, width)
     ids = _first_distinct(raw, size, num_samples).reshape(-1, count, size)
@@ -115,14 +115,14 @@ def _draw(seed: int, rounds: Sequence[int], *, shape: tuple[int, int], num_sampl
 def _raw(seed: int, rounds: Sequence[int], size: int) -> NDArray[np.uint64]:
     """``[len(rounds), size]``: the first draws of each round's own stream, which has (seed, round) for its key."""
     generator = np.random.Philox(key=np.array([seed, 0], np.uint64))
-    # A new key in the start's state costs a tenth of a new generator.
+    # A new key in the initial state costs a tenth of a new generator.
     start: Any = generator.state
     draws = []
     for round_index in rounds:
         start["state"]["key"][1] = round_index
         generator.state = start
         draws.append(generator.random_raw(size))
-    # Of a single round no copy: threads that draw one each would wait for each other's memory.
+    # No copy of a single round: threads that draw one each would wait for each other's memory.
     return (draws[0] if len(draws) == 1 else np.concatenate(draws)).reshape(-1, size)
 
 
@@ -139,7 +139,7 @@ def _first_distinct(raw: NDArray[np.uint64], size: int, num_samples: int) -> NDA
     found = draws[:, :size].astype(np.int32)
     rows: Any = slice(None)
     if size * size < 2 * num_samples:
-        # Then many rows begin with that many distinct values, and need not go through what follows.
+        # Then many rows begin with that many distinct values, and need not go through the rest.
         begun = np.sort(draws[:, :size], axis=1, kind="stable")
         rows = np.flatnonzero((begun[:, 1:] == begun[:, :-1]).any(axis=1))
         draws = draws[rows]
@@ -157,7 +157,7 @@ def _first_distinct(raw: NDArray[np.uint64], size: int, num_samples: int) -> NDA
 
 
 class _Kept(threading.local):
-    """What a thread keeps from one draw to the next: threads wait for each other when they ask for memory."""
+    """What a thread keeps from one draw to the next: threads wait for each other when they allocate memory."""
 
     def __init__(self) -> None:
         self.first = np.empty(PLACES_KEPT, np.int32)
@@ -167,7 +167,7 @@ _KEPT = _Kept()
 
 
 def _first_distinct_of_many(draws: NDArray[np.int64], size: int, num_samples: int) -> NDArray[np.int32]:
-    """:func:`_first_distinct` of long rows: a draw is new if it stands where its value was drawn first.
+    """:func:`_first_distinct` of long rows: a draw is new if it is where its value was drawn first.
 
     This takes several rows at a time, if there is room for all their values: threads wait for each other at every step.
     """
@@ -180,7 +180,7 @@ def _first_distinct_of_many(draws: NDArray[np.int64], size: int, num_samples: in
         rows += begins[: len(rows), None]
         values = rows.ravel()
         order = np.arange(len(values), dtype=np.int32)
-        # Of several places for one value the last that is put stays: from the back, that is the first.
+        # Of several places for one value the last one written stays: from the back, that is the first.
         np.put(first, values[::-1], order[::-1], mode="clip")
         is_new = (first.take(values, mode="clip") == order).reshape(rows.shape)
         for ids, row, new, begin in zip(found[start:], rows, is_new, begins, strict=False):

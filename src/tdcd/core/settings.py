@@ -17,7 +17,7 @@ class Settings:
         local_steps: Q, gradient steps a client takes between two communications.
         batch_size: B, samples in a global minibatch; each client works on those that it holds.
         step_size: eta.
-        minibatches: ``"fresh"``, Q different ones a round; ``"reused"``, one for all Q steps (FedBCD, and the
+        minibatches: ``"fresh"``, Q different ones per round; ``"reused"``, one for all Q steps (FedBCD, and the
             journal version of the paper); ``"full"``, every sample at every step.
         gradient: ``"unbiased"``, M / (n_k B) times the sum over the client's rows; ``"mean"``, their mean, as in
             the authors' code.

@@ -9,7 +9,7 @@ from jax import Array
 from tdcd.core.objective import Tree
 
 State = Any
-"""What an update remembers, as a tree of arrays; ``()`` for nothing."""
+"""The state of an update, as a tree of arrays; ``()`` for none."""
 
 
 class Update(Protocol):
@@ -41,7 +41,7 @@ class Sgd:
     r"""Plain gradient steps, :math:`\theta \leftarrow \theta - \eta g`. Paper, Algorithm 1, line 19."""
 
     def start(self, block: Tree, iteration: Array) -> State:
-        """Nothing to remember."""
+        """No state."""
         return ()
 
     def step(self, block: Tree, gradient: Tree, state: State, step_size: Array) -> tuple[Tree, State]:
@@ -54,7 +54,7 @@ class TakeAverage:
     """The average is the hub's next block. Paper, Algorithm 1, line 5."""
 
     def start(self, block: Tree) -> State:
-        """Nothing to remember."""
+        """No state."""
         return ()
 
     def step(self, block: Tree, average: Tree, state: State) -> tuple[Tree, State]:

@@ -34,7 +34,7 @@ Wire = Mapping[str, Any]
 
 
 class Sending(NamedTuple):
-    """Which phi a silo sends: what dither and the like may depend on, the same for its sender and its receivers."""
+    """Which phi a silo sends: what dither, for example, may depend on; the same for its sender and its receivers."""
 
     seed: Any
     """``[2]``: the run's seed, its high and its low 32 bits."""
@@ -105,7 +105,7 @@ class Timing(Protocol):
 
     @property
     def depth(self) -> int:
-        """The most rounds that a block may be old; as many of a hub's blocks are kept."""
+        """The largest age of a block, in rounds; this many of a hub's blocks are kept."""
         ...
 
     def age(self, silo: int, round_index: Array) -> Any:

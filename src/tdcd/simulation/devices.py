@@ -48,7 +48,7 @@ class Devices:
         return 1 if self.mesh is None else self.mesh.size
 
     def even(self, clients: int) -> int:
-        """The least number that is not below ``clients`` and that the devices share evenly."""
+        """The smallest number of at least ``clients`` that the devices share evenly."""
         return -(-clients // self.count) * self.count
 
     def hold(self, array: NDArray[Any], axis: int | None = None) -> Array:
@@ -63,7 +63,7 @@ class Devices:
     def make(self, shape: tuple[int, ...], part: Callable[[Any], NDArray[Any]], axis: int | None = None) -> Any:
         """The array of ``part(index)`` for every ``index`` that this process needs; see :meth:`put`."""
         if self.mesh is None:
-            # The call itself brings it to the device, at a fraction of the time that doing so beforehand takes.
+            # The call itself brings it to the device, in a fraction of the time that doing so in advance takes.
             return part(())
         return jax.make_array_from_callback(shape, NamedSharding(self.mesh, spec(axis)), part)
 
@@ -72,7 +72,7 @@ class Devices:
         return tree if self.mesh is None else jax.tree.map(lambda leaf: self.put(np.asarray(leaf)), tree)
 
     def here(self, tree: Tree) -> Tree:
-        """Arrays that are the same on every device, on this process's first one alone."""
+        """Arrays that are the same on every device, on this process's first one only."""
         return tree if self.mesh is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
 
     def spread(self, function: Callable[..., Any], axes: Any) -> Callable[..., Any]:
@@ -104,7 +104,7 @@ WHOLE = spec(None)
 
 
 def agreed(number: int) -> int:
-    """Process 0's number, for a choice that all processes must make alike."""
+    """Process 0's number, for a choice that must be the same in all processes."""
     if jax.process_count() == 1:
         return number
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))

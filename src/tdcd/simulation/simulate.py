@@ -27,13 +27,13 @@ from tdcd.simulation.staging import prefetch
 ROWS_AT_ONCE = 4096
 """Evaluation goes over the samples in chunks of this many."""
 SCORES_AT_ONCE = 1 << 22
-"""And several runs' over as many as have so many scores in all."""
+"""For several runs, in chunks with this many scores in all."""
 FITS_WELL = 0.5
 """Data that takes up more of the device's memory than this share stays on the host."""
 
 
 class Simulation:
-    """A federation in one process. Between rounds its whole state is what its hubs remember: a :class:`State`.
+    """A federation in one process. Between rounds its whole state is that of its hubs: a :class:`State`.
 
     The functions of :mod:`tdcd.core.algorithm` run over all clients of a silo at once; rounds run in a loop inside one
     compiled program, whose trip count is an argument: any number of rounds gives the same bits as one at a time.
@@ -66,7 +66,7 @@ class Simulation:
         variant: Variant | None = None,
         most_rounds: int = ROUNDS_PER_CALL,
     ) -> Self:
-        """Several runs of the same samples, columns and settings but for seed, step size and l2, as one simulation.
+        """Several runs that differ only in seed, step size, l2 and row splits, as one simulation.
 
         Every array of its state, and its scores, have a first axis for the runs if there are more than one.
 

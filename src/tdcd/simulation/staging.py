@@ -32,7 +32,7 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
 
 
 class StagingBuffers:
-    """Memory for the arrays of a few calls, used again and again: fresh memory costs more than filling it.
+    """Memory for the arrays of a few calls, used over and over: fresh memory costs more than filling it.
 
     JAX may read an array where it is for as long as a call runs, so a call's memory is filled again only when the call
     has finished.
@@ -54,7 +54,7 @@ class StagingBuffers:
         self._results[memory] = result
 
     def room(self, name: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """An array to fill; ``name`` tells apart those of one call."""
+        """An array to fill; each one of a call has its own ``name``."""
         memory = self._memory[self._current]
         key = (name, shape, np.dtype(dtype))
         if key not in memory:

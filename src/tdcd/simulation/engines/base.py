@@ -20,7 +20,7 @@ from tdcd.federation.silos import Federation, Silo
 from tdcd.simulation.devices import WHOLE, Devices
 
 BYTES_PER_CALL = 16 << 20
-"""About how many bytes one call ships to the device at most; a call of few rounds takes as much room."""
+"""About the most bytes that one call sends to the device; a call of few rounds takes the same room."""
 ROUNDS_PER_CALL = 64
 HEAVY = 1 << 18
 """A local step is heavy if the rows of a minibatch have more numbers than this."""
@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a federation remembers between two rounds: all of it is its hubs'.
+    """The state of a federation between two rounds: all of it is at its hubs.
 
     Of several runs every array has a first axis for them.
     """
@@ -72,7 +72,7 @@ class Problem(NamedTuple):
 
     @property
     def settings(self) -> Settings:
-        """The first run's: all have the same but for seed and step size."""
+        """The first run's: all have the same, except for seed and step size."""
         return self.runs[0].settings
 
     @property
@@ -86,7 +86,7 @@ class Problem(NamedTuple):
         return all(type(block) is Linear for block in self.blocks)
 
     def rounds_per_call(self, bytes_per_round: int) -> int:
-        """How many rounds go into one call if each ships so many bytes per run."""
+        """How many rounds go into one call if each sends this many bytes per run."""
         return int(np.clip(BYTES_PER_CALL // (len(self.runs) * bytes_per_round), 1, self.most_rounds))
 
     def over_runs(self, per_run: Sequence[Any] | NDArray[Any]) -> Any:

@@ -65,7 +65,7 @@ class ClientsEngine:
 
     @classmethod
     def suits(cls, problem: Problem) -> bool:
-        """It is what is left."""
+        """It is the last choice."""
         return True
 
     def choose_for(self, cpu: bool) -> None:
@@ -90,7 +90,7 @@ class ClientsEngine:
         in_turn = heavy and cpu and max(p.num_clients for p in placers) > 1
         cells = 4 * sum(placer.num_clients * placer.usual for placer in placers)
         shipped = sum(table[0].nbytes for table in problem.tables) * problem.batch_size if self._labels is None else 0
-        # Of indices a call ships half as much: a call of few rounds fills its whole room with them.
+        # A call sends half as many bytes of indices: a call of few rounds fills its whole room with them.
         self.rounds_per_call = problem.rounds_per_call(problem.batches * (2 * cells + shipped))
         if heavy and not cpu:
             self.rounds_per_call = 1
@@ -192,7 +192,7 @@ class ClientsEngine:
 def _renumbered(
     ids: NDArray[np.int32], placed: Sequence[Sequence[Placement]]
 ) -> tuple[NDArray[np.int32], list[list[Placement]]]:
-    """The minibatches of one run with samples numbered in the order of ``ids``, in which their rows are shipped."""
+    """The minibatches of one run with samples numbered in the order of ``ids``, in which their rows are sent."""
     numbers = np.arange(math.prod(ids.shape), dtype=np.int32).reshape(ids.shape)
     renumbered = []
     for placement in placed[0]:

@@ -68,7 +68,7 @@ class ClientsProgram:
     in_turn: bool
     """Clients one after the other, each in the processor's cache, rather than all at once."""
     unroll: int
-    """Local steps that are compiled one after another into the loop's body, which pays if they are tiny."""
+    """Local steps that are compiled one after another into the loop's body, which is faster if they are tiny."""
     num_samples: int
     runs: int
     devices: Devices
@@ -81,7 +81,7 @@ class ClientsProgram:
         return Shared(WHOLE, WHOLE), own
 
     def lay_out(self, shared: Shared, own: Own) -> Own:
-        """Nothing to do beforehand."""
+        """Nothing to do in advance."""
         return own
 
     def one_round(self, state: State, shared: Shared, own: Own, index: Array) -> State:

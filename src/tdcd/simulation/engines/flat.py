@@ -1,4 +1,4 @@
-"""The engine for linear blocks with one output on an accelerator: only sample ids are shipped."""
+"""The engine for linear blocks with one output on an accelerator: only sample ids are sent to it."""
 
 import jax
 import numpy as np
@@ -66,7 +66,7 @@ class FlatEngine:
         memory, rounds = self._buffers.begin(), ids.shape[1]
         room = self._buffers.room("ids", (self.rounds_per_call, *ids.shape[2:]), ids.dtype)
         room[:rounds] = ids[0]
-        # On its way while the device works on the call before.
+        # It is copied while the device works on the call before.
         shipped = self._problem.devices.hold(room)
         return Call(rounds, memory, (self._shared, Own(shipped, self._problem.numbers()[0]), rounds))
 

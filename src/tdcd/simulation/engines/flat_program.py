@@ -1,7 +1,8 @@
 """The compiled round of linear blocks with one output, for an accelerator that holds the data.
 
-Bound by memory, so every row is read twice per step and never copied: once for its scores under the hub's block and its
-client's, in the order of the minibatch, and once for the gradients. For those each client's rows are cut into segments.
+It is bound by memory, so every row is read twice per step and never copied: once for its scores under the hub's block
+and its client's, in the order of the minibatch, and once for the gradients. For those each client's rows are cut into
+segments.
 """
 
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Own(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """One silo's rows of a minibatch, client by client in H segments; so many that any minibatch fits."""
+    """One silo's rows of a minibatch, client by client in H segments; enough for any minibatch."""
 
     counts: Array
     """``[K]``: how many rows each client has."""

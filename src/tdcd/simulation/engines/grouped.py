@@ -19,7 +19,7 @@ class GroupedEngine:
     name = "grouped"
 
     def __init__(self, problem: Problem) -> None:
-        """Deal the clients out to groups."""
+        """Put the clients into groups."""
         self._problem, devices = problem, problem.devices
         samples = problem.federation.num_samples
         self._groups = [self._dealt([run.federation.silos[i].owner() for run in problem.runs]) for i in self._silos]
@@ -84,7 +84,7 @@ class GroupedEngine:
         placed = place_alike(self._placers, ids)
         num_rounds = len(placed[0][0].rows)
         ids = ids[:, :num_rounds]
-        # Silos that split the rows alike, or have one group each, share all but their features.
+        # Silos with the same row split, or with one group each, share everything except their features.
         silos = list(zip(*placed, strict=True))
         firsts = [next(i for i, first in enumerate(silos) if first[0] is placement[0]) for placement in silos]
         layouts = {first: self._layout(ids, first, silos[first]) for first in set(firsts)}

@@ -1,8 +1,8 @@
 """The compiled round of linear blocks with the clients of a silo in groups.
 
 All silos step together, so that a step can also do its minibatch's part of the exchange: the hub's block, which stays
-as it was when the round began, goes through the same matrix product as the clients' blocks. Small silos that are
-alike are stacked: what takes time is then the number of operations, not their size.
+as it was when the round began, goes through the same matrix product as the clients' blocks. Small silos of the
+same shape are stacked: their time goes into the number of operations, not into their size.
 """
 
 import math
@@ -84,7 +84,7 @@ class GroupedProgram:
         return WHOLE, Own([silo] * self.num_silos, [rows] * self.num_silos, WHOLE, WHOLE)
 
     def lay_out(self, shared: Any, own: Own) -> Own:
-        """Nothing to do beforehand."""
+        """Nothing to do in advance."""
         return own
 
     def one_round(self, state: State, shared: list[Array] | None, own: Own, index: Array) -> State:
@@ -182,7 +182,7 @@ class _Stack(NamedTuple):
 
 
 def _alike(hubs: list[Array], silos: list[GroupedSilo], rows: list[GroupedRows]) -> list[tuple[int, ...]]:
-    """The silos in stacks: small ones with as many groups, clients and rows, and about as many features."""
+    """The silos in stacks: small ones with equal numbers of groups, clients and rows, and similar widths."""
     stacks: list[tuple[int, ...]] = []
     shapes = [(silo.shares.shape, groups.labels.shape[2:]) for silo, groups in zip(silos, rows, strict=True)]
     for silo in sorted(range(len(silos)), key=lambda silo: len(hubs[silo])):

@@ -1,7 +1,7 @@
 """Client groups: clients of a silo whose rows are computed side by side.
 
 A linear block of many clients is one matrix. Its product with a group's rows gives every row's score under every
-client of the group, of which the row's own client's is kept. That does more arithmetic than one product per client,
+client of the group; that of the row's own client is kept. That does more arithmetic than one product per client,
 but it needs less padding, and in a single group none: the number of clients in a group is chosen to weigh the two.
 """
 
@@ -18,7 +18,7 @@ ROW_COST, ROW_COST_ON_CPU = 256, 32
 
 
 class ClientGroups:
-    """A silo's clients dealt out to groups of G slots; the last slots of a group may be empty.
+    """A silo's clients in groups of G slots; the last slots of a group may be empty.
 
     Attributes:
         shape: ``(L, G)``, groups and slots.
@@ -41,7 +41,7 @@ class ClientGroups:
         shapes = [shape] if shape is not None else [_even(len(held), size, devices) for size in sizes]
         self.shape = min(shapes, key=lambda s: _cost(held, batch_size, s))
         self.group, self.slot = _deal(held, self.shape)
-        # A slot number that nobody has marks padding.
+        # A slot number that no client has marks padding.
         kind = np.uint8 if self.shape[1] < 1 << 8 else np.uint16 if self.shape[1] < 1 << 16 else np.int32
         self._slot_of = self.slot.astype(kind)[owner]
         self.placer = Placer(self.group.astype(np.int32)[owner], batch_size, self.shape[0])
@@ -61,14 +61,14 @@ class ClientGroups:
 
 
 def _even(num_clients: int, size: int, devices: int) -> tuple[int, int]:
-    """Groups of about ``size`` clients, as many on each device."""
+    """Groups of about ``size`` clients, equally many on each device."""
     groups = -(-num_clients // size)
     groups = -(-groups // devices) * devices
     return groups, -(-num_clients // groups)
 
 
 def _deal(held: NDArray[Any], shape: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Clients by the rows they hold, the largest first, to and fro over the groups, which evens out their rows."""
+    """Clients by the rows they hold, the largest first, back and forth over the groups, which evens out their rows."""
     groups, size = shape
     order = np.argsort(-held, kind="stable")
     seats = np.arange(groups * size).reshape(size, groups)
