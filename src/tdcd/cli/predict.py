@@ -81,7 +81,7 @@ def predict(
         first = silo if silo in trained.widths else next(iter(trained.widths))
         id_column = trained.id_column(first)
         write_predictions(
-            out, predictions, trained.meaning, trained.loss, id_column=id_column, mark_missing=allow_missing
+            out, predictions, trained.label_encoding, trained.loss, id_column=id_column, mark_missing=allow_missing
         )
     _show_predictions(predictions, ordered, out)
 

@@ -51,7 +51,7 @@ def plan(config: Config, table: Table | None = None, devices: Devices | None = N
     """
     if table is None and config.data.source == "files":
         assembled = assemble(config, bias=has_bias(config))
-        federation, task, strips = assembled.federation, assembled.meaning.task, False
+        federation, task, strips = assembled.federation, assembled.label_encoding.task, False
     else:
         assembled = None
         federation, task, strips = _cut(config, table)

@@ -49,19 +49,21 @@ def coefficients(folder: Path) -> Coefficients:
     proportion to their exponentials.
     """
     trained = Trained.open(folder)
-    meaning, silos = trained.meaning, trained.present
+    label_encoding, silos = trained.label_encoding, trained.present
     if not silos:
         raise FileNotFoundError(
             f"{folder} holds no model: let the run end, or stop it with Ctrl-C after its first rounds"
         )
     # The first silo's part takes the labels' mean, so that parts which were exported one by one add up to the model.
-    intercept = np.full(trained.num_outputs, meaning.mean if silos[0] == next(iter(trained.widths)) else 0.0)
+    intercept = np.full(trained.num_outputs, label_encoding.mean if silos[0] == next(iter(trained.widths)) else 0.0)
     rows = []
     for silo in silos:
         own, shift = _unscaled(silo, trained.part(silo))
-        intercept += shift * meaning.scale
-        rows += [Coefficient(silo, column, value * meaning.scale) for column, value in own.items()]
-    outputs = [f"coefficient_{name}" for name in meaning.classes] if trained.loss == "softmax" else ["coefficient"]
+        intercept += shift * label_encoding.scale
+        rows += [Coefficient(silo, column, value * label_encoding.scale) for column, value in own.items()]
+    outputs = (
+        [f"coefficient_{name}" for name in label_encoding.classes] if trained.loss == "softmax" else ["coefficient"]
+    )
     absent = [silo for silo in trained.widths if silo not in silos]
     return Coefficients(outputs, [*rows, Coefficient("", INTERCEPT, intercept)], absent)
 

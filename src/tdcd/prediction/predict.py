@@ -11,7 +11,7 @@ from tdcd.core.choices import Loss
 from tdcd.prediction.held_out import predicted, unlike
 from tdcd.prediction.model import Trained
 from tdcd.tables.errors import SHOWN, TableError
-from tdcd.tables.labels import Meaning
+from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import id_order
 from tdcd.tables.writing import write_table
@@ -106,7 +106,7 @@ def _lacks(silo: str, ids: Sequence[str], missing: Sequence[Sequence[str]]) -> s
 def write_predictions(
     path: Path,
     predictions: Predictions,
-    meaning: Meaning,
+    label_encoding: LabelEncoding,
     loss: Loss,
     *,
     id_column: str = "id",
@@ -120,7 +120,7 @@ def write_predictions(
     Args:
         mark_missing: add the column ``missing``, with the silos that lack the id, separated by blanks.
     """
-    columns = predicted(predictions.scores, meaning, loss)
+    columns = predicted(predictions.scores, label_encoding, loss)
     if mark_missing:
         columns["missing"] = [" ".join(lacking) for lacking in predictions.missing]
     write_table(path, {unlike(id_column, columns): predictions.ids} | columns)

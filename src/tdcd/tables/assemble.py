@@ -14,7 +14,7 @@ from tdcd.federation.partition import Rows
 from tdcd.federation.silos import Federation, Silo, aligned_empty, sizes_of, split_rows
 from tdcd.tables.client_table import row_numbers
 from tdcd.tables.errors import TableError
-from tdcd.tables.labels import Labels, Meaning, choose_held_out, encode, in_words, spelling, standardized
+from tdcd.tables.labels import LabelEncoding, Labels, choose_held_out, encode, in_words, spelling, standardized
 from tdcd.tables.loader import read_rows
 from tdcd.tables.preparation import Preparation, merge_summaries, summarize
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
@@ -29,7 +29,7 @@ class Assembled(NamedTuple):
     """A federation, and what it takes to use its model on other rows."""
 
     federation: Federation
-    meaning: Meaning
+    label_encoding: LabelEncoding
     preparations: Mapping[str, Preparation]
     """By silo."""
     ids: Sequence[str]
@@ -64,7 +64,7 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or bring more"])
     samples = _Samples(numbers, held_out)
     labels, mean, scale = standardized(encoded, ~held_out, config.data.standardize)
-    meaning = Meaning(encoded.task, encoded.classes, mean, scale)
+    label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     silos, preparations = [], {}
     for index, section in enumerate(config.silos):
         # Taken out, so that a silo's raw columns go when its features are there.
@@ -75,14 +75,14 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         tuple(silos),
         labels[~held_out],
         labels[held_out] if held_out.any() else None,
-        meaning.scale,
+        label_encoding.scale,
         name=config.title,
         labels_in_words=in_words(encoded, config.model.loss),
-        label_mean=meaning.mean,
+        label_mean=label_encoding.mean,
     )
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
-    return Assembled(federation, meaning, preparations, ids, test_ids, encoded.of(held_out))
+    return Assembled(federation, label_encoding, preparations, ids, test_ids, encoded.of(held_out))
 
 
 def _check(config: Config) -> None:

@@ -38,7 +38,7 @@ class Labels(NamedTuple):
         return [self.classes[int(number)] for number in numbers] if self.classes else numbers
 
 
-class Meaning(NamedTuple):
+class LabelEncoding(NamedTuple):
     """What the labels are."""
 
     task: Task

@@ -67,12 +67,12 @@ def save_assembled(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> N
     assembled, federation = planned.assembled, planned.federation
     if assembled is None:
         return
-    save_preparations(folder, assembled.preparations, assembled.meaning)
+    save_preparations(folder, assembled.preparations, assembled.label_encoding)
     if federation.test_labels is not None:
         scores = scores_of(federation, planned.blocks, hub_blocks)
         samples = HeldOut(assembled.test_ids, assembled.test_labels, scores)
         id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
-        write_held_out(folder, id_column, samples, assembled.meaning, planned.objective.loss)
+        write_held_out(folder, id_column, samples, assembled.label_encoding, planned.objective.loss)
 
 
 def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:
