@@ -43,8 +43,8 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A run folder of a run from files."""
+class Model:
+    """The trained model in the folder of a run from files."""
 
     path: Path
     config: Config

@@ -14,7 +14,7 @@ from tdcd.federation.partition import Rows
 from tdcd.federation.silos import Federation, Silo, aligned_empty, sizes_of, split_rows
 from tdcd.tables.client_table import row_numbers
 from tdcd.tables.errors import TableError
-from tdcd.tables.labels import LabelEncoding, Labels, choose_held_out, encode, in_words, spelling, standardized
+from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.loader import read_rows
 from tdcd.tables.preparation import Preparation, merge_summaries, summarize
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
@@ -181,7 +181,7 @@ def _raw_labels(parts: Sequence[RawRows], numbers: Mapping[str, int]) -> NDArray
     for part in parts:
         places = _places(part, numbers)
         known = places >= 0
-        values = [spelling(label) for label in part.labels or ()] if named else part.labels
+        values = [canonical_label(label) for label in part.labels or ()] if named else part.labels
         labels[places[known]] = np.asarray(values, labels.dtype)[known]
     return labels.astype(str) if named else labels
 
@@ -193,14 +193,15 @@ def _places(rows: RawRows, numbers: Mapping[str, int]) -> NDArray[np.int64]:
 
 def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], second: str, others: NDArray[Any]) -> None:
     if labels.dtype.kind != others.dtype.kind:
-        labels, others = (np.array([spelling(label) for label in some.tolist()]) for some in (labels, others))
+        labels, others = (np.array([canonical_label(label) for label in some.tolist()]) for some in (labels, others))
     differ = np.flatnonzero(labels != others)
     if len(differ):
         place = differ[0]
+        one, other = canonical_label(labels[place]), canonical_label(others[place])
         raise TableError(
             [
-                f"the silos' labels differ for {len(differ)} samples: id {ids[place]!r} is {spelling(labels[place])!r} "
-                f"in silo '{first}' and {spelling(others[place])!r} in silo '{second}': correct one, or drop a label"
+                f"the silos' labels differ for {len(differ)} samples: id {ids[place]!r} is {one!r} in silo '{first}' "
+                f"and {other!r} in silo '{second}': correct one, or drop a label"
             ]
         )
 
