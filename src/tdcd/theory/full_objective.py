@@ -21,7 +21,7 @@ ROWS_AT_ONCE = 1024
 """Sums over the samples go in chunks of this many."""
 
 
-class Landscape:
+class FullObjective:
     """The objective in float64, as a function of one flat vector theta ``[D]``: the hub blocks, silo after silo."""
 
     def __init__(
