@@ -65,7 +65,7 @@ from tdcd.core.devices import Devices
 from tdcd.experiments.experiment import Curve, Experiment
 from tdcd.experiments.sweep import run_experiment
 from tdcd.compare.network import PRESETS
-from tdcd.planning import check_run, plan_local_steps
+from tdcd.planning import measure_bound, recommend_local_steps
 from tdcd.planning.cost import simulate
 from tdcd.training.run import execute
 from tdcd.config.resolve import plan
@@ -74,11 +74,11 @@ keys, out = {keys!r}, Path(sys.argv[1])
 two = Devices.first(2)
 planned = plan(check_config(keys), devices=two)
 assert simulate(planned).execution.devices.count == 2
-table = plan_local_steps(planned, PRESETS["lan"], candidates=(1, 2), step_seconds=1e-3)
+table = recommend_local_steps(planned, PRESETS["lan"], candidates=(1, 2), step_seconds=1e-3)
 assert len(table.rows) == 2
 execute(planned, out / "run")
 train_alone(planned, out / "run")
-check = check_run(out / "run", devices=two)
+check = measure_bound(out / "run", devices=two)
 assert check.planned.execution.devices.count == 2
 compare(plan_all(check_config(keys), ["local-sgd"], two), PRESETS["lan"], out / "compare", step_seconds=1e-3)
 run_experiment(Experiment("fig2a", "", (Curve("x", keys),), 2, ()), out / "sweep", devices=two)

@@ -15,7 +15,7 @@ from tdcd.compare.comparison import Comparison
 from tdcd.compare.tables import joining, summary
 from tdcd.core.stopping import Interrupted
 from tdcd.experiments.claims import Claim
-from tdcd.planning import Check, PlanTable
+from tdcd.planning import MeasuredBound, Recommendation
 from tdcd.planning.tables import constants_in_words, over_q, sent, terms
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
@@ -187,7 +187,7 @@ def show_comparison(console: Console, comparison: Comparison, page: Path) -> Non
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def show_plan(console: Console, table: PlanTable) -> None:
+def show_recommendation(console: Console, table: Recommendation) -> None:
     """The table over Q, what each sends, the row to take, and how far to trust it."""
     kind = "the least possible" if table.optimum_known else "the lowest of the pilot runs"
     facts = [
@@ -204,12 +204,12 @@ def show_plan(console: Console, table: PlanTable) -> None:
     console.print(*(f"- {note}" for note in table.notes), sep="\n", highlight=False)
 
 
-def show_check(console: Console, check: Check, page: Path) -> None:
+def show_bound(console: Console, result: MeasuredBound, page: Path) -> None:
     """The bound's terms beside what was measured, the verdict, and where the page is."""
-    console.print(f"Constants: {constants_in_words(check.constants)}.", highlight=False)
-    console.print("", _table(terms(check)), "", sep="\n")
-    console.print(check.verdict, style="bold green" if check.holds else "bold red", highlight=False)
-    console.print(*(f"- {caveat}" for caveat in check.caveats), sep="\n", highlight=False)
+    console.print(f"Constants: {constants_in_words(result.constants)}.", highlight=False)
+    console.print("", _table(terms(result)), "", sep="\n")
+    console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
+    console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
