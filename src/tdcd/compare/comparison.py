@@ -22,7 +22,7 @@ from tdcd.records.history import Record
 from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.training.run import finish, simulate
-from tdcd.training.sweep.runner import Step
+from tdcd.training.sweep.runner import SweepProgress
 from tdcd.training.train import Progress
 
 
@@ -104,7 +104,7 @@ def compare(
     out: Path,
     *,
     step_seconds: float | None = None,
-    observe: Callable[[Step], None] = lambda step: None,
+    observe: Callable[[SweepProgress], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
     """Run what is missing under ``out`` and gather all contenders.
@@ -117,7 +117,7 @@ def compare(
     for place, (label, planned) in enumerate(plans.items()):
 
         def news(progress: Progress, label: str = label, before: int = place) -> None:
-            observe(Step(label, 1, progress, before + progress.round / max(progress.rounds, 1)))
+            observe(SweepProgress(label, 1, progress, before + progress.round / max(progress.rounds, 1)))
 
         finish(planned, out / label, observe=news, should_stop=should_stop)
         contenders.append(_gather(label, planned, out / label, network, step_seconds))

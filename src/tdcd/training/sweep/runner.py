@@ -34,7 +34,7 @@ class Task(NamedTuple):
     folder: Path
 
 
-class Step(NamedTuple):
+class SweepProgress(NamedTuple):
     """News from a sweep: which runs it is about, how far they are, and how far the whole is."""
 
     label: str
@@ -48,7 +48,7 @@ class Step(NamedTuple):
 class Watch:
     """What the runs of a sweep tell and ask while several are under way."""
 
-    def __init__(self, observe: Callable[[Step], None], should_stop: Callable[[], bool]) -> None:
+    def __init__(self, observe: Callable[[SweepProgress], None], should_stop: Callable[[], bool]) -> None:
         """Pass news on to ``observe``, one at a time, and ask ``should_stop``."""
         self._observe, self._asked = observe, should_stop
         self._lock, self._given_up = threading.Lock(), threading.Event()
@@ -72,14 +72,14 @@ class Watch:
         label = tasks[0].label + (f" and {len(tasks) - 1} more" if len(tasks) > 1 else "")
         with self._lock:
             self._done |= dict.fromkeys((task.folder for task in tasks), news.round / max(news.rounds, 1))
-            self._observe(Step(label, len(tasks), news, sum(self._done.values())))
+            self._observe(SweepProgress(label, len(tasks), news, sum(self._done.values())))
 
 
 def run_all(
     tasks: Sequence[Task],
     *,
     devices: Devices | None = None,
-    observe: Callable[[Step], None] = lambda step: None,
+    observe: Callable[[SweepProgress], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[list[Record]]:
     """The history of every task, in order. What is missing in its folder is run.
