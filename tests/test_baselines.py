@@ -33,7 +33,7 @@ def run(planned):
         planned.settings,
         rounds=planned.config.train.rounds,
         evaluate_every=planned.config.evaluate.every,
-        apart=planned.apart,
+        colocation=planned.colocation,
     )
 
 
@@ -132,7 +132,11 @@ def test_the_configuration_names_an_algorithm_and_what_was_resolved_means_the_sa
     expected = list(baseline_plans(name, BASE).values())[-1]
     again = plan(check_config(named.config.model_dump(exclude_none=True)))
     for found in (named, again):
-        assert (found.config, found.settings, found.apart) == (expected.config, expected.settings, expected.apart)
+        assert (found.config, found.settings, found.colocation) == (
+            expected.config,
+            expected.settings,
+            expected.colocation,
+        )
         assert repr(found.federation) == repr(expected.federation)
         assert found.blocks == expected.blocks
 

@@ -16,7 +16,7 @@ from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.devices import Devices
-from tdcd.core.ledger import Apart
+from tdcd.core.ledger import Colocation
 from tdcd.core.schedule import num_exchanged
 from tdcd.records.history import Record
 from tdcd.report.folder import Run
@@ -132,7 +132,7 @@ def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seco
     else:
         compute = given(step_seconds, planned)
     seconds = round_seconds(
-        _links(network, planned.apart),
+        _links(network, planned.colocation),
         parameters=[silo.parameters for silo in run.federation.silos],
         clients=[silo.clients for silo in run.federation.silos],
         samples=num_exchanged(settings.minibatches, settings.local_steps) * simulation.batch_size,
@@ -144,10 +144,10 @@ def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seco
     return Contender(label, planned.config.train.silo, run, compute, seconds)
 
 
-def _links(network: Network, apart: Apart) -> Network:
+def _links(network: Network, colocation: Colocation) -> Network:
     """The network with the links left out that lie inside one machine."""
-    client_hub = network.client_hub if apart == "clients" else INSIDE
-    return Network(client_hub, INSIDE if apart == "nobody" else network.hub_hub)
+    client_hub = network.client_hub if colocation == "none" else INSIDE
+    return Network(client_hub, INSIDE if colocation == "all" else network.hub_hub)
 
 
 def _measured_once(planned: Plan, simulation: Simulation, path: Path) -> Compute:

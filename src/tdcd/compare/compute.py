@@ -54,7 +54,7 @@ def measured(planned: Plan, simulation: Simulation) -> Compute:
 
 
 def _exchanges(planned: Plan) -> bool:
-    return planned.federation.num_silos > 1 and planned.apart != "nobody"
+    return planned.federation.num_silos > 1 and planned.colocation != "all"
 
 
 def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> Compute:

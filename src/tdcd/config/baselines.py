@@ -50,11 +50,11 @@ def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":
     # With every sample in each minibatch there is but one, and it is reused anyway.
     reused = "full" if plan.settings.minibatches == "full" else "reused"
     if algorithm == "sgd":
-        plan = _set(_gathered(plan), local_steps=1)._replace(apart="nobody")
+        plan = _set(_gathered(plan), local_steps=1)._replace(colocation="all")
     elif algorithm == "distributed-sgd":
         plan = _set(plan, local_steps=1)
     elif algorithm == "fedbcd":
-        plan = _set(_gathered(plan), minibatches=reused)._replace(apart="silos")
+        plan = _set(_gathered(plan), minibatches=reused)._replace(colocation="silo")
     elif algorithm == "tdcd-reused":
         plan = _set(plan, minibatches=reused)
     elif algorithm == "local-sgd":

@@ -10,7 +10,7 @@ from tdcd.config.baselines import rewrite
 from tdcd.config.named import find_function
 from tdcd.core.devices import Devices
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Apart
+from tdcd.core.ledger import Colocation
 from tdcd.core.objective import Objective
 from tdcd.core.participation import RandomClients
 from tdcd.core.settings import Settings
@@ -36,8 +36,8 @@ class Plan(NamedTuple):
     """The member of the TDCD family."""
     execution: Execution = Execution()
     """On which devices and how to run."""
-    apart: Apart = "clients"
-    """Who is on a machine of its own."""
+    colocation: Colocation = "none"
+    """Which parties share a machine."""
     assembled: Assembled | None = None
     """How a federation from files was made."""
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, Self
 
-Apart = Literal["clients", "silos", "nobody"]
-"""Who is on a machine of its own: every client; every silo, its rows in one place; or nobody."""
+Colocation = Literal["none", "silo", "all"]
+"""Which parties share a machine: none; those of a silo; or all of them."""
 Link = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
 
 
@@ -47,7 +47,7 @@ def round_messages(
     outputs: int,
     itemsize: int,
     sent: int | None = None,
-    apart: Apart = "clients",
+    colocation: Colocation = "none",
 ) -> tuple[Sent, ...]:
     r"""What one communication round sends, by kind of message.
 
@@ -72,7 +72,7 @@ def round_messages(
     blocks = sum(d * k for d, k in zip(parameters, clients, strict=True)) * itemsize
     phi = samples * outputs * itemsize
     found: list[Sent] = []
-    if apart == "clients":
+    if colocation == "none":
         found += [
             Sent("block", "hub_to_client", num_clients, blocks),
             Sent("block", "client_to_hub", num_clients, blocks),
@@ -80,7 +80,7 @@ def round_messages(
         if num_silos > 1:
             found.append(Sent("phi", "client_to_hub", num_clients, num_silos * phi))
             found.append(Sent("phi_others", "hub_to_client", num_clients, num_silos * phi))
-    if apart != "nobody" and num_silos > 1:
+    if colocation != "all" and num_silos > 1:
         pairs = num_silos * (num_silos - 1)
         found.append(Sent("phi", "hub_to_hub", pairs, pairs * (phi if sent is None else sent)))
     return tuple(found)

@@ -48,7 +48,7 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         planned.settings,
         rounds=config.train.rounds,
         evaluate_every=config.evaluate.every,
-        apart=planned.apart,
+        colocation=planned.colocation,
         out=out,
         config=config.model_dump(),
         execution=planned.execution,

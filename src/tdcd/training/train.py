@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.base import Block
 from tdcd.core.devices import agreed
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Apart, Sent, round_messages
+from tdcd.core.ledger import Colocation, Sent, round_messages
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant, wire_bytes
@@ -83,7 +83,7 @@ def train(
     *,
     rounds: int,
     evaluate_every: int = 5,
-    apart: Apart = "clients",
+    colocation: Colocation = "none",
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -98,7 +98,7 @@ def train(
         blocks: one for all silos, or one each.
         rounds: communication rounds in all, those before a resume counted in.
         evaluate_every: rounds between two evaluations of the global model; the last round is always evaluated.
-        apart: who is on a machine of its own, and so what counts as sent.
+        colocation: which parties share a machine: what they tell each other does not count as sent.
         out: the run folder to write; none by default.
         config: what ``config.toml`` there shall say; by default the arguments of this call.
         resume: go on from what is in ``out``. Its settings stay, but for ``rounds``: other ones are refused.
@@ -113,7 +113,7 @@ def train(
     _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     state = simulation.init()
-    run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), apart))
+    run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), colocation))
     if out is not None and jax.process_index() == 0:
         described = config or describe_call(
             chosen, objective, settings, simulation.execution, rounds=rounds, evaluate_every=evaluate_every
@@ -229,7 +229,7 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
     ]
 
 
-def messages_of(simulation: Simulation, parameters: Sequence[int], apart: Apart) -> tuple[Sent, ...]:
+def messages_of(simulation: Simulation, parameters: Sequence[int], colocation: Colocation) -> tuple[Sent, ...]:
     """The messages of one round; ``parameters`` are those of each silo's block."""
     settings, outputs = simulation.settings, simulation.num_outputs
     shape = (settings.num_exchanged, simulation.batch_size, outputs)
@@ -240,5 +240,5 @@ def messages_of(simulation: Simulation, parameters: Sequence[int], apart: Apart)
         outputs=outputs,
         itemsize=np.dtype(settings.dtype).itemsize,
         sent=wire_bytes(simulation.variant.exchange, shape, settings.dtype),
-        apart=apart,
+        colocation=colocation,
     )
