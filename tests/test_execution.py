@@ -58,7 +58,7 @@ def test_reproduce_refuses_to_change_the_experiment(tmp_path, monkeypatch):
 ON_TWO = """
 import sys
 from pathlib import Path
-from tdcd.training.alone import train_alone
+from tdcd.training.silo_only import train_silo_only
 from tdcd.compare import compare, plan_all
 from tdcd.config import check_config
 from tdcd.core.devices import Devices
@@ -77,7 +77,7 @@ assert simulate(planned).execution.devices.count == 2
 table = recommend_local_steps(planned, PRESETS["lan"], candidates=(1, 2), step_seconds=1e-3)
 assert len(table.rows) == 2
 execute(planned, out / "run")
-train_alone(planned, out / "run")
+train_silo_only(planned, out / "run")
 check = measure_bound(out / "run", devices=two)
 assert check.planned.execution.devices.count == 2
 compare(plan_all(check_config(keys), ["local-sgd"], two), PRESETS["lan"], out / "compare", step_seconds=1e-3)

@@ -182,7 +182,7 @@ def show_claims(console: Console, claims: Sequence[Claim], page: Path) -> None:
 def show_comparison(console: Console, comparison: Comparison, page: Path) -> None:
     """How the algorithms did, what joining gains each silo, and where the page is."""
     console.print(_table(summary(comparison)), "")
-    if comparison.alone:
+    if comparison.silo_only:
         console.print(_table(joining(comparison)), "")
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 

@@ -125,7 +125,7 @@ def up(
     from tdcd.report import write_report
     from tdcd.runtime.process.launch import Trial
     from tdcd.runtime.process.watch import TrialDisplay
-    from tdcd.training.alone import train_alone
+    from tdcd.training.silo_only import train_silo_only
 
     stop = _Stop()
     with reported(), stoppable(stop.ask):
@@ -138,7 +138,7 @@ def up(
             report = trial.gather()
             if trial.job.config.evaluate.alone and outcome.status == "finished":
                 # Also each silo without the others, in a simulation of the same rows.
-                train_alone(plan(trial.job.config), folder, lambda: stop.asked)
+                train_silo_only(plan(trial.job.config), folder, lambda: stop.asked)
                 report = write_report(folder)
             screen.print(f"Run folder: {folder}\nReport: {report}", soft_wrap=True, highlight=False)
     end(outcome)

@@ -64,7 +64,7 @@ class Comparison:
         return [contender for contender in self.contenders if contender.silo is None]
 
     @property
-    def alone(self) -> list[Contender]:
+    def silo_only(self) -> list[Contender]:
         """Those that train on the columns of one."""
         return [contender for contender in self.contenders if contender.silo is not None]
 

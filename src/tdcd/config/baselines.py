@@ -59,7 +59,7 @@ def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":
         plan = _set(plan, minibatches=reused)
     elif algorithm == "local-sgd":
         assert silo is not None
-        plan = _alone(plan, silo)
+        plan = _silo_only(plan, silo)
     return _noted(plan, algorithm=algorithm, silo=silo)
 
 
@@ -86,7 +86,7 @@ def _gathered(plan: "Plan") -> "Plan":
     return plan._replace(federation=replace(plan.federation, silos=silos))
 
 
-def _alone(plan: "Plan", name: str) -> "Plan":
+def _silo_only(plan: "Plan", name: str) -> "Plan":
     """One silo by itself. A linear model gets the bias column that in the federation only the first silo carries."""
     from tdcd.blocks import Linear  # noqa: PLC0415 - it needs JAX, and the names above do not
 

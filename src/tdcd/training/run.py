@@ -16,7 +16,7 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.tables.preparation_io import save_preparations
-from tdcd.training.alone import train_alone
+from tdcd.training.silo_only import train_silo_only
 from tdcd.training.train import Result, train
 
 
@@ -58,7 +58,7 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
     if result.folder is not None:
         save_assembled(planned, out, list(result.blocks.values()))
     if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
-        train_alone(planned, out, options.get("should_stop", lambda: False))
+        train_silo_only(planned, out, options.get("should_stop", lambda: False))
     return result
 
 
