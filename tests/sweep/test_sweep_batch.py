@@ -8,7 +8,7 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.training.run import simulate
 from tdcd.training.sweep import batch
-from tdcd.training.sweep.batch import runs_at_once
+from tdcd.training.sweep.batched_runs import runs_at_once
 from tdcd.training.train import measure
 
 BASE = {"dtype": "float64", "data": {"source": "diabetes"}, "federation": {"silos": 2, "clients": [3, 2]}}

@@ -165,7 +165,7 @@ def reproduce(
     used and the page says so loudly.
     """
     from tdcd.cli.console import SweepDisplay, show_claims
-    from tdcd.experiments.claims import check_claims
+    from tdcd.experiments.claims import judge_claims
     from tdcd.experiments.page import write_page
     from tdcd.experiments.sweep import run_experiment
 
@@ -187,7 +187,7 @@ def reproduce(
         if result.stand_in:
             line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
             errors.print(line, style="bold yellow", highlight=False)
-    show_claims(screen, check_claims(results), page)
+    show_claims(screen, judge_claims(results), page)
 
 
 @app.command()

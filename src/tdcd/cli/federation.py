@@ -23,7 +23,7 @@ from tdcd.cli.terminal import (
 if TYPE_CHECKING:
     from tdcd.runtime.process.driver import Outcome
 
-Shared = Annotated[
+FederationFile = Annotated[
     Path, typer.Argument(help="The TOML file that all parties of the federation share.", metavar="FEDERATION.toml")
 ]
 SiloName = Annotated[str, typer.Option("--silo", help="The silo that this party belongs to.")]
@@ -49,7 +49,7 @@ class _Stop:
 
 
 def hub(
-    federation: Shared,
+    federation: FederationFile,
     silo: SiloName,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
@@ -78,7 +78,7 @@ def hub(
 
 
 def client(
-    federation: Shared,
+    federation: FederationFile,
     silo: SiloName,
     name: Annotated[str, typer.Option("--client", help="The client's name in the shared file.")],
     data: Annotated[Path | None, typer.Option(help="This site's rows, as CSV or Parquet.")] = None,
@@ -109,7 +109,7 @@ def client(
 
 
 def up(
-    federation: Shared,
+    federation: FederationFile,
     out: Annotated[Path | None, typer.Option(help="Where everything goes [default: runs/NAME].")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")

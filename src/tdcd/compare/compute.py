@@ -20,7 +20,7 @@ from tdcd.simulation.simulate import Simulation
 
 REPEATS = 9
 """Timings of which the median counts."""
-FORWARD_SHARE = 1 / 3
+FORWARD_FRACTION = 1 / 3
 """Of a step's time, what phi for the same rows takes: the rule of thumb that a backward pass costs two forward ones."""
 
 
@@ -35,8 +35,8 @@ class Compute(NamedTuple):
 
 def given(step_seconds: float, planned: Plan) -> Compute:
     """From the time of a step, the same for every algorithm; phi by the rule of thumb."""
-    batches = num_exchanged(planned.settings.minibatches, planned.settings.local_steps)
-    return Compute(batches * FORWARD_SHARE * step_seconds if _exchanges(planned) else 0.0, step_seconds)
+    exchanged = num_exchanged(planned.settings.minibatches, planned.settings.local_steps)
+    return Compute(exchanged * FORWARD_FRACTION * step_seconds if _exchanges(planned) else 0.0, step_seconds)
 
 
 def measured(planned: Plan, simulation: Simulation) -> Compute:

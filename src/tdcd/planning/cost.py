@@ -68,5 +68,5 @@ def _computing(planned: Plan, step_seconds: float | None) -> Compute:
     """What the slowest client takes for a local step, and for the phi of one minibatch."""
     timed = with_local_steps(planned, STEPS_TIMED)
     compute = measured(timed, simulate(timed)) if step_seconds is None else given(step_seconds, timed)
-    batches = num_exchanged(timed.settings.minibatches, STEPS_TIMED)
-    return compute._replace(phi_seconds=compute.phi_seconds / batches)
+    exchanged = num_exchanged(timed.settings.minibatches, STEPS_TIMED)
+    return compute._replace(phi_seconds=compute.phi_seconds / exchanged)

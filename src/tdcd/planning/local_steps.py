@@ -19,7 +19,7 @@ from tdcd.theory.progress import Observer, silent
 CANDIDATES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 PART_OF_THE_WAY = 0.9
 """Where the target is by default, on the way from the loss before training to the lowest one known."""
-THEORY_SHARE = 0.15
+THEORY_FRACTION = 0.15
 """Of the time limit, the most that each of the theorem's constants may take."""
 
 
@@ -67,7 +67,7 @@ def recommend_local_steps(
         observe: called after every piece of work.
     """
     steps, clock = _checked(planned, candidates), Clock(seconds)
-    facts = gather_facts(planned, seconds * THEORY_SHARE, observe)
+    facts = gather_facts(planned, seconds * THEORY_FRACTION, observe)
     if target is not None:
         _check_target(target, facts)
     elif facts.optimum is not None:

@@ -217,13 +217,13 @@ def _silo(
     numbers = [_places(part, samples.numbers) for part in parts]
     train, test = [train_number[number] for number in numbers], [test_number[number] for number in numbers]
     # Every client has a table, or all share one.
-    shares = 1 if section.client else len(section.client_names)
+    copies = 1 if section.client else len(section.client_names)
     try:
         rows = _rows(config, index, train, labels[~held_out])
         summaries = {
             name: summarize(part, np.isin(numbers, held))
             for name, held, part, numbers in zip(
-                section.client_names, rows, parts * shares, train * shares, strict=True
+                section.client_names, rows, parts * copies, train * copies, strict=True
             )
         }
         preparation = Preparation.fit(
@@ -240,7 +240,7 @@ def _silo(
 
 
 def _rows(config: Config, index: int, numbers: Sequence[NDArray[np.int64]], labels: NDArray[Any]) -> Rows:
-    """The training samples of each client: those in its table, or its share of the silo's one table."""
+    """The training samples of each client: those in its table, or its part of the silo's one table."""
     section, chosen = config.silos[index], config.federation
     if section.client:
         return tuple(np.sort(held[held >= 0]) for held in numbers)

@@ -102,12 +102,12 @@ def _stream(path: Path, wanted: Columns, *, named_labels: bool, as_text: bool) -
     names = {name: _CategoryColumn(wanted.dialect) for name in wanted.categorical}
     amounts = {name: _NumericColumn(wanted.dialect) for name in wanted.features if name not in names}
     labels = _TextColumn(wanted.dialect) if named_labels else _LabelColumn(wanted.dialect)
-    for batch in _chunks(path, wanted, as_text):
-        ids += as_texts(batch.column(wanted.id)).to_pylist()
+    for chunk in _chunks(path, wanted, as_text):
+        ids += as_texts(chunk.column(wanted.id)).to_pylist()
         for name, column in (names | amounts).items():
-            column.extend(batch.column(name))
+            column.extend(chunk.column(name))
         if wanted.label is not None:
-            labels.extend(batch.column(wanted.label))
+            labels.extend(chunk.column(wanted.label))
     if not wanted.blanks and any(column.blank for column in (names | amounts).values()):
         raise _Unfit("blank cells")
     if labels.blank or any(not text.strip() for text in ids):

@@ -27,7 +27,7 @@ from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 
 SECONDS_PER_CHECKPOINT = 5.0
-CHECKPOINT_SHARE = 0.1
+CHECKPOINT_FRACTION = 0.1
 """Of the time, at most so much goes into checkpoints."""
 
 
@@ -187,7 +187,7 @@ class Training:
         for run in self._still_finite():
             run.checkpoint()
         self._saved_at = time.monotonic()
-        self._save_after = max(SECONDS_PER_CHECKPOINT, (self._saved_at - began) / CHECKPOINT_SHARE)
+        self._save_after = max(SECONDS_PER_CHECKPOINT, (self._saved_at - began) / CHECKPOINT_FRACTION)
 
     def _close(self, status: Status) -> Status:
         self._hand_out()

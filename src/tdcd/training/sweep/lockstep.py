@@ -1,4 +1,4 @@
-"""Training the runs of a batch, all at the same round, each into a run folder of its own."""
+"""Training a batch of runs, all at the same round, each into a run folder of its own."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

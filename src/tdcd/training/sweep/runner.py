@@ -17,7 +17,7 @@ from tdcd.config.resolve import Plan
 from tdcd.core.devices import Devices
 from tdcd.records.history import Record
 from tdcd.training.run import complete_history, finish
-from tdcd.training.sweep.batch import runs_at_once
+from tdcd.training.sweep.batched_runs import runs_at_once
 from tdcd.training.sweep.lockstep import train_together
 from tdcd.training.sweep.plans import plan_alike, source_table
 from tdcd.training.train import Progress
@@ -127,7 +127,7 @@ def _run_group(group: Sequence[Task], watch: Watch, devices: Devices) -> dict[Pa
         else:
             histories[task.folder] = history
             watch.finished(task)
-    for tasks, plans in _batches(pending):
+    for tasks, plans in _batched_runs(pending):
 
         def news(progress: Progress, tasks: Sequence[Task] = tasks) -> None:
             watch.progress(tasks, progress)
@@ -141,7 +141,7 @@ def _run_group(group: Sequence[Task], watch: Watch, devices: Devices) -> dict[Pa
     return histories
 
 
-def _batches(pending: Sequence[tuple[Task, Plan]]) -> Iterator[tuple[list[Task], list[Plan]]]:
+def _batched_runs(pending: Sequence[tuple[Task, Plan]]) -> Iterator[tuple[list[Task], list[Plan]]]:
     """The runs that go together: those with the same arrays, as many as pay."""
     by_data: dict[int, list[tuple[Task, Plan]]] = {}
     for task, planned in pending:
