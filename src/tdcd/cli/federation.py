@@ -19,6 +19,7 @@ from tdcd.cli.terminal import (
     show_labels,
     stoppable,
 )
+from tdcd.federation.party_names import client_of, hub_of
 
 if TYPE_CHECKING:
     from tdcd.runtime.process.driver import Outcome
@@ -70,7 +71,7 @@ def hub(
     from tdcd.runtime.process.party import own_file, read_job, run_hub
 
     stop = _Stop()
-    open_log(f"hub.{silo}")
+    open_log(hub_of(silo))
     with reported(), stoppable(stop.ask):
         own = own_file(party, certs=text_of(certs), out=text_of(out), listen=listen, insecure=insecure)
         outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)
@@ -99,7 +100,7 @@ def client(
     from tdcd.runtime.process.party import own_file, read_job, run_client
 
     stop = _Stop()
-    open_log(f"client.{silo}.{name}")
+    open_log(client_of(silo, name))
     with reported(), stoppable(stop.ask):
         own = own_file(
             party, certs=text_of(certs), data=text_of(data), labels=text_of(labels), ids=text_of(ids), insecure=insecure
