@@ -7,8 +7,8 @@ import typer
 from two_tables import ROWS, write_csv
 from typer.testing import CliRunner
 
+from tdcd.cli import tables as commands
 from tdcd.cli.app import run
-from tdcd.cli.app import tables as commands
 from tdcd.config import check_config
 from tdcd.records.run_folder import toml_text
 from tdcd.tables.assemble import assemble

@@ -13,7 +13,7 @@ from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch
 from tdcd.core.objective import Tree
-from tdcd.core.schedule import batch_ids, num_exchanged
+from tdcd.core.schedule import batch_ids
 from tdcd.core.variant import Known
 from tdcd.federation.placement import Placer
 from tdcd.simulation.simulate import Simulation
@@ -35,7 +35,7 @@ class Compute(NamedTuple):
 
 def given(step_seconds: float, planned: Plan) -> Compute:
     """From the time of a step, the same for every algorithm; phi by the rule of thumb."""
-    exchanged = num_exchanged(planned.settings.minibatches, planned.settings.local_steps)
+    exchanged = planned.settings.num_exchanged
     return Compute(exchanged * FORWARD_FRACTION * step_seconds if _exchanges(planned) else 0.0, step_seconds)
 
 
@@ -72,7 +72,7 @@ def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> C
     width = Placer(silo.owner(), simulation.batch_size).usual
     rows = ids[:, :width]
     features = jnp.asarray(silo.features[rows], settings.dtype)
-    labels = jnp.asarray(federation.labels[rows])
+    labels = jnp.asarray(federation.labels[rows], simulation.objective.label_dtype(settings.dtype))
     phi_others = jnp.zeros((*rows.shape, simulation.num_outputs), settings.dtype)
     weights = jnp.full(rows.shape, 1 / width, settings.dtype)
     minibatches = Minibatch(features, Known(labels, phi_others, phi_others), weights)

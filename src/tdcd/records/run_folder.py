@@ -224,7 +224,7 @@ def describe(federation: Federation, parameters: Sequence[int]) -> dict[str, Any
                 "name": silo.name,
                 "feature_shape": list(silo.feature_shape),
                 "columns": list(silo.columns),
-                "clients": [len(rows) for rows in silo.rows],
+                "clients": silo.rows_held.tolist(),
                 "parameters": count,
             }
             for silo, count in zip(federation.silos, parameters, strict=True)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.core.settings import Dtype
-from tdcd.federation.partition import Rows
-from tdcd.federation.silos import Federation, Silo, aligned_empty, sizes_of, split_rows
+from tdcd.federation.partition import Rows, sizes_of, split_rows
+from tdcd.federation.silos import Federation, Silo, aligned_empty
 from tdcd.tables.client_table import row_numbers
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized

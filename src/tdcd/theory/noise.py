@@ -127,10 +127,10 @@ class _Clients:
     def __init__(self, full_objective: FullObjective, federation: Federation, settings: Settings) -> None:
         self._landscape, self._settings = full_objective, settings
         self.num_samples = federation.num_samples
-        self.batch_size = self.num_samples if settings.minibatches == "full" else settings.batch_size
+        self.batch_size = settings.effective_batch_size(self.num_samples)
         self._owners = [silo.owner() for silo in federation.silos]
-        self._held = [np.array([len(rows) for rows in silo.rows], np.float64) for silo in federation.silos]
-        self.shares = [held / self.num_samples for held in self._held]
+        self._held = [silo.rows_held.astype(np.float64) for silo in federation.silos]
+        self.shares = [silo.shares for silo in federation.silos]
 
     def shard_gradients(self, model: Sequence[Tree]) -> Gradients:
         """The average over each client's own rows, which is its expected gradient."""

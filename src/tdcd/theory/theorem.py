@@ -119,7 +119,7 @@ def effective_clients(federation: Federation) -> float:
     The theorem has K equal clients in every silo, and needs K only because averaging them divides the noise by K; the
     average weighted by rows divides it by this. With equal shards it is the smallest K.
     """
-    return min(1 / sum((len(rows) / federation.num_samples) ** 2 for rows in silo.rows) for silo in federation.silos)
+    return min(1 / sum(share**2 for share in silo.shares.tolist()) for silo in federation.silos)
 
 
 def initial_gap(
@@ -188,7 +188,7 @@ def caveats(federation: Federation, settings: Settings, noise: Noise) -> list[st
             f"The clients' rows differ: their expected gradients are off by up to {max(noise.bias):.3g}, where the "
             f"theorem assumes 0. It is counted into sigma ({noise.maximum:.3g}), which the proof does not cover."
         )
-    counts = {len(rows) for silo in federation.silos for rows in silo.rows}
+    counts = {count for silo in federation.silos for count in silo.rows_held.tolist()}
     if max(counts) > min(counts) + 1:
         found.append(
             f"Clients hold from {min(counts)} to {max(counts)} rows: K = {effective_clients(federation):.3g} stands "
