@@ -8,16 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from tdcd.compare.compute import Compute, given, measured
 from tdcd.compare.network import INSIDE, Link, Network, preset, round_seconds
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.devices import Devices
-from tdcd.core.ledger import Colocation
-from tdcd.core.schedule import num_exchanged
+from tdcd.core.ledger import Colocation, item_bytes, phi_bytes
 from tdcd.records.history import Record
 from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
@@ -134,10 +131,9 @@ def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seco
     seconds = round_seconds(
         _links(network, planned.colocation),
         parameters=[silo.parameters for silo in run.federation.silos],
-        clients=[silo.clients for silo in run.federation.silos],
-        samples=num_exchanged(settings.minibatches, settings.local_steps) * simulation.batch_size,
-        outputs=simulation.num_outputs,
-        itemsize=np.dtype(settings.dtype).itemsize,
+        shares=[silo.shares.max() for silo in planned.federation.silos],
+        phi=phi_bytes(settings, simulation.num_samples, simulation.num_outputs, planned.variant.exchange),
+        itemsize=item_bytes(settings),
         local_steps=settings.local_steps,
         **compute._asdict(),
     )

@@ -217,8 +217,10 @@ def _misfits(config: Config, table: Table, num_train: int) -> list[str]:
         )
         use = " or ".join(repr(name) for name in fitting)
         problems.append(f"model.loss = {loss!r}: '{table.name}' has {labels}; use {use}")
-    if config.train.minibatches != "full" and config.train.batch_size > num_train:
-        problems.append(f"train.batch_size = {config.train.batch_size}: there are only {num_train} training samples")
+    try:
+        settings_of(config).effective_batch_size(num_train)
+    except ValueError as error:
+        problems.append(f"train.{error}")
     if config.federation.strips and not table.is_images:
         problems.append(f"federation.strips = true: '{table.name}' has columns, not images")
     return problems

@@ -119,7 +119,7 @@ def effective_clients(federation: Federation) -> float:
     The theorem has K equal clients in every silo, and needs K only because averaging them divides the noise by K; the
     average weighted by rows divides it by this. With equal shards it is the smallest K.
     """
-    return min(1 / sum(share**2 for share in silo.shares.tolist()) for silo in federation.silos)
+    return min(1 / float(sum(share**2 for share in silo.shares.tolist())) for silo in federation.silos)
 
 
 def initial_gap(

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from tdcd.blocks.base import Block
 from tdcd.core.devices import agreed
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Colocation, Sent, round_messages
+from tdcd.core.ledger import Colocation, Sent, item_bytes, phi_bytes, round_messages
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
-from tdcd.core.variant import Variant, wire_bytes
+from tdcd.core.variant import Variant
 from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
@@ -231,14 +231,7 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
 
 def messages_of(simulation: Simulation, parameters: Sequence[int], colocation: Colocation) -> tuple[Sent, ...]:
     """The messages of one round; ``parameters`` are those of each silo's block."""
-    settings, outputs = simulation.settings, simulation.num_outputs
-    shape = (settings.num_exchanged, simulation.batch_size, outputs)
-    return round_messages(
-        parameters,
-        [silo.num_clients for silo in simulation.federation.silos],
-        samples=settings.num_exchanged * simulation.batch_size,
-        outputs=outputs,
-        itemsize=np.dtype(settings.dtype).itemsize,
-        sent=wire_bytes(simulation.variant.exchange, shape, settings.dtype),
-        colocation=colocation,
-    )
+    settings = simulation.settings
+    clients = [silo.num_clients for silo in simulation.federation.silos]
+    phi = phi_bytes(settings, simulation.num_samples, simulation.num_outputs, simulation.variant.exchange)
+    return round_messages(parameters, clients, phi, itemsize=item_bytes(settings), colocation=colocation)
