@@ -11,7 +11,7 @@ from dataclasses import replace
 from tdcd.config import check_config
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.network import PRESETS
-from tdcd.planning import CANDIDATES, PlanTable, plan_local_steps
+from tdcd.planning import CANDIDATES, Recommendation, recommend_local_steps
 from tdcd.planning.cost import with_local_steps
 from tdcd.training.run import simulate
 
@@ -39,11 +39,14 @@ def brute_force(planned: Plan, local_steps: int, target: float) -> float:
     return math.inf
 
 
-def judge(name: str, table: PlanTable, rounds: dict[int, float]) -> dict[str, float]:
-    times = {row.local_steps: rounds[row.local_steps] * row.cost.seconds for row in table.rows}
-    promised = {row.local_steps: (row.promised_rounds or math.inf) * row.cost.seconds for row in table.rows}
-    best, chosen = min(times, key=lambda q: times[q]), table.recommended.local_steps
-    by_theorem = min(promised, key=lambda q: promised[q])
+def judge(name: str, found: Recommendation, rounds: dict[int, float]) -> dict[str, float]:
+    times = {forecast.local_steps: rounds[forecast.local_steps] * forecast.cost.seconds for forecast in found.forecasts}
+    by_bound = {
+        forecast.local_steps: (forecast.bound_rounds or math.inf) * forecast.cost.seconds
+        for forecast in found.forecasts
+    }
+    best, chosen = min(times, key=lambda q: times[q]), found.recommended.local_steps
+    by_theorem = min(by_bound, key=lambda q: by_bound[q])
     figures = {
         "recommended": chosen,
         "best": best,
@@ -62,7 +65,7 @@ def judge(name: str, table: PlanTable, rounds: dict[int, float]) -> dict[str, fl
 def main() -> dict[str, dict[str, float]]:
     """What the plan recommends on each network, and what brute force finds best."""
     planned = plan(check_config(CONFIG))
-    tables = {name: plan_local_steps(planned, network) for name, network in PRESETS.items()}
+    tables = {name: recommend_local_steps(planned, network) for name, network in PRESETS.items()}
     target = tables["lan"].target
     rounds = {q: brute_force(planned, q, target) for q in CANDIDATES}
     return {name: judge(name, table, rounds) for name, table in tables.items()}

@@ -9,7 +9,7 @@ from tdcd import Federation, Silo, train
 from tdcd.config import ConfigError, check_config
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import plan
-from tdcd.core.ledger import by_link, round_messages
+from tdcd.core.ledger import PhiBytes, by_link, round_messages
 from tdcd.core.schedule import batch_ids
 from tdcd.training.run import execute, resume
 
@@ -33,7 +33,7 @@ def run(planned):
         planned.settings,
         rounds=planned.config.train.rounds,
         evaluate_every=planned.config.evaluate.every,
-        apart=planned.apart,
+        colocation=planned.colocation,
     )
 
 
@@ -75,7 +75,7 @@ def test_distributed_sgd_takes_the_same_steps_as_sgd_and_pays_for_them(results):
     central, distributed = results["sgd"], results["distributed-sgd"]
     np.testing.assert_allclose(losses(distributed), losses(central), rtol=1e-12)
     assert all(record.bytes.total == 0 for record in central.history)
-    each = by_link(round_messages([6, 5], [3, 2], samples=32, outputs=1, itemsize=8), "bytes")
+    each = by_link(round_messages([6, 5], [3, 2], PhiBytes(32 * 8, 32 * 8), itemsize=8), "bytes")
     assert [record.bytes for record in distributed.history] == [each * record.round for record in distributed.history]
 
 
@@ -132,7 +132,11 @@ def test_the_configuration_names_an_algorithm_and_what_was_resolved_means_the_sa
     expected = list(baseline_plans(name, BASE).values())[-1]
     again = plan(check_config(named.config.model_dump(exclude_none=True)))
     for found in (named, again):
-        assert (found.config, found.settings, found.apart) == (expected.config, expected.settings, expected.apart)
+        assert (found.config, found.settings, found.colocation) == (
+            expected.config,
+            expected.settings,
+            expected.colocation,
+        )
         assert repr(found.federation) == repr(expected.federation)
         assert found.blocks == expected.blocks
 

@@ -57,13 +57,13 @@ def test_reproduce_refuses_to_change_the_experiment(tmp_path, monkeypatch):
 ON_TWO = """
 import sys
 from pathlib import Path
-from tdcd.training.alone import train_alone
+from tdcd.training.silo_only import train_silo_only
 from tdcd.compare import compare, plan_all
 from tdcd.config import check_config
 from tdcd.experiments.experiment import Curve, Experiment
 from tdcd.experiments.sweep import run_experiment
 from tdcd.core.network import PRESETS
-from tdcd.planning import check_run, plan_local_steps
+from tdcd.planning import measure_bound, recommend_local_steps
 from tdcd.training.run import execute, simulate
 from tdcd.config.resolve import plan
 
@@ -71,11 +71,11 @@ keys, out = {keys!r}, Path(sys.argv[1])
 two = 2
 planned = plan(check_config(keys), devices=two)
 assert simulate(planned).devices.count == 2
-table = plan_local_steps(planned, PRESETS["lan"], candidates=(1, 2), step_seconds=1e-3)
-assert len(table.rows) == 2
+table = recommend_local_steps(planned, PRESETS["lan"], candidates=(1, 2), step_seconds=1e-3)
+assert len(table.forecasts) == 2
 execute(planned, out / "run")
-train_alone(planned, out / "run")
-check = check_run(out / "run", devices=two)
+train_silo_only(planned, out / "run")
+check = measure_bound(out / "run", devices=two)
 assert check.planned.execution.devices == 2
 compare(plan_all(check_config(keys), ["local-sgd"], two), PRESETS["lan"], out / "compare", step_seconds=1e-3)
 run_experiment(Experiment("fig2a", "", (Curve("x", keys),), 2, ()), out / "sweep", devices=two)

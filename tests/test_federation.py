@@ -148,7 +148,7 @@ def test_a_federation_prints_as_one_line():
         ({"clients": 2, "sizes": [1, 2, 3]}, "silo 'silo1': 2 clients, but 3 sizes"),
         ({"clients": 2, "sizes": [[1, 1], [1]]}, "silo 'silo2': 2 clients, but 1 sizes"),
         ({"clients": 2, "sizes": [1, 0]}, "silo 'silo1': client 1 would be empty: its size is 0"),
-        ({"clients": 2, "sizes": [[1, 1]]}, "sizes has 1 entries: give one a client, or one list a silo"),
+        ({"clients": 2, "sizes": [[1, 1]]}, "sizes has 1 entries: give one per client, or one list per silo"),
         ({"clients": 2, "sizes": [[1, 1]] * 3}, "sizes"),
         ({"clients": 2, "sizes": []}, "sizes"),
         ({"rows": "dirichlet", "sizes": [1]}, "silo 'silo1': rows = 'dirichlet' draws the shard sizes itself"),

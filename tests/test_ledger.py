@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.core.ledger import Traffic, by_link, round_messages
+from tdcd.core.ledger import PhiBytes, Traffic, by_link, round_messages
 
 
 @given(
@@ -27,7 +27,8 @@ def test_equals_every_message_added_up_for_any_row_split(silos, samples, outputs
                 down.append(int(np.sum(owner == client)) * outputs * itemsize)
         between += [samples * outputs * itemsize] * (len(silos) - 1)
     parameters, clients = zip(*silos, strict=True)
-    sent = round_messages(parameters, clients, samples=samples, outputs=outputs, itemsize=itemsize)
+    phi = PhiBytes(*[samples * outputs * itemsize] * 2)
+    sent = round_messages(parameters, clients, phi, itemsize=itemsize)
     assert by_link(sent, "bytes") == Traffic(sum(up), sum(down), sum(between))
     assert by_link(sent, "messages") == Traffic(len(up), len(down), len(between))
 

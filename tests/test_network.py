@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd.config import ConfigError, check_config
-from tdcd.core.ledger import by_link, round_messages
+from tdcd.core.ledger import PhiBytes, by_link, round_messages
 from tdcd.core.network import INSIDE, PRESETS, Link, Network, preset, round_seconds
 
 links = st.builds(Link, st.floats(0, 1), st.floats(1, 1e9))
@@ -23,9 +23,8 @@ def rounds(draw):
     parameters, clients = zip(*draw(silos), strict=True)
     return {
         "parameters": list(parameters),
-        "clients": list(clients),
-        "samples": draw(st.integers(1, 500)),
-        "outputs": draw(st.integers(1, 10)),
+        "shares": [max(rows) / sum(rows) for rows in clients],
+        "phi": PhiBytes(draw(st.integers(1, 40000)), draw(st.integers(1, 40000))),
         "itemsize": draw(st.sampled_from([4, 8])),
         "phi_seconds": draw(st.floats(0, 1)),
         "step_seconds": draw(st.floats(0, 1)),
@@ -38,25 +37,25 @@ def test_a_round_by_hand():
     found = round_seconds(
         network,
         parameters=[100, 10],
-        clients=[[30, 10], [20, 20]],
-        samples=50,
-        outputs=2,
+        shares=[0.75, 0.5],
+        phi=PhiBytes(400, 100),
         itemsize=4,
         phi_seconds=0.02,
         step_seconds=0.003,
         local_steps=5,
     )
-    # Silo 1 is the slower one: 400 bytes of block, and three quarters of 400 bytes of phi for its larger client.
+    # Silo 1 is the slower one: 400 bytes of block, and three quarters of 400 bytes of phi for its larger
+    # client. Between hubs phi is encoded in 100 bytes.
     block_down, phi_up = 0.01 + 0.4, 0.01 + 0.3
-    exchange = 0.1 + 400 / 500
+    exchange = 0.1 + 100 / 500
     others_down, block_up = 0.01 + 0.3, 0.01 + 0.4
     assert found == pytest.approx(block_down + 0.02 + phi_up + exchange + others_down + 5 * 0.003 + block_up)
 
 
 def test_one_silo_alone_sends_blocks_only():
     network = Network(Link(0.01, 1000), Link(7, 1))
-    figures = {"samples": 9, "outputs": 1, "itemsize": 4, "phi_seconds": 3.0, "step_seconds": 0.5, "local_steps": 2}
-    assert round_seconds(network, parameters=[100], clients=[[1, 2]], **figures) == pytest.approx(2 * 0.41 + 1)
+    figures = {"phi": PhiBytes(36, 36), "itemsize": 4, "phi_seconds": 3.0, "step_seconds": 0.5, "local_steps": 2}
+    assert round_seconds(network, parameters=[100], shares=[0.7], **figures) == pytest.approx(2 * 0.41 + 1)
 
 
 @given(networks, rounds())
@@ -73,11 +72,13 @@ def test_nothing_gets_faster_by_more_of_anything(network, figures, more, extra):
     before = round_seconds(network, **figures) * (1 - 1e-12)
     slow = [Link(link.latency_s + more, link.bytes_per_s / (1 + more)) for link in vars(network).values()]
     assert round_seconds(Network(*slow), **figures) >= before
-    for name in ("samples", "outputs", "local_steps"):
-        assert round_seconds(network, **figures | {name: figures[name] + extra}) >= before
+    phi, steps = figures["phi"], figures["local_steps"] + extra
+    for larger in ({"phi": phi._replace(client_hub=phi.client_hub + extra)}, {"local_steps": steps}):
+        assert round_seconds(network, **figures | larger) >= before
+    assert round_seconds(network, **figures | {"phi": phi._replace(hub_hub=phi.hub_hub + extra)}) >= before
     wider = [count + extra for count in figures["parameters"]]
     assert round_seconds(network, **figures | {"parameters": wider}) >= before
-    one_more = {"parameters": [*figures["parameters"], 1 + extra], "clients": [*figures["clients"], [3, 1]]}
+    one_more = {"parameters": [*figures["parameters"], 1 + extra], "shares": [*figures["shares"], 0.75]}
     assert round_seconds(network, **figures | one_more) >= before
 
 
@@ -85,11 +86,11 @@ def test_nothing_gets_faster_by_more_of_anything(network, figures, more, extra):
 def test_a_silo_with_one_client_takes_as_long_as_its_ledger_has_bytes(num_silos, parameters, samples, outputs):
     """At one byte a second and no latency, each silo's time is its part of what the ledger counts."""
     one = Link(0, 1)
-    figures = {"samples": samples, "outputs": outputs, "itemsize": 4}
+    figures = {"phi": PhiBytes(*[samples * outputs * 4] * 2), "itemsize": 4}
     traffic = by_link(round_messages([parameters] * num_silos, [1] * num_silos, **figures), "bytes")
     idle = {"phi_seconds": 0.0, "step_seconds": 0.0, "local_steps": 1}
     found = round_seconds(
-        Network(one, one), parameters=[parameters] * num_silos, clients=[[7]] * num_silos, **figures, **idle
+        Network(one, one), parameters=[parameters] * num_silos, shares=[1.0] * num_silos, **figures, **idle
     )
     assert found == pytest.approx(traffic.total / num_silos)
 

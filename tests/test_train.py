@@ -136,7 +136,7 @@ def test_bad_arguments_are_refused():
     federation = Federation.cut(load("diabetes"), silos=2, clients=2)
     with pytest.raises(ValueError, match="there are 2 silos, but 1 blocks"):
         train(federation, [Linear()], Objective(), Settings(batch_size=8), rounds=1)
-    with pytest.raises(ValueError, match="batch_size is 1000, but there are only 442 samples"):
+    with pytest.raises(ValueError, match="batch_size = 1000: there are only 442 training samples"):
         train(federation, Linear(), Objective(), Settings(batch_size=1000), rounds=1)
     with pytest.raises(ValueError, match="rounds must be at least 0"):
         train(federation, Linear(), Objective(), Settings(batch_size=8), rounds=-1)

@@ -47,7 +47,7 @@ def test_histories_are_those_of_the_run_folders(done):
     assert [contender.label for contender in comparison.contenders] == LABELS
     for contender in comparison.contenders:
         assert contender.run.history == read_history(out / contender.label / "history.jsonl")
-    assert [contender.silo for contender in comparison.alone] == ["silo1", "silo2"]
+    assert [contender.silo for contender in comparison.silo_only] == ["silo1", "silo2"]
 
 
 def test_predicted_times_follow_from_who_is_apart(done):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tdcd.experiments.claims import check_claims, final, ordered, rounds_to, spread
+from tdcd.experiments.claims import final, judge_claims, ordered, rounds_to, spread
 from tdcd.experiments.experiment import Curve, Experiment
 from tdcd.experiments.sweep import CurveResult, ExperimentResult
 
@@ -23,11 +23,11 @@ def experiment(name, curves, optimum=None):
 
 
 def verdicts(**results):
-    return {claim.sentence: claim.verdict for claim in check_claims(results)}
+    return {claim.sentence: claim.verdict for claim in judge_claims(results)}
 
 
 def test_only_claims_with_results_are_checked():
-    assert check_claims({}) == []
+    assert judge_claims({}) == []
     assert len(verdicts(fig2a=experiment("fig2a", [falling(0.01), falling(0.1)]))) == 1
 
 

@@ -210,7 +210,7 @@ def test_a_block_a_silo_is_asked_for():
 
 def test_a_minibatch_larger_than_the_data_is_refused():
     problem = Problem.draw(SHAPES[1], Objective("squared"), seed=0).with_settings(batch_size=31)
-    with pytest.raises(ValueError, match="batch_size is 31, but there are only 30 samples"):
+    with pytest.raises(ValueError, match="batch_size = 31: there are only 30 training samples"):
         problem.simulation()
 
 

@@ -10,7 +10,7 @@ import pytest
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.network import PRESETS
-from tdcd.planning import check_run, plan_local_steps, write_page
+from tdcd.planning import measure_bound, recommend_local_steps, write_page
 from tdcd.planning.tables import over_q
 from tdcd.theory import max_step_size
 from tdcd.training.run import run
@@ -45,63 +45,63 @@ def parsed(page: Path, monkeypatch):
 
 def test_an_admissible_run_stays_below_its_bound(folders, monkeypatch):
     news = []
-    check = check_run(folders / "small", seconds=UNHURRIED, observe=news.append)
-    assert check.iterations == 100
-    assert check.holds
-    assert check.average == pytest.approx(np.mean(check.measured.squared_norms))
-    parts = {name: getattr(check.bound, name) for name in ("initial", "variance", "staleness")}
-    assert check.bound.total == pytest.approx(sum(parts.values()))
-    assert parts[check.dominant] == max(parts.values())
-    assert check.verdict.startswith("The bound holds: it is ")
-    assert f"{check.bound.total / check.average:.3g} times" in check.verdict
+    result = measure_bound(folders / "small", seconds=UNHURRIED, observe=news.append)
+    assert result.iterations == 100
+    assert result.holds
+    assert result.average == pytest.approx(np.mean(result.gradients.squared_norms))
+    parts = {name: getattr(result.bound, name) for name in ("initial", "variance", "staleness")}
+    assert result.bound.total == pytest.approx(sum(parts.values()))
+    assert parts[result.dominant] == max(parts.values())
+    assert result.verdict.startswith("The bound holds: it is ")
+    assert f"{result.bound.total / result.average:.3g} times" in result.verdict
     assert {"squared gradient norm", "L", "sigma", "gap"} <= {each.name for each in news}
 
-    page = write_page(check)
+    page = write_page(result)
     assert page == folders / "small" / "bound.html"
     found = parsed(page, monkeypatch)
     assert found.tags.count("svg") == 2
-    assert check.verdict in found.texts
+    assert result.verdict in found.texts
     assert "script" not in found.tags
-    assert write_page(check).read_text() == page.read_text()
+    assert write_page(result).read_text() == page.read_text()
 
 
 def test_the_dominating_term_is_named_with_its_remedy(folders):
-    check = check_run(folders / "small", seconds=UNHURRIED)
+    result = measure_bound(folders / "small", seconds=UNHURRIED)
     for name, words in {
         "initial": "more rounds lower it",
         "variance": "larger minibatches, more clients",
         "staleness": "fewer local steps",
     }.items():
-        one = replace(check, bound=replace(check.bound, **{name: 1e9}))
+        one = replace(result, bound=replace(result.bound, **{name: 1e9}))
         assert one.dominant == name
         assert words in one.verdict
 
 
 def test_a_bound_that_does_not_hold_is_admitted(folders):
-    check = check_run(folders / "small", seconds=UNHURRIED)
-    broken = replace(check, bound=replace(check.bound, initial=1e-9, variance=0.0, staleness=0.0))
+    result = measure_bound(folders / "small", seconds=UNHURRIED)
+    broken = replace(result, bound=replace(result.bound, initial=1e-9, variance=0.0, staleness=0.0))
     assert broken.holds is False
     assert broken.verdict.startswith("The bound does not hold: the measured average exceeds it at some T.")
 
 
 def test_an_inadmissible_step_size_is_said_and_gradients_are_still_shown(folders, monkeypatch):
-    check = check_run(folders / "large", seconds=UNHURRIED)
-    assert (check.bound, check.holds, check.dominant) == (None, None, None)
-    proof, printed = (max_step_size(check.constants, 5, 2, condition) for condition in ("proof", "printed"))
+    result = measure_bound(folders / "large", seconds=UNHURRIED)
+    assert (result.bound, result.holds, result.dominant) == (None, None, None)
+    proof, printed = (max_step_size(result.constants, 5, 2, condition) for condition in ("proof", "printed"))
     assert proof < printed < 0.1
-    assert check.verdict == (
-        "step_size = 0.1 is outside Theorem 1's range, so it promises nothing here: with Q = 5 and N = 2 its proof "
+    assert result.verdict == (
+        "step_size = 0.1 is outside Theorem 1's range, so it bounds nothing here: with Q = 5 and N = 2 its proof "
         f"admits step sizes up to {proof:.4g} (the condition as printed, which lacks a factor N, up to {printed:.4g})."
     )
-    assert len(check.measured.squared_norms) == 20
-    found = parsed(write_page(check), monkeypatch)
+    assert len(result.gradients.squared_norms) == 20
+    found = parsed(write_page(result), monkeypatch)
     assert found.tags.count("svg") == 1
 
 
 def test_a_time_limit_shortens_the_measurement(folders):
-    check = check_run(folders / "small", seconds=1e-6)
-    assert check.iterations == 5
-    assert check.constants.kind == "estimate"
+    result = measure_bound(folders / "small", seconds=1e-6)
+    assert result.iterations == 5
+    assert result.constants.kind == "estimate"
 
 
 def copied(folder: Path, to: Path) -> Path:
@@ -114,7 +114,7 @@ def copied(folder: Path, to: Path) -> Path:
 def test_folders_that_cannot_be_checked_are_refused(folders, tmp_path):
     def refuse(folder, words, error=ValueError, **options):
         with pytest.raises(error, match=words):
-            check_run(folder, **options)
+            measure_bound(folder, **options)
 
     refuse(folders, "is not a run folder: it has no config.toml", FileNotFoundError)
     refuse(folders / "small", "seconds must be a positive number, not -1", seconds=-1)
@@ -143,12 +143,14 @@ def test_folders_that_cannot_be_checked_are_refused(folders, tmp_path):
 def test_the_safe_step_size_that_a_plan_prints_is_inside_the_range(tmp_path):
     """As printed, so that a run with it has a bound; the nearest three figures may be too much."""
     steps = (1, 5)
-    table = plan_local_steps(plan(check_config(KEYS)), PRESETS["lan"], candidates=steps, step_seconds=1e-5, target=0.4)
-    exact = [row.safe_step_size for row in table.rows]
+    table = recommend_local_steps(
+        plan(check_config(KEYS)), PRESETS["lan"], candidates=steps, step_seconds=1e-5, target=0.4
+    )
+    exact = [forecast.safe_step_size for forecast in table.forecasts]
     printed = [row[1] for row in over_q(table).rows]
     assert any(float(f"{value:.3g}") > value for value in exact), "choose others: rounding these does no harm"
     assert all(0.99 * value < float(text) <= value for text, value in zip(printed, exact, strict=True))
     for local_steps, text in zip(steps, printed, strict=True):
         train = {"rounds": 2, "local_steps": local_steps, "batch_size": 64, "step_size": float(text)}
         run(check_config(KEYS | {"train": train}), tmp_path / text)
-        assert check_run(tmp_path / text, seconds=UNHURRIED).bound is not None
+        assert measure_bound(tmp_path / text, seconds=UNHURRIED).bound is not None

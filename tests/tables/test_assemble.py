@@ -13,7 +13,7 @@ from tdcd.data.table import holdout_mask
 from tdcd.records.run_folder import toml_text
 from tdcd.tables.assemble import assemble
 from tdcd.tables.errors import TableError
-from tdcd.tables.preparation_io import load_meaning, load_preparation
+from tdcd.tables.preparation_io import load_label_encoding, load_preparation
 from tdcd.training.run import resume, run
 
 
@@ -58,7 +58,7 @@ def test_features_and_labels_are_those_of_the_joined_table(keys, expected):
     ids = np.arange(ROWS) * 7
     assert result.ids == [str(one) for one in ids[~held_out]]
     assert result.test_ids == [str(one) for one in ids[held_out]]
-    assert (result.meaning.task, result.meaning.classes) == ("binary", ("no", "yes"))
+    assert (result.label_encoding.task, result.label_encoding.classes) == ("binary", ("no", "yes"))
     assert [silo.columns for silo in result.federation.silos] == [
         ("age", "age missing", "debt", "bias"),
         ("debt", "city=Oslo", "city=Rome", "city=other", "city missing"),
@@ -150,8 +150,8 @@ def test_labels_may_be_with_any_silo_and_are_standardised_amounts(keys, tmp_path
     known = dict(zip(map(str, bureau["key"]), amounts, strict=True))
     labels = np.array([known[one] for one in result.ids])
     np.testing.assert_allclose(result.federation.labels, (labels - labels.mean()) / labels.std())
-    assert result.federation.label_scale == result.meaning.scale
-    np.testing.assert_allclose([result.meaning.mean, result.meaning.scale], [labels.mean(), labels.std()])
+    assert result.federation.label_scale == result.label_encoding.scale
+    np.testing.assert_allclose([result.label_encoding.mean, result.label_encoding.scale], [labels.mean(), labels.std()])
 
 
 def test_problems_of_all_files_come_together(keys, tmp_path, bank):
@@ -219,15 +219,15 @@ def test_a_run_keeps_what_prediction_needs_and_can_be_resumed(keys, tmp_path):
     result = plan(config).assembled
     for silo, preparation in result.preparations.items():
         assert load_preparation(out, silo) == preparation
-    assert load_meaning(out) == result.meaning
+    assert load_label_encoding(out) == result.label_encoding
     assert json.loads((out / "labels.json").read_text())["classes"] == ["no", "yes"]
     assert resume(out, ["train.rounds=3"]).round == 3
     (out / "labels.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"labels.json is missing: it is there after a run from files"):
-        load_meaning(out)
+        load_label_encoding(out)
     (out / "labels.json").write_text("{")
     with pytest.raises(ValueError, match=r"labels.json is damaged"):
-        load_meaning(out)
+        load_label_encoding(out)
 
 
 BIG = """

@@ -13,8 +13,8 @@ from tdcd.prediction import predict
 from tdcd.prediction.predict import Predictions, SiloScores, combine, silo_scores, write_predictions
 from tdcd.records.history import read_history
 from tdcd.tables.errors import TableError
-from tdcd.tables.labels import Meaning
-from tdcd.tables.preparation_io import load_meaning
+from tdcd.tables.labels import LabelEncoding
+from tdcd.tables.preparation_io import load_label_encoding
 from tdcd.training.run import execute
 
 
@@ -138,22 +138,22 @@ def test_only_the_first_of_many_ids_are_listed():
         combine({"bank": many, "bureau": scores_of(_0=0.0)})
 
 
-def written(path, scores, meaning, loss, missing=None):
+def written(path, scores, label_encoding, loss, missing=None):
     ids = [f"n{number}" for number in range(len(scores))]
     predictions = Predictions(ids, np.array(scores, np.float64), missing or [()] * len(scores))
-    write_predictions(path, predictions, meaning, loss, mark_missing=missing is not None)
+    write_predictions(path, predictions, label_encoding, loss, mark_missing=missing is not None)
     return path.read_text(encoding="utf-8").splitlines()
 
 
 def test_amounts_are_written_in_their_own_unit(tmp_path):
-    lines = written(tmp_path / "deep" / "p.csv", [[2.0], [-0.5]], Meaning("regression", (), 10.0, 4.0), "squared")
+    lines = written(tmp_path / "deep" / "p.csv", [[2.0], [-0.5]], LabelEncoding("regression", (), 10.0, 4.0), "squared")
     assert lines == ["id,prediction", "n0,18.0", "n1,8.0"]
 
 
 def test_two_classes_have_the_second_one_s_probability(tmp_path):
     scores = [[0.0], [np.log(1.5)], [1000.0], [-1000.0]]
-    meaning = Meaning("binary", ("no", "yes, sir"))
-    lines = written(tmp_path / "p.csv", scores, meaning, "logistic", [(), ("bank",), (), ("bank", "bureau")])
+    label_encoding = LabelEncoding("binary", ("no", "yes, sir"))
+    lines = written(tmp_path / "p.csv", scores, label_encoding, "logistic", [(), ("bank",), (), ("bank", "bureau")])
     assert lines[0] == 'id,prediction,"probability_yes, sir",missing'
     assert lines[1] == "n0,no,0.5,"
     assert lines[3:] == ['n2,"yes, sir",1.0,', "n3,no,0.0,bank bureau"]
@@ -164,7 +164,7 @@ def test_two_classes_have_the_second_one_s_probability(tmp_path):
 
 def test_several_classes_have_a_probability_each(tmp_path):
     scores = np.log([[1.0, 2.0, 5.0], [0.5, 0.25, 0.25]]) + np.array([[700.0], [-700.0]])
-    lines = written(tmp_path / "p.csv", scores, Meaning("multiclass", ("a", "b", "ü")), "softmax")
+    lines = written(tmp_path / "p.csv", scores, LabelEncoding("multiclass", ("a", "b", "ü")), "softmax")
     assert lines[0] == "id,prediction,probability_a,probability_b,probability_ü"
     assert [line.split(",")[1] for line in lines[1:]] == ["ü", "a"]
     chances = [[float(cell) for cell in line.split(",")[2:]] for line in lines[1:]]
@@ -234,7 +234,7 @@ def test_what_the_folder_lost_is_named(run, tmp_path):
     status, said = called("predict", tmp_path / "copy", *data)
     assert (status, "labels.json is missing" in said) == (2, True)
     assert called("predict", tmp_path, *data)[1].endswith("is not a run folder: it has no config.toml")
-    assert load_meaning(run).classes == ("no", "yes")
+    assert load_label_encoding(run).classes == ("no", "yes")
 
 
 def both(tmp_path):
@@ -251,7 +251,7 @@ def test_predictions_keep_the_name_of_the_id_column(keys, tmp_path, bank):
 
 def test_an_id_column_that_is_called_like_a_result_becomes_id(tmp_path):
     predictions = Predictions(["a"], np.array([[1.0]]), [()])
-    write_predictions(tmp_path / "p.csv", predictions, Meaning("regression"), "squared", id_column="prediction")
+    write_predictions(tmp_path / "p.csv", predictions, LabelEncoding("regression"), "squared", id_column="prediction")
     assert (tmp_path / "p.csv").read_text().splitlines() == ["id,prediction", "a,1.0"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdcd.tables.preparation import Amounts, Names, Preparation, Summary, merge_summaries, summarize
+from tdcd.tables.preparation import CategoryStats, NumericStats, Preparation, Summary, merge_summaries, summarize
 from tdcd.tables.rows import Category, RawRows
 
 amounts = st.lists(
@@ -37,7 +37,7 @@ def prepared(data, **keys):
 @settings(max_examples=200)
 @given(amounts)
 def test_merged_figures_are_those_of_the_joined_values(parts):
-    merged = reduce(Amounts.merge, [Amounts.of(np.array(part)) for part in parts])
+    merged = reduce(NumericStats.merge, [NumericStats.of(np.array(part)) for part in parts])
     joined = np.array([value for part in parts for value in part])
     known = joined[~np.isnan(joined)]
     assert (merged.known, merged.missing) == (len(known), len(joined) - len(known))
@@ -48,19 +48,21 @@ def test_merged_figures_are_those_of_the_joined_values(parts):
 
 def test_a_large_offset_costs_no_digits():
     values = 1e9 + np.arange(1000.0)
-    merged = reduce(Amounts.merge, [Amounts.of(part) for part in np.split(values, 10)])
+    merged = reduce(NumericStats.merge, [NumericStats.of(part) for part in np.split(values, 10)])
     np.testing.assert_allclose(merged.deviation, np.arange(1000.0).std(), rtol=1e-13)
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_a_constant_has_no_deviation_at_all(value, counts):
-    parts = [Amounts.of(np.full(count, value, np.float32)) for count in counts]
-    assert reduce(Amounts.merge, parts) == Amounts(sum(counts), value, 0.0, 0)
+    parts = [NumericStats.of(np.full(count, value, np.float32)) for count in counts]
+    assert reduce(NumericStats.merge, parts) == NumericStats(sum(counts), value, 0.0, 0)
 
 
 def test_levels_are_counted_together():
-    merged = Names.of(category(["Rome", "Oslo", "", "Rome"])).merge(Names.of(category(["Oslo", "Bern", ""])))
-    assert merged == Names({"Rome": 2, "Oslo": 2, "Bern": 1}, 2)
+    merged = CategoryStats.of(category(["Rome", "Oslo", "", "Rome"])).merge(
+        CategoryStats.of(category(["Oslo", "Bern", ""]))
+    )
+    assert merged == CategoryStats({"Rome": 2, "Oslo": 2, "Bern": 1}, 2)
 
 
 def test_a_summary_does_not_depend_on_the_order_of_the_table():

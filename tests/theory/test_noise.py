@@ -152,5 +152,5 @@ def test_bad_input_is_refused():
         sigmas(federation, blocks, squared, Settings(), [])
     with pytest.raises(ValueError, match="samples must be at least 1, not 0"):
         sigmas(federation, blocks, squared, Settings(), [SPLIT.blocks(SPLIT.start)], samples=0)
-    with pytest.raises(ValueError, match="batch_size must be between 1 and the 7 samples, not 9"):
+    with pytest.raises(ValueError, match="batch_size = 9: there are only 7 training samples"):
         sigmas(federation, blocks, squared, Settings(batch_size=9), [SPLIT.blocks(SPLIT.start)])

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from tdcd.cli.federation import Certs, Force, Insecure, Own, Shared, SiloName, end, text_of
+from tdcd.cli.federation import Certs, FederationFile, Force, Insecure, Own, SiloName, end, text_of
 from tdcd.cli.terminal import refuse_existing, reported, screen, stoppable
 
 
 def align(
-    federation: Shared,
+    federation: FederationFile,
     silo: SiloName,
     out: Annotated[Path, typer.Option(help="The text file to write: one id a line.")],
     name: Annotated[

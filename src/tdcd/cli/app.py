@@ -164,7 +164,7 @@ def reproduce(
     used and the page says so loudly.
     """
     from tdcd.cli.console import SweepDisplay, show_claims
-    from tdcd.experiments.claims import check_claims
+    from tdcd.experiments.claims import judge_claims
     from tdcd.experiments.page import write_page
     from tdcd.experiments.sweep import run_experiment
 
@@ -186,7 +186,7 @@ def reproduce(
         if result.stand_in:
             line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
             errors.print(line, style="bold yellow", highlight=False)
-    show_claims(screen, check_claims(results), page)
+    show_claims(screen, judge_claims(results), page)
 
 
 @app.command()
@@ -255,17 +255,17 @@ def plan(
     Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where that
     diverges; what Theorem 1 promises stands beside. Nothing is written.
     """
-    from tdcd.cli.console import EstimateDisplay, show_plan
+    from tdcd.cli.console import EstimateDisplay, show_recommendation
     from tdcd.compare import network_of
     from tdcd.config.resolve import plan as plan_config
-    from tdcd.planning import plan_local_steps
+    from tdcd.planning import recommend_local_steps
 
     display = EstimateDisplay(screen)
     with reported(), _interruptible(display):
         checked = _checked(config, settings or [])
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
-        table = plan_local_steps(
+        table = recommend_local_steps(
             plan_config(checked, devices=_devices(devices)),
             links,
             target=target,
@@ -273,7 +273,7 @@ def plan(
             seconds=seconds,
             observe=display.observe,
         )
-    show_plan(screen, table)
+    show_recommendation(screen, table)
 
 
 @app.command()
@@ -287,13 +287,13 @@ def bound(
     The run is repeated from its settings, and the gradient of the whole objective measured at the starts of rounds.
     Writes RUN/bound.html, one self-contained page with both over the iterations.
     """
-    from tdcd.cli.console import EstimateDisplay, show_check
-    from tdcd.planning import check_run, write_page
+    from tdcd.cli.console import EstimateDisplay, show_bound
+    from tdcd.planning import measure_bound, write_page
 
     display = EstimateDisplay(screen)
     with reported(), _interruptible(display):
-        check = check_run(folder, devices=_devices(devices), seconds=seconds, observe=display.observe)
-    show_check(screen, check, write_page(check))
+        result = measure_bound(folder, devices=_devices(devices), seconds=seconds, observe=display.observe)
+    show_bound(screen, result, write_page(result))
 
 
 app.command()(hub)

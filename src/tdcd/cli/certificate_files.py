@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tdcd.cli.terminal import screen
 from tdcd.config import Config, ConfigError, check_config, read_config
+from tdcd.federation.party_names import client_of, hub_of
 from tdcd.runtime.certificates.check import Facts, cautions, explain, facts_of, read_certificate, read_secret, role_of
 from tdcd.runtime.certificates.issue import AUTHORITY, AUTHORITY_KEY, SECRET, Issued, issue_all
 
@@ -51,8 +52,8 @@ def parties(config: Config, where: str) -> tuple[Hubs, list[str]]:
         raise ConfigError(["silos: is missing; a real federation names its silos, each under [[silos]]"], where)
     if homeless := [silo.name for silo in config.silos if silo.hub is None]:
         raise ConfigError([f"silos: '{name}' has no hub; add hub = \"host:port\"" for name in homeless], where)
-    hubs: Hubs = {f"hub.{silo.name}": (_host(silo.hub),) for silo in config.silos if silo.hub is not None}
-    return hubs, [f"client.{silo.name}.{client}" for silo in config.silos for client in silo.client_names]
+    hubs: Hubs = {hub_of(silo.name): (_host(silo.hub),) for silo in config.silos if silo.hub is not None}
+    return hubs, [client_of(silo.name, client) for silo in config.silos for client in silo.client_names]
 
 
 def _host(address: str) -> str:

@@ -15,12 +15,12 @@ from tdcd.compare.comparison import Comparison
 from tdcd.compare.tables import joining, summary
 from tdcd.core.stopping import Interrupted
 from tdcd.experiments.claims import Claim
-from tdcd.planning import Check, PlanTable
+from tdcd.planning import MeasuredBound, Recommendation
 from tdcd.planning.tables import constants_in_words, over_q, sent, terms
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 from tdcd.theory import Progress as Estimate
-from tdcd.training.sweep.runner import Step
+from tdcd.training.sweep.runner import SweepProgress
 from tdcd.training.train import Progress, Result
 
 
@@ -105,7 +105,7 @@ class SweepDisplay(Display):
         """An experiment starts after ``runs_before`` runs of others."""
         self._before = runs_before
 
-    def observe(self, news: Step) -> None:
+    def observe(self, news: SweepProgress) -> None:
         """Take news from the sweep."""
         now, rounds = news.progress.round, news.progress.rounds
         done = self._before + news.done
@@ -182,45 +182,45 @@ def show_claims(console: Console, claims: Sequence[Claim], page: Path) -> None:
 def show_comparison(console: Console, comparison: Comparison, page: Path) -> None:
     """How the algorithms did, what joining gains each silo, and where the page is."""
     console.print(_table(summary(comparison)), "")
-    if comparison.alone:
+    if comparison.silo_only:
         console.print(_table(joining(comparison)), "")
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def show_plan(console: Console, table: PlanTable) -> None:
+def show_recommendation(console: Console, found: Recommendation) -> None:
     """The table over Q, what each sends, the row to take, and how far to trust it."""
-    kind = "the least possible" if table.optimum_known else "the lowest of the pilot runs"
+    kind = "the least possible" if found.optimum_known else "the lowest of the pilot runs"
     facts = [
-        f"Target loss {figure(table.target)}: before training it is {figure(table.initial)}, {kind} is "
-        f"{figure(table.lowest)}.",
-        f"Links: client to hub {table.network.client_hub}; hub to hub {table.network.hub_hub}.",
+        f"Target loss {figure(found.target)}: before training it is {figure(found.initial)}, {kind} is "
+        f"{figure(found.lowest)}.",
+        f"Links: client to hub {found.network.client_hub}; hub to hub {found.network.hub_hub}.",
     ]
-    if table.constants is not None:
-        facts.append(f"Constants: {constants_in_words(table.constants)}.")
+    if found.constants is not None:
+        facts.append(f"Constants: {constants_in_words(found.constants)}.")
     console.print(*facts, sep="\n", highlight=False)
-    chosen = table.rows.index(table.recommended)
-    console.print("", _table(over_q(table), chosen), "", _table(sent(table), chosen), "", sep="\n")
-    console.print(table.reason, style="bold green", highlight=False)
-    console.print(*(f"- {note}" for note in table.notes), sep="\n", highlight=False)
+    chosen = found.forecasts.index(found.recommended)
+    console.print("", _table(over_q(found), chosen), "", _table(sent(found), chosen), "", sep="\n")
+    console.print(found.reason, style="bold green", highlight=False)
+    console.print(*(f"- {note}" for note in found.notes), sep="\n", highlight=False)
 
 
-def show_check(console: Console, check: Check, page: Path) -> None:
+def show_bound(console: Console, result: MeasuredBound, page: Path) -> None:
     """The bound's terms beside what was measured, the verdict, and where the page is."""
-    console.print(f"Constants: {constants_in_words(check.constants)}.", highlight=False)
-    console.print("", _table(terms(check)), "", sep="\n")
-    console.print(check.verdict, style="bold green" if check.holds else "bold red", highlight=False)
-    console.print(*(f"- {caveat}" for caveat in check.caveats), sep="\n", highlight=False)
+    console.print(f"Constants: {constants_in_words(result.constants)}.", highlight=False)
+    console.print("", _table(terms(result)), "", sep="\n")
+    console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
+    console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def show_grid(console: Console, grid: TextTable, highlighted: int | None = None) -> None:
+def show_table(console: Console, table: TextTable, highlighted: int | None = None) -> None:
     """A table, with one of its rows highlighted."""
-    console.print(_table(grid, highlighted), "")
+    console.print(_table(table, highlighted), "")
 
 
-def _table(grid: TextTable, highlighted: int | None = None) -> Table:
+def _table(content: TextTable, highlighted: int | None = None) -> Table:
     table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=0)
-    for place, title in enumerate(grid.head):
+    for place, title in enumerate(content.head):
         table.add_column(
             title,
             justify="right" if place else "left",
@@ -228,6 +228,6 @@ def _table(grid: TextTable, highlighted: int | None = None) -> Table:
             overflow="fold",
             min_width=max(map(len, title.split()), default=0),
         )
-    for place, row in enumerate(grid.rows):
+    for place, row in enumerate(content.rows):
         table.add_row(*row, style="bold green" if place == highlighted else None)
     return table

@@ -19,11 +19,12 @@ from tdcd.cli.terminal import (
     show_labels,
     stoppable,
 )
+from tdcd.federation.party_names import client_of, hub_of
 
 if TYPE_CHECKING:
     from tdcd.runtime.process.driver import Outcome
 
-Shared = Annotated[
+FederationFile = Annotated[
     Path, typer.Argument(help="The TOML file that all parties of the federation share.", metavar="FEDERATION.toml")
 ]
 SiloName = Annotated[str, typer.Option("--silo", help="The silo that this party belongs to.")]
@@ -49,7 +50,7 @@ class _Stop:
 
 
 def hub(
-    federation: Shared,
+    federation: FederationFile,
     silo: SiloName,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
@@ -70,7 +71,7 @@ def hub(
     from tdcd.runtime.process.party import own_file, read_job, run_hub
 
     stop = _Stop()
-    open_log(f"hub.{silo}")
+    open_log(hub_of(silo))
     with reported(), stoppable(stop.ask):
         own = own_file(party, certs=text_of(certs), out=text_of(out), listen=listen, insecure=insecure)
         outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)
@@ -78,7 +79,7 @@ def hub(
 
 
 def client(
-    federation: Shared,
+    federation: FederationFile,
     silo: SiloName,
     name: Annotated[str, typer.Option("--client", help="The client's name in the shared file.")],
     data: Annotated[Path | None, typer.Option(help="This site's rows, as CSV or Parquet.")] = None,
@@ -99,7 +100,7 @@ def client(
     from tdcd.runtime.process.party import own_file, read_job, run_client
 
     stop = _Stop()
-    open_log(f"client.{silo}.{name}")
+    open_log(client_of(silo, name))
     with reported(), stoppable(stop.ask):
         own = own_file(
             party, certs=text_of(certs), data=text_of(data), labels=text_of(labels), ids=text_of(ids), insecure=insecure
@@ -109,7 +110,7 @@ def client(
 
 
 def up(
-    federation: Shared,
+    federation: FederationFile,
     out: Annotated[Path | None, typer.Option(help="Where everything goes [default: runs/NAME].")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
@@ -125,7 +126,7 @@ def up(
     from tdcd.report import write_report
     from tdcd.runtime.process.launch import Trial
     from tdcd.runtime.process.watch import TrialDisplay
-    from tdcd.training.alone import train_alone
+    from tdcd.training.silo_only import train_silo_only
 
     stop = _Stop()
     with reported(), stoppable(stop.ask):
@@ -138,7 +139,7 @@ def up(
             report = trial.gather()
             if trial.job.config.evaluate.alone and outcome.status == "finished":
                 # Also each silo without the others, in a simulation of the same rows.
-                train_alone(plan(trial.job.config), folder, lambda: stop.asked)
+                train_silo_only(plan(trial.job.config), folder, lambda: stop.asked)
                 report = write_report(folder)
             screen.print(f"Run folder: {folder}\nReport: {report}", soft_wrap=True, highlight=False)
     end(outcome)

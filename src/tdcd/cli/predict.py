@@ -15,7 +15,7 @@ from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, scree
 
 if TYPE_CHECKING:
     from tdcd.prediction.export import Coefficients
-    from tdcd.prediction.model import Trained
+    from tdcd.prediction.model import Model
     from tdcd.prediction.predict import Predictions, SiloScores
 
 PADDING = 3
@@ -62,7 +62,7 @@ def predict(
 
     Exit status: 0 done, 2 bad input, 130 interrupted.
     """
-    from tdcd.prediction.model import Trained
+    from tdcd.prediction.model import Model
     from tdcd.prediction.predict import combine, write_predictions
     from tdcd.tables.writing import check_name
 
@@ -74,14 +74,14 @@ def predict(
         if target.suffix == ".toml":
             folder, parts = _with_peers(target, data, silo, run, certs, party, insecure)
         else:
-            folder, parts = target, _in_one_place(Trained.open(target), data, allow_missing)
-        trained = Trained.open(folder)
-        ordered = {name: parts[name] for name in trained.widths}
+            folder, parts = target, _in_one_place(Model.open(target), data, allow_missing)
+        model = Model.open(folder)
+        ordered = {name: parts[name] for name in model.widths}
         predictions = combine(ordered, allow_missing, common_only=common)
-        first = silo if silo in trained.widths else next(iter(trained.widths))
-        id_column = trained.id_column(first)
+        first = silo if silo in model.widths else next(iter(model.widths))
+        id_column = model.id_column(first)
         write_predictions(
-            out, predictions, trained.meaning, trained.loss, id_column=id_column, mark_missing=allow_missing
+            out, predictions, model.label_encoding, model.loss, id_column=id_column, mark_missing=allow_missing
         )
     _show_predictions(predictions, ordered, out)
 
@@ -120,7 +120,7 @@ def export(
         )
 
 
-def _in_one_place(trained: "Trained", data: Sequence[str], allow_missing: bool) -> Mapping[str, "SiloScores"]:
+def _in_one_place(model: "Model", data: Sequence[str], allow_missing: bool) -> Mapping[str, "SiloScores"]:
     """The scores of every silo; of one that has no new rows at all, none."""
     from tdcd.prediction.predict import no_scores, silo_scores
 
@@ -128,13 +128,13 @@ def _in_one_place(trained: "Trained", data: Sequence[str], allow_missing: bool) 
     for text in data:
         name, equals, path = text.partition("=")
         if not equals or not path or name in tables:
-            raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(trained.widths)}")
+            raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(model.widths)}")
         tables[name] = Path(path)
-    parts = {name: silo_scores(trained.path, name, path) for name, path in tables.items()}
-    absent = [name for name in trained.widths if name not in tables]
+    parts = {name: silo_scores(model.path, name, path) for name, path in tables.items()}
+    absent = [name for name in model.widths if name not in tables]
     if absent and not allow_missing:
         raise ValueError(f"--data {absent[0]}=FILE is missing: give it, or score without it with --allow-missing")
-    return parts | {name: no_scores(trained) for name in absent}
+    return parts | {name: no_scores(model) for name in absent}
 
 
 def _with_peers(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import typer
 
-from tdcd.cli.console import SweepDisplay, show_grid
+from tdcd.cli.console import SweepDisplay, show_table
 from tdcd.cli.terminal import EXIT_INTERRUPTED, screen, stoppable
 from tdcd.config import ConfigError, override, read_config
 from tdcd.core.stopping import Interrupted
@@ -50,7 +50,7 @@ def sweep(grid: Grid, folder: Path) -> None:
         interrupted = True
     outcomes = read_outcomes(grid, folder)
     page = write_page(outcomes)
-    show_grid(screen, result_table(outcomes), outcomes.best)
+    show_table(screen, result_table(outcomes), outcomes.best)
     screen.print(f"Sweep folder: {folder}", soft_wrap=True, highlight=False)
     screen.print(f"Page:         {page}", soft_wrap=True, highlight=False)
     if interrupted:

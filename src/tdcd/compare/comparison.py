@@ -8,20 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from tdcd.compare.compute import Compute, given, measured
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import Plan, plan
-from tdcd.core.ledger import Apart
+from tdcd.core.ledger import Colocation, item_bytes, phi_bytes
 from tdcd.core.network import INSIDE, Link, Network, preset, round_seconds
-from tdcd.core.schedule import num_exchanged
 from tdcd.records.history import Record
 from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.training.run import finish, simulate
-from tdcd.training.sweep.runner import Step
+from tdcd.training.sweep.runner import SweepProgress
 from tdcd.training.train import Progress
 
 
@@ -63,7 +60,7 @@ class Comparison:
         return [contender for contender in self.contenders if contender.silo is None]
 
     @property
-    def alone(self) -> list[Contender]:
+    def silo_only(self) -> list[Contender]:
         """Those that train on the columns of one."""
         return [contender for contender in self.contenders if contender.silo is not None]
 
@@ -103,7 +100,7 @@ def compare(
     out: Path,
     *,
     step_seconds: float | None = None,
-    observe: Callable[[Step], None] = lambda step: None,
+    observe: Callable[[SweepProgress], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
     """Run what is missing under ``out`` and gather all contenders.
@@ -116,7 +113,7 @@ def compare(
     for place, (label, planned) in enumerate(plans.items()):
 
         def news(progress: Progress, label: str = label, before: int = place) -> None:
-            observe(Step(label, 1, progress, before + progress.round / max(progress.rounds, 1)))
+            observe(SweepProgress(label, 1, progress, before + progress.round / max(progress.rounds, 1)))
 
         finish(planned, out / label, observe=news, should_stop=should_stop)
         contenders.append(_gather(label, planned, out / label, network, step_seconds))
@@ -131,22 +128,21 @@ def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seco
     else:
         compute = given(step_seconds, planned)
     seconds = round_seconds(
-        _links(network, planned.apart),
+        _links(network, planned.colocation),
         parameters=[silo.parameters for silo in run.federation.silos],
-        clients=[silo.clients for silo in run.federation.silos],
-        samples=num_exchanged(settings.minibatches, settings.local_steps) * simulation.batch_size,
-        outputs=simulation.num_outputs,
-        itemsize=np.dtype(settings.dtype).itemsize,
+        shares=[silo.shares.max() for silo in planned.federation.silos],
+        phi=phi_bytes(settings, simulation.num_samples, simulation.num_outputs, planned.variant.exchange),
+        itemsize=item_bytes(settings),
         local_steps=settings.local_steps,
         **compute._asdict(),
     )
     return Contender(label, planned.config.train.silo, run, compute, seconds)
 
 
-def _links(network: Network, apart: Apart) -> Network:
+def _links(network: Network, colocation: Colocation) -> Network:
     """The network with the links left out that lie inside one machine."""
-    client_hub = network.client_hub if apart == "clients" else INSIDE
-    return Network(client_hub, INSIDE if apart == "nobody" else network.hub_hub)
+    client_hub = network.client_hub if colocation == "none" else INSIDE
+    return Network(client_hub, INSIDE if colocation == "all" else network.hub_hub)
 
 
 def _measured_once(planned: Plan, simulation: Simulation, path: Path) -> Compute:

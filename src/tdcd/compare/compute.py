@@ -13,14 +13,14 @@ from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch
 from tdcd.core.objective import Tree
-from tdcd.core.schedule import batch_ids, num_exchanged
+from tdcd.core.schedule import batch_ids
 from tdcd.core.variant import Known
 from tdcd.federation.placement import Placer
 from tdcd.simulation.simulate import Simulation
 
 REPEATS = 9
 """Timings of which the median counts."""
-FORWARD_SHARE = 1 / 3
+FORWARD_FRACTION = 1 / 3
 """Of a step's time, what phi for the same rows takes: the rule of thumb that a backward pass costs two forward ones."""
 
 
@@ -35,8 +35,8 @@ class Compute(NamedTuple):
 
 def given(step_seconds: float, planned: Plan) -> Compute:
     """From the time of a step, the same for every algorithm; phi by the rule of thumb."""
-    batches = num_exchanged(planned.settings.minibatches, planned.settings.local_steps)
-    return Compute(batches * FORWARD_SHARE * step_seconds if _exchanges(planned) else 0.0, step_seconds)
+    exchanged = planned.settings.num_exchanged
+    return Compute(exchanged * FORWARD_FRACTION * step_seconds if _exchanges(planned) else 0.0, step_seconds)
 
 
 def measured(planned: Plan, simulation: Simulation) -> Compute:
@@ -54,7 +54,7 @@ def measured(planned: Plan, simulation: Simulation) -> Compute:
 
 
 def _exchanges(planned: Plan) -> bool:
-    return planned.federation.num_silos > 1 and planned.apart != "nobody"
+    return planned.federation.num_silos > 1 and planned.colocation != "all"
 
 
 def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> Compute:
@@ -72,7 +72,7 @@ def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> C
     width = Placer(silo.owner(), simulation.batch_size).usual
     rows = ids[:, :width]
     features = jnp.asarray(silo.features[rows], settings.dtype)
-    labels = jnp.asarray(federation.labels[rows])
+    labels = jnp.asarray(federation.labels[rows], simulation.objective.label_dtype(settings.dtype))
     phi_others = jnp.zeros((*rows.shape, simulation.num_outputs), settings.dtype)
     weights = jnp.full(rows.shape, 1 / width, settings.dtype)
     minibatches = Minibatch(features, Known(labels, phi_others, phi_others), weights)

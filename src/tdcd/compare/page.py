@@ -91,11 +91,11 @@ def _curve(contender: Contender, measure: Measure, end: float) -> Curve:
 
 
 def _joining(comparison: Comparison) -> Iterator[html.Html]:
-    if not comparison.alone:
+    if not comparison.silo_only:
         return
-    drawn = [(_alone_figure(comparison, LOSS), "Training loss, alone and together")]
+    drawn = [(_silo_only_figure(comparison, LOSS), "Training loss, alone and together")]
     if comparison.tdcd.run.final.test_loss is not None:
-        drawn.append((_alone_figure(comparison, HELD_OUT), "Held-out loss, alone and together"))
+        drawn.append((_silo_only_figure(comparison, HELD_OUT), "Held-out loss, alone and together"))
     yield html.section(
         "What joining the federation gains each silo",
         html.paragraph(
@@ -107,9 +107,9 @@ def _joining(comparison: Comparison) -> Iterator[html.Html]:
     )
 
 
-def _alone_figure(comparison: Comparison, axis: str) -> html.Html:
+def _silo_only_figure(comparison: Comparison, axis: str) -> html.Html:
     curves = []
-    for contender in (comparison.tdcd, *comparison.alone):
+    for contender in (comparison.tdcd, *comparison.silo_only):
         history = contender.run.history
         losses = [record.train_loss if axis == LOSS else record.test_loss for record in history]
         label = "together" if contender.silo is None else f"{contender.silo} alone"
@@ -171,6 +171,6 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
                 name: {"alone": alone, "together": together[name], "gain": gain(name, alone, together[name])}
                 for name, alone in figures(contender.run.final).items()
             }
-            for contender in comparison.alone
+            for contender in comparison.silo_only
         },
     }

@@ -50,10 +50,10 @@ def gain(name: str, alone: float | None, together: float | None) -> float | None
 
 
 def joining(comparison: Comparison) -> TextTable:
-    """A row a silo: each figure alone, and what the federation gains; the last row is the federation."""
+    """One row per silo: its figures alone, and what the federation gains; the last row is the federation."""
     together = figures(comparison.tdcd.run.final)
     rows = []
-    for contender in comparison.alone:
+    for contender in comparison.silo_only:
         alone = figures(contender.run.final)
         row = [f"{contender.silo} alone"]
         for name, joined in together.items():

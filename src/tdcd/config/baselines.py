@@ -50,16 +50,16 @@ def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":
     # With every sample in each minibatch there is but one, and it is reused anyway.
     reused = "full" if plan.settings.minibatches == "full" else "reused"
     if algorithm == "sgd":
-        plan = _set(_gathered(plan), local_steps=1)._replace(apart="nobody")
+        plan = _set(_gathered(plan), local_steps=1)._replace(colocation="all")
     elif algorithm == "distributed-sgd":
         plan = _set(plan, local_steps=1)
     elif algorithm == "fedbcd":
-        plan = _set(_gathered(plan), minibatches=reused)._replace(apart="silos")
+        plan = _set(_gathered(plan), minibatches=reused)._replace(colocation="silo")
     elif algorithm == "tdcd-reused":
         plan = _set(plan, minibatches=reused)
     elif algorithm == "local-sgd":
         assert silo is not None
-        plan = _alone(plan, silo)
+        plan = _silo_only(plan, silo)
     return _noted(plan, algorithm=algorithm, silo=silo)
 
 
@@ -86,7 +86,7 @@ def _gathered(plan: "Plan") -> "Plan":
     return plan._replace(federation=replace(plan.federation, silos=silos))
 
 
-def _alone(plan: "Plan", name: str) -> "Plan":
+def _silo_only(plan: "Plan", name: str) -> "Plan":
     """One silo by itself. A linear model gets the bias column that in the federation only the first silo carries."""
     from tdcd.blocks import Linear  # noqa: PLC0415 - it needs JAX, and the names above do not
 

@@ -9,7 +9,7 @@ from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.baselines import rewrite
 from tdcd.config.named import find_function
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Apart
+from tdcd.core.ledger import Colocation
 from tdcd.core.losses import Task
 from tdcd.core.objective import Objective
 from tdcd.core.participation import RandomClients
@@ -35,8 +35,8 @@ class Plan(NamedTuple):
     """The member of the TDCD family."""
     execution: Execution = Execution()
     """On which devices and how to run."""
-    apart: Apart = "clients"
-    """Who is on a machine of its own."""
+    colocation: Colocation = "none"
+    """Which parties share a machine."""
     assembled: Assembled | None = None
     """How a federation from files was made."""
 
@@ -50,7 +50,7 @@ def plan(config: Config, table: Table | None = None, devices: int | None = 1) ->
     """
     if table is None and config.data.source == "files":
         assembled = assemble(config, bias=has_bias(config))
-        federation, task, strips = assembled.federation, assembled.meaning.task, False
+        federation, task, strips = assembled.federation, assembled.label_encoding.task, False
     else:
         assembled = None
         federation, task, strips = _cut(config, table)
@@ -216,8 +216,10 @@ def _misfits(config: Config, table: Table, num_train: int) -> list[str]:
         )
         use = " or ".join(repr(name) for name in fitting)
         problems.append(f"model.loss = {loss!r}: '{table.name}' has {labels}; use {use}")
-    if config.train.minibatches != "full" and config.train.batch_size > num_train:
-        problems.append(f"train.batch_size = {config.train.batch_size}: there are only {num_train} training samples")
+    try:
+        settings_of(config).effective_batch_size(num_train)
+    except ValueError as error:
+        problems.append(f"train.{error}")
     if config.federation.strips and not table.is_images:
         problems.append(f"federation.strips = true: '{table.name}' has columns, not images")
     return problems

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from tdcd.core.ledger import PhiBytes
+
 
 @dataclass(frozen=True)
 class Link:
@@ -22,7 +24,7 @@ class Link:
 
     @classmethod
     def of(cls, latency_ms: float, mbit_s: float) -> Self:
-        """A link in the units that people give: milliseconds one way, and megabits a second.
+        """A link in the units that people give: milliseconds one way, and megabits per second.
 
         >>> Link.of(30, 100)
         Link(latency_s=0.03, bytes_per_s=12500000.0)
@@ -72,9 +74,8 @@ def round_seconds(
     network: Network,
     *,
     parameters: Sequence[int],
-    clients: Sequence[Sequence[int]],
-    samples: int,
-    outputs: int,
+    shares: Sequence[float],
+    phi: PhiBytes,
     itemsize: int,
     phi_seconds: float,
     step_seconds: float,
@@ -83,10 +84,10 @@ def round_seconds(
     r"""The predicted time of one communication round, along its critical path.
 
     With :math:`t_c` and :math:`t_h` the time of a message between client and hub and between hubs, :math:`d_j`
-    parameters in silo j's block, :math:`p_j` the share of the rows that its largest client holds, S samples exchanged
-    a round (E minibatches of B), C outputs and s bytes a number:
+    parameters in silo j's block, :math:`p_j` the share of the rows that its largest client holds, s bytes per
+    number, and phi of :math:`b_c` bytes inside a silo and :math:`b_h` bytes between hubs:
 
-    .. math:: 2 \max_j \big[ t_c(s\,d_j) + t_c(p_j\,s\,S\,C) \big] + t_{phi} + t_h((N - 1)\,s\,S\,C) + Q\,t_{step}
+    .. math:: 2 \max_j \big[ t_c(s\,d_j) + t_c(p_j\,b_c) \big] + t_{phi} + t_h((N - 1)\,b_h) + Q\,t_{step}
 
     that is: block down, phi computed, phi up; the exchange; the others' phi down, Q steps, block up. One silo alone
     has nothing to exchange: block down, Q steps, block up. The messages are those that
@@ -101,22 +102,20 @@ def round_seconds(
     - averaging, stacking and summing at the hubs take no time.
 
     Args:
-        parameters: one number a silo.
-        clients: for each silo, the rows that each of its clients holds.
-        samples: S.
-        phi_seconds: what the slowest client takes for the phi of all S samples.
+        parameters: one number per silo.
+        shares: for each silo, the share of the rows that its largest client holds.
+        phi: see :func:`tdcd.core.ledger.phi_bytes`.
+        phi_seconds: what the slowest client takes for the phi of all samples of a round.
         step_seconds: what the slowest client takes for one local step.
 
     >>> one = Link(latency_s=1.0, bytes_per_s=100.0)
-    >>> figures = dict(samples=50, outputs=1, itemsize=4, phi_seconds=0.25, step_seconds=0.5, local_steps=3)
-    >>> round_seconds(Network(one, one), parameters=[25, 50], clients=[[10], [5, 5]], **figures)
+    >>> figures = dict(phi=PhiBytes(200, 200), itemsize=4, phi_seconds=0.25, step_seconds=0.5, local_steps=3)
+    >>> round_seconds(Network(one, one), parameters=[25, 50], shares=[1.0, 0.5], **figures)
     14.75
     """
     message, steps = network.client_hub.seconds, local_steps * step_seconds
     blocks = [count * itemsize for count in parameters]
     if len(blocks) == 1:
         return 2 * message(blocks[0]) + steps
-    phi = samples * outputs * itemsize
-    shares = [max(rows) / sum(rows) for rows in clients]
-    there_or_back = max(message(block) + message(share * phi) for block, share in zip(blocks, shares, strict=True))
-    return 2 * there_or_back + phi_seconds + network.hub_hub.seconds((len(blocks) - 1) * phi) + steps
+    inside = [message(block) + message(share * phi.client_hub) for block, share in zip(blocks, shares, strict=True)]
+    return 2 * max(inside) + phi_seconds + network.hub_hub.seconds((len(blocks) - 1) * phi.hub_hub) + steps

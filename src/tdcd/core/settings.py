@@ -52,7 +52,7 @@ class Settings:
         if self.minibatches == "full":
             return num_samples
         if self.batch_size > num_samples:
-            raise ValueError(f"batch_size is {self.batch_size}, but there are only {num_samples} samples")
+            raise ValueError(f"batch_size = {self.batch_size}: there are only {num_samples} training samples")
         return self.batch_size
 
     @property

@@ -15,7 +15,6 @@ Parts are values: frozen dataclasses, equal if they do the same, so that compile
 functions are pure; those that run inside a compiled round are written in JAX.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol
@@ -70,16 +69,6 @@ class Exchange(Protocol):
         hub refuses anything else.
         """
         ...
-
-
-def wire_bytes(exchange: Exchange, shape: tuple[int, ...], dtype: str) -> int:
-    """The bytes that one hub sends another for phi of this shape.
-
-    >>> wire_bytes(AsItIs(), (10, 100, 1), "float32")
-    4000
-    """
-    arrays = exchange.layout(shape, dtype).values()
-    return sum(math.prod(size) * np.dtype(kind).itemsize for kind, size in arrays)
 
 
 @dataclass(frozen=True)

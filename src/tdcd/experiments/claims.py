@@ -1,6 +1,6 @@
-"""The paper's claims as computed checks.
+"""The paper's claims, judged by what was measured.
 
-Every sentence of the paper's section 5 that says something about a curve is checked against what was measured. A check
+Every sentence of the paper's section 5 that says something about a curve is compared with what was measured. A verdict
 compares the curves seed by seed, since runs with the same seed share their samples, and never sees a threshold that was
 fitted to its outcome: "small" means under :data:`SMALL` of the distance that the loss falls in the whole experiment.
 """
@@ -16,7 +16,7 @@ from tdcd.experiments.sweep import CurveResult, ExperimentResult
 
 Verdict = Literal["holds", "does not hold", "not decided at this size"]
 SMALL = 0.05
-"""A spread below this share of the loss's fall counts as small."""
+"""A spread below this fraction of the loss's fall counts as small."""
 LAST = 5
 """Final losses are means over this many last evaluations, if there are many."""
 
@@ -37,9 +37,9 @@ class Claim:
 Results = Mapping[str, ExperimentResult]
 
 
-def check_claims(results: Results) -> list[Claim]:
+def judge_claims(results: Results) -> list[Claim]:
     """The verdict on every claim whose experiments are in ``results``."""
-    return [check(results) for needs, check in _CHECKS if all(name in results for name in needs)]
+    return [judge(results) for needs, judge in _JUDGES if all(name in results for name in needs)]
 
 
 def final(curve: CurveResult) -> NDArray[np.float64]:
@@ -57,7 +57,7 @@ def rounds_to(curve: CurveResult, level: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def spread(result: ExperimentResult) -> float:
-    """How far apart the curves end, as a share of the distance that the loss falls: the mean over seeds."""
+    """How far apart the curves end, as a fraction of the distance that the loss falls: the mean over seeds."""
     ends = np.stack([final(curve) for curve in result.curves])
     fall = result.curves[0].losses[:, 0] - ends.min(axis=0)
     return float(np.mean((ends.max(axis=0) - ends.min(axis=0)) / fall))
@@ -83,7 +83,7 @@ def _listed(result: ExperimentResult, values: NDArray[np.float64], form: str) ->
 
 
 def _faster_with_q(figure: str, sentence: str) -> Callable[[Results], Claim]:
-    def check(results: Results) -> Claim:
+    def judge(results: Results) -> Claim:
         result = results[figure]
         # The loss at which the slowest curve ends is one that all curves can reach.
         level = np.max([final(curve) for curve in result.curves], axis=0)
@@ -92,7 +92,7 @@ def _faster_with_q(figure: str, sentence: str) -> Callable[[Results], Claim]:
         words = "rounds until the loss at which the slowest curve ends fall as Q grows"
         return Claim(figure, sentence, words, ordered(rounds, rising=False), measured)
 
-    return check
+    return judge
 
 
 def _error_grows(results: Results) -> Claim:
@@ -140,18 +140,18 @@ def _better_with_lower_n(results: Results) -> Claim:
 
 
 def _small_over_k(figure: str, sentence: str) -> Callable[[Results], Claim]:
-    def check(results: Results) -> Claim:
-        share = spread(results[figure])
+    def judge(results: Results) -> Claim:
+        fraction = spread(results[figure])
         ends = np.array([final(curve).mean() for curve in results[figure].curves])
         return Claim(
             figure,
             sentence,
             f"the curves of all K end within {SMALL:.0%} of the loss's fall",
-            "holds" if share < SMALL else "does not hold",
-            f"spread {share:.2%} of the fall; " + _listed(results[figure], ends, ".5f"),
+            "holds" if fraction < SMALL else "does not hold",
+            f"spread {fraction:.2%} of the fall; " + _listed(results[figure], ends, ".5f"),
         )
 
-    return check
+    return judge
 
 
 def _q_matters_more_than_k(results: Results) -> Claim:
@@ -159,7 +159,7 @@ def _q_matters_more_than_k(results: Results) -> Claim:
     return Claim(
         "fig2c",
         "K does not play as large a role as Q in the convergence rate.",
-        "the curves of all K end closer together than those of all Q, as shares of the loss's fall",
+        "the curves of all K end closer together than those of all Q, as fractions of the loss's fall",
         "holds" if over_k < over_q else "does not hold",
         f"spread {over_k:.2%} over K, {over_q:.2%} over Q",
     )
@@ -207,7 +207,7 @@ def _performs_well(results: Results) -> Claim:
 
 
 _FASTER = "With increasing Q, the convergence rate improves: fewer rounds to a given loss."
-_CHECKS: tuple[tuple[tuple[str, ...], Callable[[Results], Claim]], ...] = (
+_JUDGES: tuple[tuple[tuple[str, ...], Callable[[Results], Claim]], ...] = (
     (("fig2a",), _faster_with_q("fig2a", _FASTER)),
     (("error",), _error_grows),
     (("fig2b",), _observable_but_small),

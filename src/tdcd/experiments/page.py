@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.experiments.claims import Claim, check_claims, final
+from tdcd.experiments.claims import Claim, final, judge_claims
 from tdcd.experiments.sweep import CurveResult, ExperimentResult
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure, save_png
@@ -21,7 +21,7 @@ def write_page(
     results: Mapping[str, ExperimentResult], out: Path, *, full: bool, assignments: Sequence[str] = ()
 ) -> Path:
     """Write ``reproduce.html``, ``results.json`` and a picture of each figure into ``out``; the page's path."""
-    claims = check_claims(results)
+    claims = judge_claims(results)
     for name, result in results.items():
         save_png(out / f"{name}.png", figure_curves(result), ROUNDS, LOSS, inset=result.experiment.inset)
     (out / "results.json").write_text(json.dumps(numbers(results, claims, full=full), indent=1) + "\n")

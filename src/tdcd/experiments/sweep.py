@@ -16,7 +16,7 @@ from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
 from tdcd.training.sweep.plans import planned, source_table
-from tdcd.training.sweep.runner import Step, Task, run_all
+from tdcd.training.sweep.runner import SweepProgress, Task, run_all
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def run_experiment(
     out: Path,
     *,
     devices: int | None = 1,
-    observe: Callable[[Step], None] = lambda step: None,
+    observe: Callable[[SweepProgress], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ExperimentResult:
     """Run what is missing under ``out`` and gather all curves; ``devices`` as for :func:`tdcd.config.resolve.plan`."""

@@ -1,11 +1,11 @@
 """Partitioners: ways to cut a table's columns into silos and a silo's rows over its clients.
 
-A row split is one sorted array of row numbers a client. Random generators are arguments.
+A row split is one sorted array of row numbers per client. Random generators are arguments.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ RowRule = Literal["contiguous", "shuffled", "dirichlet"]
 
 
 def contiguous_columns(num_columns: int, num_silos: int) -> list[NDArray[np.int64]]:
-    """Consecutive columns, as many a silo as can be: widths differ by one at most.
+    """Consecutive columns, spread evenly over the silos: widths differ by one at most.
 
     >>> [part.tolist() for part in contiguous_columns(5, 2)]
     [[0, 1, 2], [3, 4]]
@@ -115,6 +115,42 @@ def proportional_sizes(num_rows: int, sizes: Sequence[float]) -> list[int]:
         client = int(np.argmin(counts))
         raise ValueError(f"client {client} would be empty: size {sizes[client]} of {sum(sizes)} is less than one row")
     return [int(count) for count in counts]
+
+
+def shares_of(rows_held: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    """``[K]``: the part of the rows that each of these clients holds.
+
+    >>> shares_of(np.array([3, 1])).tolist()
+    [0.75, 0.25]
+    """
+    return np.asarray(rows_held / rows_held.sum())
+
+
+def sizes_of(sizes: Any, silo: int) -> Any:
+    """The shard sizes of one silo: its own list of them, or the one for all silos."""
+    if sizes is None or not isinstance(sizes[0], Sequence):
+        return sizes
+    return sizes[silo]
+
+
+def split_rows(
+    labels: NDArray[Any],
+    num_clients: int,
+    sizes: Sequence[float] | None,
+    rule: RowRule,
+    alpha: float,
+    rng: np.random.Generator,
+) -> Rows:
+    """The rows of each of a silo's clients, by one of the rules that :meth:`Federation.cut` takes."""
+    num_rows = len(labels)
+    if rule == "dirichlet":
+        if sizes is not None:
+            raise ValueError("rows = 'dirichlet' draws the shard sizes itself: leave sizes out")
+        return dirichlet_rows(labels, num_clients, alpha, rng)
+    if sizes is not None and len(sizes) != num_clients:
+        raise ValueError(f"{num_clients} clients, but {len(sizes)} sizes")
+    counts = equal_sizes(num_rows, num_clients) if sizes is None else proportional_sizes(num_rows, sizes)
+    return contiguous_rows(num_rows, counts) if rule == "contiguous" else shuffled_rows(num_rows, counts, rng)
 
 
 def _cut(order: NDArray[np.int64], sizes: Sequence[int]) -> Rows:

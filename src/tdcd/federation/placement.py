@@ -27,12 +27,14 @@ class Placement(NamedTuple):
 
 def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) -> NDArray[np.int32]:
     """``[R, K, E]``: how many samples of each minibatch ``ids[r, e]`` each client holds."""
-    num_rounds, num_batches, batch_size = ids.shape
+    num_rounds, num_minibatches, batch_size = ids.shape
     if num_clients == 1:
-        return np.full((num_rounds, 1, num_batches), batch_size, np.int32)
-    cells = np.arange(num_rounds * num_batches, dtype=np.int64).reshape(num_rounds, num_batches, 1) * num_clients
-    counts = np.bincount((cells + owner[ids]).ravel(), minlength=num_rounds * num_batches * num_clients)
-    return counts.reshape(num_rounds, num_batches, num_clients).transpose(0, 2, 1).astype(np.int32)
+        return np.full((num_rounds, 1, num_minibatches), batch_size, np.int32)
+    cells = (
+        np.arange(num_rounds * num_minibatches, dtype=np.int64).reshape(num_rounds, num_minibatches, 1) * num_clients
+    )
+    counts = np.bincount((cells + owner[ids]).ravel(), minlength=num_rounds * num_minibatches * num_clients)
+    return counts.reshape(num_rounds, num_minibatches, num_clients).transpose(0, 2, 1).astype(np.int32)
 
 
 def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.int32], width: int) -> Placement:
@@ -42,7 +44,7 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
         owner: ``[M]``, which client holds each sample.
         counts: from :func:`holders`; none may exceed ``width``.
     """
-    num_rounds, num_clients, num_batches = counts.shape
+    num_rounds, num_clients, num_minibatches = counts.shape
     batch_size = ids.shape[2]
     if num_clients == 1 and width == batch_size:
         order = np.broadcast_to(np.arange(batch_size, dtype=np.int32), ids.shape)
@@ -58,9 +60,9 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
     positions[cell, place_in_cell] = order.ravel()
     slots = np.empty_like(order)
     np.put_along_axis(slots, order, np.arange(batch_size, dtype=np.int32)[None], axis=1)
-    by_batch = positions.reshape(num_rounds, num_batches, num_clients, width)
+    by_minibatch = positions.reshape(num_rounds, num_minibatches, num_clients, width)
     return Placement(
-        np.ascontiguousarray(by_batch.transpose(0, 2, 1, 3)),
+        np.ascontiguousarray(by_minibatch.transpose(0, 2, 1, 3)),
         counts,
         np.take_along_axis(ids, order.reshape(ids.shape), axis=2),
         slots.reshape(ids.shape),

@@ -14,13 +14,11 @@ from tdcd.federation.partition import (
     RowRule,
     Rows,
     contiguous_columns,
-    contiguous_rows,
-    dirichlet_rows,
-    equal_sizes,
     image_strips,
     named_columns,
-    proportional_sizes,
-    shuffled_rows,
+    shares_of,
+    sizes_of,
+    split_rows,
 )
 
 
@@ -32,7 +30,7 @@ class Silo:
     features: NDArray[Any]
     """``[M, ...]``: the silo's columns of the training samples, in the federation's sample order."""
     rows: Rows
-    """One array of sample numbers a client."""
+    """One array of sample numbers per client."""
     columns: tuple[str, ...] = ()
     """The columns' names; empty for images."""
     test_features: NDArray[Any] | None = None
@@ -58,6 +56,16 @@ class Silo:
     def feature_shape(self) -> tuple[int, ...]:
         """The shape of one sample here: ``(D_j,)``, or ``(height, width)``."""
         return self.features.shape[1:]
+
+    @property
+    def rows_held(self) -> NDArray[np.int64]:
+        """``[K]``: n_k, how many rows each client holds."""
+        return np.array([len(rows) for rows in self.rows], np.int64)
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """``[K]``: n_k / M, the clients' weights in the hub's average."""
+        return shares_of(self.rows_held)
 
     def owner(self) -> NDArray[np.int32]:
         """``[M]``: which client holds each sample."""
@@ -135,9 +143,9 @@ class Federation:
         Args:
             test: held-out samples, with the same columns.
             silos: how many, or their names, or the column names of each: ``{"bank": ["income"], "clinic": ["age"]}``.
-            clients: how many a silo, or for each silo a number or the clients' names.
+            clients: how many per silo, or for each silo a number or the clients' names.
             rows: ``"contiguous"``, ``"shuffled"``, or ``"dirichlet"`` for label skew with ``alpha``.
-            sizes: relative shard sizes, one a client (the same for all silos), or one such list a silo.
+            sizes: relative shard sizes, one per client (the same for all silos), or one such list per silo.
             aligned: every silo splits the rows alike; otherwise each in its own way.
             strips: cut images into upright strips (the default) rather than into runs of pixels, row by row.
             bias: give the first silo a column of ones.
@@ -152,43 +160,22 @@ class Federation:
         names, parts, columns = _column_groups(table, silos, strips)
         if rows not in get_args(RowRule):
             raise ValueError(f"rows must be one of {', '.join(get_args(RowRule))}, not '{rows}'")
-        if sizes is not None and (not sizes or (isinstance(sizes[0], Sequence) and len(sizes) != len(names))):
-            raise ValueError(f"sizes has {len(sizes)} entries: give one a client, or one list a silo ({len(names)})")
-        members_of: list[int | Sequence[str]]
-        members_of = [clients] * len(names) if isinstance(clients, int) else list(clients)
-        counts = [given if isinstance(given, int) else len(given) for given in members_of]
-        if len(counts) != len(names):
-            raise ValueError(f"there are {len(names)} silos, but client counts for {len(counts)}: {counts}")
-        if aligned and len(set(counts)) > 1:
-            raise ValueError(f"aligned silos split the rows alike, so they cannot have {counts} clients")
         members = []
-        for index, (name, part) in enumerate(zip(names, parts, strict=True)):
+        for index, given in enumerate(_clients_of(clients, names, sizes, aligned)):
             rng = np.random.default_rng([seed, 0 if aligned else index])
+            count = given if isinstance(given, int) else len(given)
             try:
-                split = split_rows(table.labels, counts[index], sizes_of(sizes, index), rows, alpha, rng)
+                split = split_rows(table.labels, count, sizes_of(sizes, index), rows, alpha, rng)
             except ValueError as error:
-                raise ValueError(f"silo '{name}': {error}") from None
+                raise ValueError(f"silo '{names[index]}': {error}") from None
             with_bias = bias and index == 0
-            held_out = None if test is None else _take(test, part, with_bias)
-            given = members_of[index]
-            members.append(
-                Silo(
-                    name,
-                    _take(table, part, with_bias),
-                    split,
-                    columns[index] + ("bias",) * with_bias,
-                    held_out,
-                    () if isinstance(given, int) else tuple(given),
-                )
-            )
-        return cls(
-            tuple(members),
-            table.labels,
-            None if test is None else test.labels,
-            table.label_scale,
-            label_mean=table.label_mean,
-            name=table.name,
-        )
+            features = _take(table, parts[index], with_bias)
+            held_out = None if test is None else _take(test, parts[index], with_bias)
+            own_columns, called = columns[index] + ("bias",) * with_bias, () if isinstance(given, int) else tuple(given)
+            members.append(Silo(names[index], features, split, own_columns, held_out, called))
+        labels, test_labels = table.labels, None if test is None else test.labels
+        scale, mean = table.label_scale, table.label_mean
+        return cls(tuple(members), labels, test_labels, scale, label_mean=mean, name=table.name)
 
     def __repr__(self) -> str:
         """One line: the first silos in words."""
@@ -200,6 +187,21 @@ class Federation:
 
         shown = "; ".join(words(silo) for silo in self.silos[:1]) + ("; ..." if self.num_silos > 1 else "")
         return f"Federation of '{self.name}': {self.num_samples} samples, {self.num_silos} silos ({shown})"
+
+
+def _clients_of(
+    clients: int | Sequence[int | Sequence[str]], names: Sequence[str], sizes: Any, aligned: bool
+) -> list[int | Sequence[str]]:
+    """How many clients each of the silos ``names`` has, or their names; refuses what does not fit them."""
+    if sizes is not None and (not sizes or (isinstance(sizes[0], Sequence) and len(sizes) != len(names))):
+        raise ValueError(f"sizes has {len(sizes)} entries: give one per client, or one list per silo ({len(names)})")
+    given: list[int | Sequence[str]] = [clients] * len(names) if isinstance(clients, int) else list(clients)
+    counts = [one if isinstance(one, int) else len(one) for one in given]
+    if len(counts) != len(names):
+        raise ValueError(f"there are {len(names)} silos, but client counts for {len(counts)}: {counts}")
+    if aligned and len(set(counts)) > 1:
+        raise ValueError(f"aligned silos split the rows alike, so they cannot have {counts} clients")
+    return given
 
 
 def _column_groups(
@@ -236,33 +238,6 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return np.ndarray(shape, dtype, memory.data, start)
-
-
-def sizes_of(sizes: Any, silo: int) -> Any:
-    """The shard sizes of one silo: its own list of them, or the one for all silos."""
-    if sizes is None or not isinstance(sizes[0], Sequence):
-        return sizes
-    return sizes[silo]
-
-
-def split_rows(
-    labels: NDArray[Any],
-    num_clients: int,
-    sizes: Sequence[float] | None,
-    rule: RowRule,
-    alpha: float,
-    rng: np.random.Generator,
-) -> Rows:
-    """The rows of each of a silo's clients, by one of the rules that :meth:`Federation.cut` takes."""
-    num_rows = len(labels)
-    if rule == "dirichlet":
-        if sizes is not None:
-            raise ValueError("rows = 'dirichlet' draws the shard sizes itself: leave sizes out")
-        return dirichlet_rows(labels, num_clients, alpha, rng)
-    if sizes is not None and len(sizes) != num_clients:
-        raise ValueError(f"{num_clients} clients, but {len(sizes)} sizes")
-    counts = equal_sizes(num_rows, num_clients) if sizes is None else proportional_sizes(num_rows, sizes)
-    return contiguous_rows(num_rows, counts) if rule == "contiguous" else shuffled_rows(num_rows, counts, rng)
 
 
 def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:

@@ -1,4 +1,4 @@
-"""What Theorem 1 promises of the loss: after how many rounds it is at the target, even in the worst case."""
+"""After how many rounds the loss is at the target by the bound of Theorem 1, even in the worst case."""
 
 from math import ceil, inf, isfinite, sqrt
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from tdcd.planning.facts import Facts
 from tdcd.theory import Constants, effective_clients, max_step_size
 
 
-class Promise(NamedTuple):
+class FewestIterations(NamedTuple):
     """With which step size the bound reaches a level, and when."""
 
     step_size: float
@@ -16,7 +16,7 @@ class Promise(NamedTuple):
     """T; infinite where the numbers are too small to tell."""
 
 
-def soonest(
+def fewest_iterations(
     constants: Constants,
     sigma_max: float,
     *,
@@ -25,7 +25,7 @@ def soonest(
     local_steps: int,
     num_silos: int,
     num_clients: float,
-) -> Promise:
+) -> FewestIterations:
     r"""The admissible step size with which the bound of Theorem 1 falls to ``level`` after the fewest iterations.
 
     With :math:`a = L N \sigma_{max}^2 / K` and :math:`b = L_{max}^2 \sigma_{max}^2 Q^2 N^2`, the bound is at the level
@@ -41,18 +41,18 @@ def soonest(
         gap: see :func:`tdcd.theory.initial_gap`.
 
     >>> noiseless = dict(level=0.5, gap=1.0, local_steps=2, num_silos=1, num_clients=1.0)
-    >>> soonest(Constants(L=1.5, per_silo=(0.5,), kind="exact", note=""), 0.0, **noiseless)
-    Promise(step_size=0.5, iterations=8.0)
+    >>> fewest_iterations(Constants(L=1.5, per_silo=(0.5,), kind="exact", note=""), 0.0, **noiseless)
+    FewestIterations(step_size=0.5, iterations=8.0)
     """
     variance = constants.L * num_silos * sigma_max**2 / num_clients
     staleness = (constants.L_max * sigma_max * local_steps * num_silos) ** 2
     noise = variance + sqrt(variance**2 + 3 * staleness * level)
     step_size = min(max_step_size(constants, local_steps, num_silos), level / noise if noise else inf)
     progress = step_size * (level - variance * step_size - staleness * step_size**2)
-    return Promise(step_size, 2 * gap / progress if progress > 0 else inf)
+    return FewestIterations(step_size, 2 * gap / progress if progress > 0 else inf)
 
 
-def promised_rounds(planned: Plan, facts: Facts, local_steps: int, target: float, lowest: float) -> int | None:
+def bound_rounds(planned: Plan, facts: Facts, local_steps: int, target: float, lowest: float) -> int | None:
     r"""Rounds after which the average loss is at most ``target`` by Theorem 1, with the step size that suits it best.
 
     A convex objective with l2 regularisation :math:`\lambda` is at most :math:`|\nabla\mathcal{L}|^2 / 2 \lambda` above
@@ -66,7 +66,7 @@ def promised_rounds(planned: Plan, facts: Facts, local_steps: int, target: float
     """
     if facts.noise is None or facts.constants is None or facts.constants.kind == "estimate" or lowest >= target:
         return None
-    found = soonest(
+    found = fewest_iterations(
         facts.constants,
         facts.noise.maximum,
         level=2 * planned.objective.l2 * (target - lowest),

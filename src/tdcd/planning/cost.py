@@ -4,14 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
-import numpy as np
-
 from tdcd.compare.compute import Compute, given, measured
 from tdcd.config.resolve import Plan
-from tdcd.core.ledger import Traffic, by_link, round_messages
+from tdcd.core.ledger import Traffic, by_link, item_bytes, phi_bytes, round_messages
 from tdcd.core.network import Network, round_seconds
-from tdcd.core.schedule import num_exchanged
+from tdcd.training.recording import count_parameters
 from tdcd.training.run import simulate
 
 STEPS_TIMED = 10
@@ -38,27 +35,25 @@ def round_costs(planned: Plan, network: Network, step_seconds: float | None) -> 
     Args:
         step_seconds: what a client takes for a local step; measured here if None, once for every Q.
     """
-    simulation, settings = simulate(planned), planned.settings
-    silos = planned.federation.silos
-    parameters = [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in simulation.init().blocks]
-    compute, itemsize = _computing(planned, step_seconds), np.dtype(settings.dtype).itemsize
+    simulation, federation = simulate(planned), planned.federation
+    parameters = count_parameters(simulation.init().blocks)
+    compute, itemsize = _computing(planned, step_seconds), item_bytes(planned.settings)
 
     def cost(local_steps: int) -> Cost:
-        exchanged = num_exchanged(settings.minibatches, local_steps)
-        samples, outputs = exchanged * simulation.batch_size, simulation.num_outputs
+        settings = with_local_steps(planned, local_steps).settings
+        phi = phi_bytes(settings, federation.num_samples, simulation.num_outputs, planned.variant.exchange)
         seconds = round_seconds(
             network,
             parameters=parameters,
-            clients=[[len(rows) for rows in silo.rows] for silo in silos],
-            samples=samples,
-            outputs=outputs,
+            shares=[silo.shares.max() for silo in federation.silos],
+            phi=phi,
             itemsize=itemsize,
-            phi_seconds=exchanged * compute.phi_seconds,
+            phi_seconds=settings.num_exchanged * compute.phi_seconds,
             step_seconds=compute.step_seconds,
             local_steps=local_steps,
         )
-        num_clients = [silo.num_clients for silo in silos]
-        sent = round_messages(parameters, num_clients, samples=samples, outputs=outputs, itemsize=itemsize)
+        num_clients = [silo.num_clients for silo in federation.silos]
+        sent = round_messages(parameters, num_clients, phi, itemsize=itemsize)
         return Cost(by_link(sent, "bytes"), seconds)
 
     return cost
@@ -68,5 +63,4 @@ def _computing(planned: Plan, step_seconds: float | None) -> Compute:
     """What the slowest client takes for a local step, and for the phi of one minibatch."""
     timed = with_local_steps(planned, STEPS_TIMED)
     compute = measured(timed, simulate(timed)) if step_seconds is None else given(step_seconds, timed)
-    batches = num_exchanged(timed.settings.minibatches, STEPS_TIMED)
-    return compute._replace(phi_seconds=compute.phi_seconds / batches)
+    return compute._replace(phi_seconds=compute.phi_seconds / timed.settings.num_exchanged)

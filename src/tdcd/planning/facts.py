@@ -23,7 +23,7 @@ class Facts:
     constants: Constants | None
     """None for a model without second derivatives."""
     noise: Noise | None
-    """At the start; None where the theorem promises no loss, for which alone it is needed."""
+    """At the start; None where no loss follows from the theorem, for which alone it is needed."""
     num_silos: int
 
     def safe_step_size(self, local_steps: int) -> float | None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from tdcd.planning.check import TERMS, Check
-from tdcd.planning.tables import checked_constants, terms
+from tdcd.planning.measured_bound import TERMS, MeasuredBound
+from tdcd.planning.tables import bound_constants, terms
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.units import counted, figure, rounded_down
@@ -25,13 +25,13 @@ READING = [
 ]
 
 
-def write_page(check: Check) -> Path:
+def write_page(result: MeasuredBound) -> Path:
     """Write ``bound.html`` into the run's folder.
 
     Returns:
         The page's path.
     """
-    settings, federation = check.planned.settings, check.run.federation
+    settings, federation = result.planned.settings, result.run.federation
     page = html.page(
         f"{federation.name} · tdcd bound",
         html.header(
@@ -42,42 +42,42 @@ def write_page(check: Check) -> Path:
                 counted(federation.num_clients, "client"),
                 f"Q = {settings.local_steps}",
                 f"step size {settings.step_size:g}",
-                f"{check.iterations:,} iterations measured",
+                f"{result.iterations:,} iterations measured",
             ],
             badge="synthetic data" if "synthetic" in federation.name.lower() else "",
         ),
-        html.notice(check.verdict, "note" if check.holds else "alarm"),
-        html.cards(_cards(check)),
-        html.section("Over the iterations", html.figures(_figures(check))),
-        html.section("The bound's terms", html.table(*terms(check), numbers=True)),
-        html.section("Constants", html.table(*checked_constants(check), numbers=False)),
-        *_caveats(check),
+        html.notice(result.verdict, "note" if result.holds else "alarm"),
+        html.cards(_cards(result)),
+        html.section("Over the iterations", html.figures(_figures(result))),
+        html.section("The bound's terms", html.table(*terms(result), numbers=True)),
+        html.section("Constants", html.table(*bound_constants(result), numbers=False)),
+        *_caveats(result),
         html.section("How to read this", html.definitions(READING)),
     )
-    path = check.run.path / "bound.html"
+    path = result.run.path / "bound.html"
     path.write_text(page, encoding="utf-8", newline="\n")
     return path
 
 
-def _cards(check: Check) -> Iterator[html.Card]:
-    yield html.Card("measured average", figure(check.average), f"at T = {check.iterations:,}")
-    if check.bound is not None:
-        yield html.Card("bound", figure(check.bound.total), f"at T = {check.iterations:,}")
-    yield html.Card("largest step size", rounded_down(check.max_step_size("proof")), "that the proof admits")
+def _cards(result: MeasuredBound) -> Iterator[html.Card]:
+    yield html.Card("measured average", figure(result.average), f"at T = {result.iterations:,}")
+    if result.bound is not None:
+        yield html.Card("bound", figure(result.bound.total), f"at T = {result.iterations:,}")
+    yield html.Card("largest step size", rounded_down(result.max_step_size("proof")), "that the proof admits")
 
 
-def _figures(check: Check) -> Iterator[tuple[html.Html, str]]:
-    caption, iterations = "What the theorem bounds", check.measured.iterations
-    if check.bound is None:
-        measured = Curve("measured at the starts of rounds", iterations, check.measured.averages)
+def _figures(result: MeasuredBound) -> Iterator[tuple[html.Html, str]]:
+    caption, iterations = "What the theorem bounds", result.gradients.iterations
+    if result.bound is None:
+        measured = Curve("measured at the starts of rounds", iterations, result.gradients.averages)
         yield line_figure([measured], "iterations T", "average squared gradient norm"), caption
         return
-    yield bound_figure(check.measured, check.bound), f"{caption}, and the bound"
-    limits = [check.bound.at(int(t)) for t in iterations]
+    yield bound_figure(result.gradients, result.bound), f"{caption}, and the bound"
+    limits = [result.bound.at(int(t)) for t in iterations]
     curves = [Curve(name, iterations, [getattr(limit, name) for limit in limits]) for name in TERMS]
     yield line_figure(curves, "iterations T", "term of the bound"), "The bound's three terms"
 
 
-def _caveats(check: Check) -> Iterator[html.Html]:
-    if check.caveats:
-        yield html.section("Where this run departs from the theorem", *map(html.paragraph, check.caveats))
+def _caveats(result: MeasuredBound) -> Iterator[html.Html]:
+    if result.caveats:
+        yield html.section("Where this run departs from the theorem", *map(html.paragraph, result.caveats))

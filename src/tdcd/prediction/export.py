@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
-from tdcd.prediction.model import Part, Trained
+from tdcd.prediction.model import Model, Part
 from tdcd.tables.writing import write_table
 
 INTERCEPT = "intercept"
@@ -48,21 +48,21 @@ def coefficients(folder: Path) -> Coefficients:
     of the second class's odds; with the softmax loss there is a score for every class, and the probabilities are in
     proportion to their exponentials.
     """
-    trained = Trained.open(folder)
-    meaning, silos = trained.meaning, trained.present
+    model = Model.open(folder)
+    label_encoding, silos = model.label_encoding, model.present
     if not silos:
         raise FileNotFoundError(
             f"{folder} holds no model: let the run end, or stop it with Ctrl-C after its first rounds"
         )
     # The first silo's part takes the labels' mean, so that parts which were exported one by one add up to the model.
-    intercept = np.full(trained.num_outputs, meaning.mean if silos[0] == next(iter(trained.widths)) else 0.0)
+    intercept = np.full(model.num_outputs, label_encoding.mean if silos[0] == next(iter(model.widths)) else 0.0)
     rows = []
     for silo in silos:
-        own, shift = _unscaled(silo, trained.part(silo))
-        intercept += shift * meaning.scale
-        rows += [Coefficient(silo, column, value * meaning.scale) for column, value in own.items()]
-    outputs = [f"coefficient_{name}" for name in meaning.classes] if trained.loss == "softmax" else ["coefficient"]
-    absent = [silo for silo in trained.widths if silo not in silos]
+        own, shift = _unscaled(silo, model.part(silo))
+        intercept += shift * label_encoding.scale
+        rows += [Coefficient(silo, column, value * label_encoding.scale) for column, value in own.items()]
+    outputs = [f"coefficient_{name}" for name in label_encoding.classes] if model.loss == "softmax" else ["coefficient"]
+    absent = [silo for silo in model.widths if silo not in silos]
     return Coefficients(outputs, [*rows, Coefficient("", INTERCEPT, intercept)], absent)
 
 

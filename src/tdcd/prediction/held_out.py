@@ -12,7 +12,7 @@ from tdcd.blocks import Block
 from tdcd.core.choices import Loss
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
-from tdcd.tables.labels import Meaning
+from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
 
 HELD_OUT = "held-out.csv"
@@ -48,11 +48,14 @@ def scores_of(federation: Federation, blocks: Sequence[Block], hub_blocks: Seque
     return np.concatenate(chunks)
 
 
-def write_held_out(folder: Path, id_column: str, samples: HeldOut, meaning: Meaning, loss: Loss) -> None:
+def write_held_out(folder: Path, id_column: str, samples: HeldOut, label_encoding: LabelEncoding, loss: Loss) -> None:
     """Write ``held-out.csv`` into a run folder: ids, ``label``, and the predictions of the run's model."""
     # A client that was absent left no scores of its samples.
     known = np.flatnonzero(np.isfinite(samples.scores).all(axis=1)).tolist()
-    columns = {"label": [samples.labels[row] for row in known], **predicted(samples.scores[known], meaning, loss)}
+    columns = {
+        "label": [samples.labels[row] for row in known],
+        **predicted(samples.scores[known], label_encoding, loss),
+    }
     write_table(folder / HELD_OUT, {unlike(id_column, columns): [samples.ids[row] for row in known]} | columns)
 
 
@@ -61,14 +64,14 @@ def unlike(id_column: str, columns: Collection[str]) -> str:
     return id_column if id_column not in columns else "id"
 
 
-def predicted(scores: NDArray[Any], meaning: Meaning, loss: Loss) -> dict[str, Sequence[Any]]:
+def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: Loss) -> dict[str, Sequence[Any]]:
     """``prediction`` and the probabilities, by column."""
     if loss == "squared":
-        return {"prediction": (scores[:, 0].astype(np.float64) * meaning.scale + meaning.mean).tolist()}
+        return {"prediction": (scores[:, 0].astype(np.float64) * label_encoding.scale + label_encoding.mean).tolist()}
     winners = scores.argmax(axis=1) if loss == "softmax" else (scores[:, 0] > 0).astype(int)
-    shown = meaning.classes[1:] if loss == "logistic" else meaning.classes
+    shown = label_encoding.classes[1:] if loss == "logistic" else label_encoding.classes
     chances = probabilities(scores, loss)
-    columns: dict[str, Sequence[Any]] = {"prediction": [meaning.classes[winner] for winner in winners]}
+    columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
     return columns | {f"probability_{name}": chances[:, place].tolist() for place, name in enumerate(shown)}
 
 

@@ -17,9 +17,9 @@ from tdcd.core.choices import Loss
 from tdcd.core.objective import Tree
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.folder import Run
-from tdcd.tables.labels import FITTING, Meaning
+from tdcd.tables.labels import FITTING, LabelEncoding
 from tdcd.tables.preparation import Preparation
-from tdcd.tables.preparation_io import load_meaning, load_preparation
+from tdcd.tables.preparation_io import load_label_encoding, load_preparation
 from tdcd.tables.rows import Columns, RawRows
 
 
@@ -43,12 +43,12 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A run folder of a run from files."""
+class Model:
+    """The trained model in the folder of a run from files."""
 
     path: Path
     config: Config
-    meaning: Meaning
+    label_encoding: LabelEncoding
     """What the labels are."""
     widths: dict[str, int]
     """How many features each silo has, a column of ones counted in; by name, in order."""
@@ -62,17 +62,19 @@ class Trained:
             raise ValueError(
                 f"{path} was trained on '{config.data.source}': only a run from files keeps how columns become features"
             )
-        return cls(path, config, load_meaning(path), {silo.name: silo.num_features for silo in run.federation.silos})
+        return cls(
+            path, config, load_label_encoding(path), {silo.name: silo.num_features for silo in run.federation.silos}
+        )
 
     @property
     def loss(self) -> Loss:
         """What was minimised."""
-        return self.config.model.loss or FITTING[self.meaning.task][0]
+        return self.config.model.loss or FITTING[self.label_encoding.task][0]
 
     @property
     def num_outputs(self) -> int:
         """C."""
-        return len(self.meaning.classes) if self.loss == "softmax" else 1
+        return len(self.label_encoding.classes) if self.loss == "softmax" else 1
 
     @cached_property
     def present(self) -> list[str]:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from tdcd.core.choices import Loss
 from tdcd.prediction.held_out import predicted, unlike
-from tdcd.prediction.model import Trained
+from tdcd.prediction.model import Model
 from tdcd.tables.errors import SHOWN, TableError
-from tdcd.tables.labels import Meaning
+from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import id_order
 from tdcd.tables.writing import write_table
@@ -45,16 +45,16 @@ def silo_scores(folder: Path, silo: str, table: Path) -> SiloScores:
 
     The table needs the silo's id column and features; other columns, such as the label, are ignored.
     """
-    part = Trained.open(folder).part(silo)
+    part = Model.open(folder).part(silo)
     rows = read_rows(table, part.columns)
     starts = range(0, len(rows), ROWS_AT_ONCE)
     chunks = [part.phi(rows.take(np.arange(start, min(start + ROWS_AT_ONCE, len(rows))))) for start in starts]
     return SiloScores(rows.ids, np.concatenate(chunks))
 
 
-def no_scores(trained: Trained) -> SiloScores:
+def no_scores(model: Model) -> SiloScores:
     """Of a silo that has none of the samples."""
-    return SiloScores((), np.zeros((0, trained.num_outputs), trained.config.dtype))
+    return SiloScores((), np.zeros((0, model.num_outputs), model.config.dtype))
 
 
 def combine(parts: Mapping[str, SiloScores], allow_missing: bool = False, *, common_only: bool = False) -> Predictions:
@@ -106,7 +106,7 @@ def _lacks(silo: str, ids: Sequence[str], missing: Sequence[Sequence[str]]) -> s
 def write_predictions(
     path: Path,
     predictions: Predictions,
-    meaning: Meaning,
+    label_encoding: LabelEncoding,
     loss: Loss,
     *,
     id_column: str = "id",
@@ -120,7 +120,7 @@ def write_predictions(
     Args:
         mark_missing: add the column ``missing``, with the silos that lack the id, separated by blanks.
     """
-    columns = predicted(predictions.scores, meaning, loss)
+    columns = predicted(predictions.scores, label_encoding, loss)
     if mark_missing:
         columns["missing"] = [" ".join(lacking) for lacking in predictions.missing]
     write_table(path, {unlike(id_column, columns): predictions.ids} | columns)

@@ -174,10 +174,11 @@ class RunFolder:
         model, new, old = self.path / "model", self.path / "model.new", self.path / "model.old"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
+        settings = self._settings = self._settings or settings_digest(self.config())
         remembered = [(f"{name}.memory", tree) for name, tree in zip(names, memory, strict=False) if named_leaves(tree)]
         for name, tree in [*zip(names, hub_blocks, strict=True), *remembered]:
             tensors = {key: np.asarray(leaf) for key, leaf in named_leaves(tree).items()}
-            facts = {"silo": name, "round": round_index, "history": history, "settings": self._settings, "data": data}
+            facts = {"silo": name, "round": round_index, "history": history, "settings": settings, "data": data}
             write_durably(new / f"{name}.safetensors", block_content(facts, tensors))
         self._recover()
         if model.exists():
@@ -234,7 +235,7 @@ def describe(federation: Federation, parameters: Sequence[int]) -> dict[str, Any
                 "name": silo.name,
                 "feature_shape": list(silo.feature_shape),
                 "columns": list(silo.columns),
-                "clients": [len(rows) for rows in silo.rows],
+                "clients": silo.rows_held.tolist(),
                 "parameters": count,
             }
             for silo, count in zip(federation.silos, parameters, strict=True)

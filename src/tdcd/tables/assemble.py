@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.core.settings import Dtype
-from tdcd.federation.partition import Rows
-from tdcd.federation.silos import Federation, Silo, aligned_empty, sizes_of, split_rows
+from tdcd.federation.partition import Rows, sizes_of, split_rows
+from tdcd.federation.silos import Federation, Silo, aligned_empty
 from tdcd.tables.client_table import row_numbers
 from tdcd.tables.errors import TableError
-from tdcd.tables.labels import Labels, Meaning, choose_held_out, encode, in_words, spelling, standardized
+from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.loader import read_rows
 from tdcd.tables.preparation import Preparation, merge_summaries, summarize
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
@@ -29,7 +29,7 @@ class Assembled(NamedTuple):
     """A federation, and what it takes to use its model on other rows."""
 
     federation: Federation
-    meaning: Meaning
+    label_encoding: LabelEncoding
     preparations: Mapping[str, Preparation]
     """By silo."""
     ids: Sequence[str]
@@ -64,7 +64,7 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or bring more"])
     samples = _Samples(numbers, held_out)
     labels, mean, scale = standardized(encoded, ~held_out, config.data.standardize)
-    meaning = Meaning(encoded.task, encoded.classes, mean, scale)
+    label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     silos, preparations = [], {}
     for index, section in enumerate(config.silos):
         # Taken out, so that a silo's raw columns go when its features are there.
@@ -75,14 +75,14 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         tuple(silos),
         labels[~held_out],
         labels[held_out] if held_out.any() else None,
-        meaning.scale,
+        label_encoding.scale,
         name=config.title,
         labels_in_words=in_words(encoded, config.model.loss),
-        label_mean=meaning.mean,
+        label_mean=label_encoding.mean,
     )
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
-    return Assembled(federation, meaning, preparations, ids, test_ids, encoded.of(held_out))
+    return Assembled(federation, label_encoding, preparations, ids, test_ids, encoded.of(held_out))
 
 
 def _check(config: Config) -> None:
@@ -181,7 +181,7 @@ def _raw_labels(parts: Sequence[RawRows], numbers: Mapping[str, int]) -> NDArray
     for part in parts:
         places = _places(part, numbers)
         known = places >= 0
-        values = [spelling(label) for label in part.labels or ()] if named else part.labels
+        values = [canonical_label(label) for label in part.labels or ()] if named else part.labels
         labels[places[known]] = np.asarray(values, labels.dtype)[known]
     return labels.astype(str) if named else labels
 
@@ -193,14 +193,15 @@ def _places(rows: RawRows, numbers: Mapping[str, int]) -> NDArray[np.int64]:
 
 def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], second: str, others: NDArray[Any]) -> None:
     if labels.dtype.kind != others.dtype.kind:
-        labels, others = (np.array([spelling(label) for label in some.tolist()]) for some in (labels, others))
+        labels, others = (np.array([canonical_label(label) for label in some.tolist()]) for some in (labels, others))
     differ = np.flatnonzero(labels != others)
     if len(differ):
         place = differ[0]
+        one, other = canonical_label(labels[place]), canonical_label(others[place])
         raise TableError(
             [
-                f"the silos' labels differ for {len(differ)} samples: id {ids[place]!r} is {spelling(labels[place])!r} "
-                f"in silo '{first}' and {spelling(others[place])!r} in silo '{second}': correct one, or drop a label"
+                f"the silos' labels differ for {len(differ)} samples: id {ids[place]!r} is {one!r} in silo '{first}' "
+                f"and {other!r} in silo '{second}': correct one, or drop a label"
             ]
         )
 
@@ -216,13 +217,13 @@ def _silo(
     numbers = [_places(part, samples.numbers) for part in parts]
     train, test = [train_number[number] for number in numbers], [test_number[number] for number in numbers]
     # Every client has a table, or all share one.
-    shares = 1 if section.client else len(section.client_names)
+    copies = 1 if section.client else len(section.client_names)
     try:
         rows = _rows(config, index, train, labels[~held_out])
         summaries = {
             name: summarize(part, np.isin(numbers, held))
             for name, held, part, numbers in zip(
-                section.client_names, rows, parts * shares, train * shares, strict=True
+                section.client_names, rows, parts * copies, train * copies, strict=True
             )
         }
         preparation = Preparation.fit(
@@ -239,7 +240,7 @@ def _silo(
 
 
 def _rows(config: Config, index: int, numbers: Sequence[NDArray[np.int64]], labels: NDArray[Any]) -> Rows:
-    """The training samples of each client: those in its table, or its share of the silo's one table."""
+    """The training samples of each client: those in its table, or its part of the silo's one table."""
     section, chosen = config.silos[index], config.federation
     if section.client:
         return tuple(np.sort(held[held >= 0]) for held in numbers)

@@ -13,9 +13,9 @@ from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
-from tdcd.tables.labels import FEW, encode, in_words, spelling
+from tdcd.tables.labels import FEW, canonical_label, encode, in_words
 from tdcd.tables.loader import read_header, read_rows
-from tdcd.tables.preparation import Amounts, Names
+from tdcd.tables.preparation import CategoryStats, NumericStats
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
 
 MANY_LEVELS = 50
@@ -108,7 +108,7 @@ def describe(rows: RawRows) -> list[ColumnFacts]:
 def label_balance(rows: RawRows) -> str:
     """How the labels are spread."""
     assert rows.labels is not None
-    counts = Counter(spelling(label) for label in np.asarray(rows.labels).tolist())
+    counts = Counter(canonical_label(label) for label in np.asarray(rows.labels).tolist())
     if len(counts) <= FEW or isinstance(rows.labels, list):
         return _most_frequent(counts)
     return _spread(rows.labels)
@@ -122,7 +122,7 @@ def cautions(rows: RawRows) -> Sequence[str]:
             if len(column.levels) > MANY_LEVELS:
                 found.append(f"column '{name}' has {len(column.levels)} levels: is it an id, or an amount?")
             continue
-        figures = Amounts.of(column)
+        figures = NumericStats.of(column)
         if not figures.known:
             found.append(f"column '{name}' is all blank: leave it out")
         elif not figures.squares:
@@ -133,7 +133,7 @@ def cautions(rows: RawRows) -> Sequence[str]:
     zeros = next((one for one in rows.ids if one.isdecimal() and len(one) > 1 and one.startswith("0")), None)
     if zeros is not None:
         found.append(f"ids are compared as exact texts: others must write {zeros!r} with its zeros too")
-    if len({spelling(label) for label in np.asarray(rows.labels).tolist()}) == 1:
+    if len({canonical_label(label) for label in np.asarray(rows.labels).tolist()}) == 1:
         found.append("every label is the same here; other clients must have others")
     return found
 
@@ -148,7 +148,7 @@ def row_numbers(rows: RawRows) -> list[str]:
 
 def _described(name: str, column: Column, kind: Kind) -> ColumnFacts:
     if isinstance(column, Category):
-        names = Names.of(column)
+        names = CategoryStats.of(column)
         count = f"{len(names.levels)} level" + ("s" if len(names.levels) != 1 else "")
         return ColumnFacts(name, f"names, {count}", names.missing, _most_frequent(Counter(names.levels)))
     blank = int(np.isnan(column).sum())
@@ -158,7 +158,7 @@ def _described(name: str, column: Column, kind: Kind) -> ColumnFacts:
 def _spread(values: NDArray[Any], kind: Kind = "number") -> str:
     if not len(values):
         return ""
-    figures = Amounts.of(values)
+    figures = NumericStats.of(values)
     if kind == "date":
         first, last, mean = (days_in_words(days) for days in (values.min(), values.max(), figures.mean))
         return f"{first} to {last}, mean {mean}, deviation {figures.deviation:.6g} days"

@@ -170,8 +170,8 @@ def _records(path: Path, dialect: Dialect, found: _Found) -> Iterator[tuple[int,
     """The records as texts by column, each with the line on which it begins, or its row in a Parquet file."""
     if is_parquet(path):
         line = 0
-        for batch in pq.ParquetFile(path).iter_batches(4096):
-            for record in batch.to_pylist():
+        for chunk in pq.ParquetFile(path).iter_batches(4096):
+            for record in chunk.to_pylist():
                 line += 1
                 yield line, {name: _text(value, dialect) for name, value in record.items()}
         return

@@ -39,8 +39,8 @@ class Labels(NamedTuple):
         return [self.classes[int(number)] for number in numbers] if self.classes else numbers
 
 
-class Meaning(NamedTuple):
-    """What the labels are."""
+class LabelEncoding(NamedTuple):
+    """How labels become numbers, and back."""
 
     task: Task
     classes: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, pa
         return Labels("regression", np.asarray(values, np.float64))
     if numeric and len(different) > 2 and (different != np.floor(different)).any():
         raise ValueError(f"model.loss = {loss!r}: the labels are amounts, not classes: use 'squared'")
-    names = [spelling(value) for value in different.tolist()]
+    names = [canonical_label(value) for value in different.tolist()]
     classes = sorted(set(names), key=_sort_key(names))
     if len(classes) < 2 and not partly:
         raise ValueError(f"every label is {classes[0]!r}: there is nothing to learn")
@@ -107,7 +107,11 @@ def _what(labels: Labels) -> str:
     names = labels.classes
     count = f"{len(names)} class" + ("es" if len(names) != 1 else "")
     first = _number(names[0])
-    if len(names) > 2 and first is not None and names == tuple(spelling(first + place) for place in range(len(names))):
+    if (
+        len(names) > 2
+        and first is not None
+        and names == tuple(canonical_label(first + place) for place in range(len(names)))
+    ):
         return f"{count} {names[0]} to {names[-1]}"
     return f"{count} {', '.join(names[:SHOWN_CLASSES])}" + (", ..." if len(names) > SHOWN_CLASSES else "")
 
@@ -150,10 +154,10 @@ def _are_classes(different: NDArray[Any]) -> bool:
     return len(different) <= 2 or bool(whole and len(different) <= FEW and different[0] >= 0 and different[-1] < SMALL)
 
 
-def spelling(label: float | str) -> str:
+def canonical_label(label: float | str) -> str:
     """A class's name; one that is a number is spelt the same wherever it was read as one.
 
-    >>> spelling(1.0), spelling("1.0"), spelling("one")
+    >>> canonical_label(1.0), canonical_label("1.0"), canonical_label("one")
     ('1', '1', 'one')
     """
     number = _number(label)

@@ -21,7 +21,7 @@ from tdcd.tables.rows import Category, Column, Columns, RawRows
 
 BLOCK_BYTES = 1 << 19
 """How much of a CSV file is parsed at a time."""
-BATCH_ROWS = 1 << 15
+CHUNK_ROWS = 1 << 15
 """How many rows of a Parquet file are decoded at a time."""
 
 
@@ -99,15 +99,15 @@ def read_header(path: Path, id_column: str | None = None, dialect: Dialect = DEF
 def _stream(path: Path, wanted: Columns, *, named_labels: bool, as_text: bool) -> RawRows:
     assert wanted.features is not None
     ids: list[str] = []
-    names = {name: _Names(wanted.dialect) for name in wanted.categorical}
-    amounts = {name: _Amounts(wanted.dialect) for name in wanted.features if name not in names}
-    labels = _Texts(wanted.dialect) if named_labels else _Labels(wanted.dialect)
-    for batch in _batches(path, wanted, as_text):
-        ids += as_texts(batch.column(wanted.id)).to_pylist()
+    names = {name: _CategoryColumn(wanted.dialect) for name in wanted.categorical}
+    amounts = {name: _NumericColumn(wanted.dialect) for name in wanted.features if name not in names}
+    labels = _TextColumn(wanted.dialect) if named_labels else _LabelColumn(wanted.dialect)
+    for chunk in _chunks(path, wanted, as_text):
+        ids += as_texts(chunk.column(wanted.id)).to_pylist()
         for name, column in (names | amounts).items():
-            column.extend(batch.column(name))
+            column.extend(chunk.column(name))
         if wanted.label is not None:
-            labels.extend(batch.column(wanted.label))
+            labels.extend(chunk.column(wanted.label))
     if not wanted.blanks and any(column.blank for column in (names | amounts).values()):
         raise _Unfit("blank cells")
     if labels.blank or any(not text.strip() for text in ids):
@@ -118,7 +118,7 @@ def _stream(path: Path, wanted: Columns, *, named_labels: bool, as_text: bool) -
     return RawRows(str(path), ids, features, None if wanted.label is None else labels.column(), kinds, counters)
 
 
-def _batches(path: Path, wanted: Columns, as_text: bool) -> Iterator[pa.RecordBatch]:
+def _chunks(path: Path, wanted: Columns, as_text: bool) -> Iterator[pa.RecordBatch]:
     """The wanted columns of the file, some rows at a time: in a CSV file, amounts as numbers and the rest as text.
 
     Args:
@@ -128,7 +128,7 @@ def _batches(path: Path, wanted: Columns, as_text: bool) -> Iterator[pa.RecordBa
     texts = [wanted.id, *wanted.categorical, *([] if wanted.label is None else [wanted.label])]
     columns = [*texts, *(name for name in wanted.features if name not in wanted.categorical)]
     if is_parquet(path):
-        yield from pq.ParquetFile(path).iter_batches(BATCH_ROWS, columns=columns)
+        yield from pq.ParquetFile(path).iter_batches(CHUNK_ROWS, columns=columns)
         return
     dialect = wanted.dialect
     types = {name: pa.string() if as_text or name in texts else pa.float64() for name in columns}
@@ -143,7 +143,7 @@ def _batches(path: Path, wanted: Columns, as_text: bool) -> Iterator[pa.RecordBa
         yield from reader
 
 
-class _Amounts:
+class _NumericColumn:
     """A column of amounts that grows in place: joining pieces at the end would need twice the memory.
 
     It is kept in float32 as long as that is exact, as for counts and flags, and else in float64.
@@ -175,7 +175,7 @@ class _Amounts:
         return np.frombuffer(self._bytes, self._dtype)
 
 
-class _Labels:
+class _LabelColumn:
     """Labels that grow, as long as they are numbers."""
 
     def __init__(self, dialect: Dialect) -> None:
@@ -195,7 +195,7 @@ class _Labels:
         return np.frombuffer(self._bytes, np.float64)
 
 
-class _Texts:
+class _TextColumn:
     """A column of texts that grows."""
 
     def __init__(self, dialect: Dialect) -> None:
@@ -213,7 +213,7 @@ class _Texts:
         return self._texts
 
 
-class _Names:
+class _CategoryColumn:
     """A column of names that grows; levels are numbered as they come."""
 
     def __init__(self, dialect: Dialect) -> None:

@@ -20,7 +20,7 @@ MOST_LEVELS = 1000
 """A column with more frequent levels than this is no category."""
 
 
-class Amounts(NamedTuple):
+class NumericStats(NamedTuple):
     """What is known of a column of amounts."""
 
     known: int
@@ -61,7 +61,7 @@ class Amounts(NamedTuple):
         return math.sqrt(self.squares / self.known) if self.known else 0.0
 
 
-class Names(NamedTuple):
+class CategoryStats(NamedTuple):
     """What is known of a column of names."""
 
     levels: Mapping[str, int]
@@ -86,7 +86,7 @@ class Names(NamedTuple):
 class Summary:
     """Sums and counts over training rows, a column each. Holds no row."""
 
-    columns: Mapping[str, Amounts | Names]
+    columns: Mapping[str, NumericStats | CategoryStats]
 
     def merge(self, other: Self) -> Self:
         """Over both clients' rows; the columns stay in this one's order."""
@@ -108,17 +108,17 @@ class Summary:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """What :meth:`to_json` gave."""
-        return cls({name: (Names if "levels" in of else Amounts)(**of) for name, of in value.items()})
+        return cls({name: (CategoryStats if "levels" in of else NumericStats)(**of) for name, of in value.items()})
 
 
 def summarize(rows: RawRows, chosen: NDArray[np.bool_]) -> Summary:
     """The summary of a client's rows that are ``chosen`` ``[n]``: its training rows, whatever the table's order."""
     # Sums depend on their order in the last bits, so it is that of the ids.
     order = np.array(sorted(np.flatnonzero(chosen).tolist(), key=rows.ids.__getitem__), np.int64)
-    columns: dict[str, Amounts | Names] = {
-        name: Names.of(Category(column.codes[order], column.levels))
+    columns: dict[str, NumericStats | CategoryStats] = {
+        name: CategoryStats.of(Category(column.codes[order], column.levels))
         if isinstance(column, Category)
-        else Amounts.of(column[order])
+        else NumericStats.of(column[order])
         for name, column in rows.features.items()
     }
     return Summary(columns)
@@ -146,7 +146,7 @@ class Scaled:
     """Whether a second feature tells blanks."""
 
     @classmethod
-    def fit(cls, column: Amounts, standardize: bool) -> Self:
+    def fit(cls, column: NumericStats, standardize: bool) -> Self:
         """For a column with these figures."""
         mean, scale = (column.mean, column.deviation or 1.0) if standardize else (0.0, 1.0)
         return cls(column.mean, mean, scale, column.missing > 0)
@@ -180,7 +180,7 @@ class OneHot:
     """Whether a last feature tells blanks."""
 
     @classmethod
-    def fit(cls, name: str, column: Names, rare: int) -> Self:
+    def fit(cls, name: str, column: CategoryStats, rare: int) -> Self:
         """For a column with these counts; levels with fewer than ``rare`` rows are rare, as is one called "other"."""
         kept = tuple(sorted(level for level, n in column.levels.items() if n >= rare and level != "other"))
         if len(kept) > MOST_LEVELS:
@@ -230,7 +230,9 @@ class Preparation:
             rare: levels with fewer rows than this are one level, "other".
         """
         fitted = {
-            name: OneHot.fit(name, column, rare) if isinstance(column, Names) else Scaled.fit(column, standardize)
+            name: OneHot.fit(name, column, rare)
+            if isinstance(column, CategoryStats)
+            else Scaled.fit(column, standardize)
             for name, column in summary.columns.items()
         }
         prepared = cls(fitted)

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tdcd.tables.labels import Meaning
+from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 
 
-def save_preparations(folder: Path, preparations: Mapping[str, Preparation], meaning: Meaning) -> None:
-    """Write every silo's preparation and the labels' meaning to a run folder."""
+def save_preparations(folder: Path, preparations: Mapping[str, Preparation], label_encoding: LabelEncoding) -> None:
+    """Write every silo's preparation and the labels' encoding to a run folder."""
     (folder / "preparation").mkdir(exist_ok=True)
     for silo, preparation in preparations.items():
         _write(folder / "preparation" / f"{silo}.json", preparation.to_json())
-    _write(folder / "labels.json", meaning._asdict())
+    _write(folder / "labels.json", label_encoding._asdict())
 
 
 def load_preparation(folder: Path, silo: str) -> Preparation:
@@ -28,10 +28,10 @@ def load_preparation(folder: Path, silo: str) -> Preparation:
     return Preparation.from_json(_read(folder / "preparation" / f"{silo}.json"))
 
 
-def load_meaning(folder: Path) -> Meaning:
+def load_label_encoding(folder: Path) -> LabelEncoding:
     """What the labels are."""
     keys = _read(folder / "labels.json")
-    return Meaning(**keys | {"classes": tuple(keys["classes"])})
+    return LabelEncoding(**keys | {"classes": tuple(keys["classes"])})
 
 
 def _write(path: Path, value: Any) -> None:

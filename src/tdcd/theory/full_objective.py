@@ -21,7 +21,7 @@ ROWS_AT_ONCE = 1024
 """Sums over the samples go in chunks of this many."""
 
 
-class Landscape:
+class FullObjective:
     """The objective in float64, as a function of one flat vector theta ``[D]``: the hub blocks, silo after silo."""
 
     def __init__(
@@ -36,11 +36,10 @@ class Landscape:
             raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
         self.blocks, self.objective = tuple(blocks), objective
         chosen = slice(None) if rows is None else rows
-        softmax = objective.loss == "softmax"
         outputs = objective.num_outputs([federation.labels, federation.test_labels])
         with jax.enable_x64(True):
             self.features = [jnp.asarray(silo.features[chosen]) for silo in federation.silos]
-            self.labels = jnp.asarray(federation.labels[chosen], jnp.int32 if softmax else jnp.float64)
+            self.labels = jnp.asarray(federation.labels[chosen], objective.label_dtype("float64"))
             zeros = [
                 jax.tree.map(
                     lambda leaf: np.zeros(leaf.shape),

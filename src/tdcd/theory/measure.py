@@ -12,7 +12,7 @@ from tdcd.federation.silos import Federation
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.html import Html
 from tdcd.simulation.simulate import Simulation
-from tdcd.theory.full_objective import Landscape
+from tdcd.theory.full_objective import FullObjective
 from tdcd.theory.progress import Meter, Observer, silent
 from tdcd.theory.theorem import Bound
 
@@ -63,7 +63,7 @@ def gradient_norms(
     if rounds < 1 or every < 1:
         raise ValueError(f"rounds and every must be at least 1, not {rounds} and {every}")
     with simulation.execution.with_the_data():
-        landscape = Landscape(federation, simulation.blocks, simulation.objective)
+        full_objective = FullObjective(federation, simulation.blocks, simulation.objective)
     state = simulation.init() if start is None else simulation.state_of(start)
     first = state.blocks
     steps = range(0, rounds, every)
@@ -71,7 +71,7 @@ def gradient_norms(
     norms, iterations = list[float](), list[int]()
     for begin in steps:
         with simulation.execution.with_the_data():
-            gradient = landscape.loss_and_gradient(landscape.flatten(state.blocks))[1]
+            gradient = full_objective.loss_and_gradient(full_objective.flatten(state.blocks))[1]
         norms.append(float(gradient @ gradient))
         end = min(begin + every, rounds)
         iterations.append(end * simulation.settings.local_steps)

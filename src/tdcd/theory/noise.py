@@ -23,7 +23,7 @@ from tdcd.core.update import Sgd
 from tdcd.core.variant import Known, LabelsEverywhere
 from tdcd.federation.placement import Placement, holders, place
 from tdcd.federation.silos import Federation
-from tdcd.theory.full_objective import ROWS_AT_ONCE, Landscape
+from tdcd.theory.full_objective import ROWS_AT_ONCE, FullObjective
 from tdcd.theory.progress import Meter, Observer, silent
 
 Gradients = list[NDArray[np.float64]]
@@ -75,7 +75,7 @@ def sigmas(
         raise ValueError("models is empty: give the hub blocks at which to sample, such as [simulation.init()]")
     if samples < 1:
         raise ValueError(f"samples must be at least 1, not {samples}")
-    clients = _Clients(Landscape(federation, blocks, replace(objective, l2=0.0)), federation, settings)
+    clients = _Clients(FullObjective(federation, blocks, replace(objective, l2=0.0)), federation, settings)
     meter = Meter(len(models) * samples, seconds, observe)
     found: list[_Found] = []
     for model in models:
@@ -124,13 +124,13 @@ def _squared_distances(gradients: Gradients, whole: Gradients) -> Gradients:
 class _Clients:
     """The clients of all silos, and their gradients of the data term at the same model."""
 
-    def __init__(self, landscape: Landscape, federation: Federation, settings: Settings) -> None:
-        self._landscape, self._settings = landscape, settings
+    def __init__(self, full_objective: FullObjective, federation: Federation, settings: Settings) -> None:
+        self._landscape, self._settings = full_objective, settings
         self.num_samples = federation.num_samples
-        self.batch_size = self.num_samples if settings.minibatches == "full" else settings.batch_size
+        self.batch_size = settings.effective_batch_size(self.num_samples)
         self._owners = [silo.owner() for silo in federation.silos]
-        self._held = [np.array([len(rows) for rows in silo.rows], np.float64) for silo in federation.silos]
-        self.shares = [held / self.num_samples for held in self._held]
+        self._held = [silo.rows_held.astype(np.float64) for silo in federation.silos]
+        self.shares = [silo.shares for silo in federation.silos]
 
     def shard_gradients(self, model: Sequence[Tree]) -> Gradients:
         """The average over each client's own rows, which is its expected gradient."""
@@ -162,8 +162,8 @@ class _Clients:
     def _gradients(
         self, model: Sequence[Tree], ids: NDArray[np.int32], rule: Gradient, batch_size: int
     ) -> Iterator[Gradients]:
-        landscape = self._landscape
-        hub_blocks = landscape.unflatten(landscape.flatten(model))
+        full_objective = self._landscape
+        hub_blocks = full_objective.unflatten(full_objective.flatten(model))
         counts = [holders(ids, owner, len(held)) for owner, held in zip(self._owners, self._held, strict=True)]
         placements = [
             place(ids, owner, count, int(count.max())) for owner, count in zip(self._owners, counts, strict=True)
@@ -172,13 +172,13 @@ class _Clients:
             with jax.enable_x64(True):
                 gradients = _client_gradients(
                     hub_blocks,
-                    landscape.features,
-                    landscape.labels,
+                    full_objective.features,
+                    full_objective.labels,
                     self._held,
                     minibatch,
                     [Placement(*(part[index] for part in placement)) for placement in placements],
-                    blocks=landscape.blocks,
-                    objective=landscape.objective,
+                    blocks=full_objective.blocks,
+                    objective=full_objective.objective,
                     rule=rule,
                     batch_size=batch_size,
                 )

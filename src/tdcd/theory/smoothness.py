@@ -17,7 +17,7 @@ from tdcd.blocks.linear import Linear
 from tdcd.core.choices import Loss
 from tdcd.core.objective import Objective, Tree
 from tdcd.federation.silos import Federation
-from tdcd.theory.full_objective import Landscape, Vector
+from tdcd.theory.full_objective import FullObjective, Vector
 from tdcd.theory.progress import Meter, Observer, silent
 
 Kind = Literal["exact", "upper bound", "estimate"]
@@ -83,8 +83,8 @@ def constants(
     if all(isinstance(block, Linear) for block in blocks):
         search = _Search(Meter(1 + len(blocks), seconds, observe), np.random.default_rng(seed))
         if objective.loss == "squared":
-            return _ridge(Landscape(federation, blocks, objective), search)
-        return _classifier(Landscape(federation, blocks, Objective("squared")), objective, search)
+            return _ridge(FullObjective(federation, blocks, objective), search)
+        return _classifier(FullObjective(federation, blocks, Objective("squared")), objective, search)
     if not models:
         names = ", ".join(sorted({type(block).__name__ for block in blocks if not isinstance(block, Linear)}))
         raise ValueError(
@@ -95,13 +95,13 @@ def constants(
         raise ValueError(f"rows must be at least 1, not {rows}")
     rng = np.random.default_rng(seed)
     drawn = np.sort(rng.permutation(federation.num_samples)[:rows])
-    landscape = Landscape(federation, blocks, objective, drawn)
+    full_objective = FullObjective(federation, blocks, objective, drawn)
     search = _Search(Meter((1 + len(blocks)) * len(models), seconds, observe), rng)
-    return _estimate(landscape, [landscape.flatten(model) for model in models], len(drawn), search)
+    return _estimate(full_objective, [full_objective.flatten(model) for model in models], len(drawn), search)
 
 
-def _ridge(landscape: Landscape, search: "_Search") -> Constants:
-    found = search.hessian(landscape, np.zeros(landscape.size))
+def _ridge(full_objective: FullObjective, search: "_Search") -> Constants:
+    found = search.hessian(full_objective, np.zeros(full_objective.size))
     if not found.known:
         return Constants(found.L, found.per_silo, "estimate", "stopped by the time limit: L is at least this")
     if not found.all_known:
@@ -110,7 +110,7 @@ def _ridge(landscape: Landscape, search: "_Search") -> Constants:
     return Constants(found.L, found.per_silo, "exact", "norms of the Hessian, which is the same everywhere")
 
 
-def _classifier(gram: Landscape, objective: Objective, search: "_Search") -> Constants:
+def _classifier(gram: FullObjective, objective: Objective, search: "_Search") -> Constants:
     def multiply(direction: Vector) -> Vector:
         return gram.hessian_vector(np.zeros(gram.size), direction)
 
@@ -130,11 +130,11 @@ def _classifier(gram: Landscape, objective: Objective, search: "_Search") -> Con
     return Constants(whole, per_silo, "upper bound", f"the {objective.loss} loss curves by {curvature:g} at most")
 
 
-def _estimate(landscape: Landscape, thetas: Sequence[Vector], num_rows: int, search: "_Search") -> Constants:
+def _estimate(full_objective: FullObjective, thetas: Sequence[Vector], num_rows: int, search: "_Search") -> Constants:
     found: list[_Norms] = []
     for theta in thetas:
         if not found or not search.meter.expired:
-            found.append(search.hessian(landscape, theta))
+            found.append(search.hessian(full_objective, theta))
     finished = len(found) == len(thetas) and all(norms.all_known for norms in found)
     note = (
         f"the largest norms of the Hessian over {num_rows} rows at {len(found)} of {len(thetas)} models"
@@ -162,17 +162,17 @@ class _Search:
     meter: Meter
     rng: np.random.Generator
 
-    def hessian(self, landscape: Landscape, theta: Vector) -> _Norms:
+    def hessian(self, full_objective: FullObjective, theta: Vector) -> _Norms:
         """The norms of the Hessian at ``theta`` and of its rows of each block."""
 
         def multiply(direction: Vector) -> Vector:
-            return landscape.hessian_vector(theta, direction)
+            return full_objective.hessian_vector(theta, direction)
 
         def squared_rows(part: slice) -> Operator:
-            return lambda own: multiply(multiply(_embed(own, part, landscape.size)))[part]
+            return lambda own: multiply(multiply(_embed(own, part, full_objective.size)))[part]
 
-        whole, known = self.largest("L", multiply, landscape.size)
-        squares = self.each_silo(landscape.parts, squared_rows, sqrt)
+        whole, known = self.largest("L", multiply, full_objective.size)
+        squares = self.each_silo(full_objective.parts, squared_rows, sqrt)
         # Rows of a matrix never have a larger norm than the matrix; rounding may make it look so.
         per_silo = tuple(whole if square is None else min(sqrt(square), whole) for square in squares)
         return _Norms(whole, per_silo, known, known and None not in squares)

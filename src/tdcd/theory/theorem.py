@@ -11,7 +11,7 @@ from tdcd.blocks.linear import Linear
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.federation.silos import Federation
-from tdcd.theory.full_objective import Landscape, Vector
+from tdcd.theory.full_objective import FullObjective, Vector
 from tdcd.theory.noise import Noise
 from tdcd.theory.progress import Meter, Observer, silent
 from tdcd.theory.smoothness import Constants
@@ -119,7 +119,7 @@ def effective_clients(federation: Federation) -> float:
     The theorem has K equal clients in every silo, and needs K only because averaging them divides the noise by K; the
     average weighted by rows divides it by this. With equal shards it is the smallest K.
     """
-    return min(1 / sum((len(rows) / federation.num_samples) ** 2 for rows in silo.rows) for silo in federation.silos)
+    return min(1 / float(sum(share**2 for share in silo.shares.tolist())) for silo in federation.silos)
 
 
 def initial_gap(
@@ -137,17 +137,17 @@ def initial_gap(
     and the Hessian H, by conjugate gradients. Otherwise, or when time is up, it is the objective at the start, as no
     loss is below zero.
     """
-    landscape = Landscape(federation, blocks, objective)
-    theta = landscape.flatten(hub_blocks)
-    loss, gradient = landscape.loss_and_gradient(theta)
+    full_objective = FullObjective(federation, blocks, objective)
+    theta = full_objective.flatten(hub_blocks)
+    loss, gradient = full_objective.loss_and_gradient(theta)
     if objective.loss != "squared" or not all(isinstance(block, Linear) for block in blocks):
         return loss
     meter = Meter(1, seconds, observe)
-    found = _quadratic_gap(landscape, theta, gradient, meter)
+    found = _quadratic_gap(full_objective, theta, gradient, meter)
     return loss if found is None else min(found, loss)
 
 
-def _quadratic_gap(landscape: Landscape, theta: Vector, gradient: Vector, meter: Meter) -> float | None:
+def _quadratic_gap(full_objective: FullObjective, theta: Vector, gradient: Vector, meter: Meter) -> float | None:
     """How far a quadratic objective is above its least value; None when time is up before that is known.
 
     Conjugate gradients would walk down to the minimum; what each step of theirs gains adds up to the gap.
@@ -157,7 +157,7 @@ def _quadratic_gap(landscape: Landscape, theta: Vector, gradient: Vector, meter:
     smallest = 1e-28 * squared
     last_gains: deque[float] = deque([math.inf] * 10, maxlen=10)
     while squared > smallest and sum(last_gains) > 1e-12 * gap:
-        curved = landscape.hessian_vector(theta, direction)
+        curved = full_objective.hessian_vector(theta, direction)
         length = squared / float(direction @ curved)
         last_gains.append(length * squared / 2)
         gap += last_gains[-1]
@@ -188,7 +188,7 @@ def caveats(federation: Federation, settings: Settings, noise: Noise) -> list[st
             f"The clients' rows differ: their expected gradients are off by up to {max(noise.bias):.3g}, where the "
             f"theorem assumes 0. It is counted into sigma ({noise.maximum:.3g}), which the proof does not cover."
         )
-    counts = {len(rows) for silo in federation.silos for rows in silo.rows}
+    counts = {count for silo in federation.silos for count in silo.rows_held.tolist()}
     if max(counts) > min(counts) + 1:
         found.append(
             f"Clients hold from {min(counts)} to {max(counts)} rows: K = {effective_clients(federation):.3g} stands "

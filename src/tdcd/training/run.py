@@ -15,7 +15,7 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.tables.preparation_io import save_preparations
-from tdcd.training.alone import train_alone
+from tdcd.training.silo_only import train_silo_only
 from tdcd.training.train import Result, train
 
 
@@ -47,7 +47,7 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         planned.settings,
         rounds=config.train.rounds,
         evaluate_every=config.evaluate.every,
-        apart=planned.apart,
+        colocation=planned.colocation,
         out=out,
         config=config.model_dump(),
         execution=planned.execution,
@@ -57,7 +57,7 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
     if result.folder is not None:
         save_assembled(planned, out, list(result.blocks.values()))
     if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
-        train_alone(planned, out, options.get("should_stop", lambda: False))
+        train_silo_only(planned, out, options.get("should_stop", lambda: False))
     return result
 
 
@@ -66,12 +66,12 @@ def save_assembled(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> N
     assembled, federation = planned.assembled, planned.federation
     if assembled is None:
         return
-    save_preparations(folder, assembled.preparations, assembled.meaning)
+    save_preparations(folder, assembled.preparations, assembled.label_encoding)
     if federation.test_labels is not None:
         scores = scores_of(federation, planned.blocks, hub_blocks)
         samples = HeldOut(assembled.test_ids, assembled.test_labels, scores)
         id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
-        write_held_out(folder, id_column, samples, assembled.meaning, planned.objective.loss)
+        write_held_out(folder, id_column, samples, assembled.label_encoding, planned.objective.loss)
 
 
 def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Apart, Sent, round_messages
+from tdcd.core.ledger import Colocation, Sent, item_bytes, phi_bytes, round_messages
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
-from tdcd.core.variant import Variant, wire_bytes
+from tdcd.core.variant import Variant
 from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
@@ -27,7 +27,7 @@ from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 
 SECONDS_PER_CHECKPOINT = 5.0
-CHECKPOINT_SHARE = 0.1
+CHECKPOINT_FRACTION = 0.1
 """Of the time, at most so much goes into checkpoints."""
 
 
@@ -83,7 +83,7 @@ def train(
     *,
     rounds: int,
     evaluate_every: int = 5,
-    apart: Apart = "clients",
+    colocation: Colocation = "none",
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -98,7 +98,7 @@ def train(
         blocks: one for all silos, or one each.
         rounds: communication rounds in all, those before a resume counted in.
         evaluate_every: rounds between two evaluations of the global model; the last round is always evaluated.
-        apart: who is on a machine of its own, and so what counts as sent.
+        colocation: which parties share a machine: what they tell each other does not count as sent.
         out: the run folder to write; none by default.
         config: what ``config.toml`` there shall say; by default the arguments of this call.
         resume: go on from what is in ``out``. Its settings stay, but for ``rounds``: other ones are refused.
@@ -113,7 +113,7 @@ def train(
     _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     state = simulation.init()
-    run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), apart))
+    run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), colocation))
     if out is not None and jax.process_index() == 0:
         described = config or describe_call(
             chosen, objective, settings, simulation.execution, rounds=rounds, evaluate_every=evaluate_every
@@ -187,7 +187,7 @@ class Training:
         for run in self._still_finite():
             run.checkpoint()
         self._saved_at = time.monotonic()
-        self._save_after = max(SECONDS_PER_CHECKPOINT, (self._saved_at - began) / CHECKPOINT_SHARE)
+        self._save_after = max(SECONDS_PER_CHECKPOINT, (self._saved_at - began) / CHECKPOINT_FRACTION)
 
     def _close(self, status: Status) -> Status:
         self._hand_out()
@@ -229,16 +229,9 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
     ]
 
 
-def messages_of(simulation: Simulation, parameters: Sequence[int], apart: Apart) -> tuple[Sent, ...]:
+def messages_of(simulation: Simulation, parameters: Sequence[int], colocation: Colocation) -> tuple[Sent, ...]:
     """The messages of one round; ``parameters`` are those of each silo's block."""
-    settings, outputs = simulation.settings, simulation.num_outputs
-    shape = (settings.num_exchanged, simulation.batch_size, outputs)
-    return round_messages(
-        parameters,
-        [silo.num_clients for silo in simulation.federation.silos],
-        samples=settings.num_exchanged * simulation.batch_size,
-        outputs=outputs,
-        itemsize=np.dtype(settings.dtype).itemsize,
-        sent=wire_bytes(simulation.variant.exchange, shape, settings.dtype),
-        apart=apart,
-    )
+    settings = simulation.settings
+    clients = [silo.num_clients for silo in simulation.federation.silos]
+    phi = phi_bytes(settings, simulation.num_samples, simulation.num_outputs, simulation.variant.exchange)
+    return round_messages(parameters, clients, phi, itemsize=item_bytes(settings), colocation=colocation)

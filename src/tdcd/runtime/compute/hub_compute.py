@@ -17,6 +17,7 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
 from tdcd.core.update import HubUpdate, TakeAverage
 from tdcd.core.variant import AsItIs, Exchange, LabelsEverywhere, Sending, Wire, seed_words
+from tdcd.federation.partition import shares_of
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.protocol.instructions import Arrays
@@ -192,8 +193,7 @@ class HubCompute:
 
     def _shares_of(self, present: tuple[bool, ...]) -> Any:
         """What part of the rows each of these clients holds."""
-        held = self._held[np.array(present)]
-        return (held / held.sum()).astype(self.settings.dtype)
+        return shares_of(self._held[np.array(present)]).astype(self.settings.dtype)
 
     def scores_part(self, block: Tree, answers: Sequence[Arrays | None]) -> Arrays:
         """The silo's part of an evaluation, from what each client said.

@@ -12,11 +12,12 @@ import numpy as np
 from tdcd.alignment import Alignment, Method, ristretto
 from tdcd.alignment.messages import Outgoing
 from tdcd.config import ConfigError
+from tdcd.federation.party_names import client_of
 from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.driver import Outcome
 from tdcd.runtime.process.party import PartySection, open_transport, secret_of
 from tdcd.runtime.protocol.handshake import compare_settings
-from tdcd.runtime.protocol.job import Job, client_of
+from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Message, Refused, array, pack, unpack
 from tdcd.runtime.protocol.sample_index import Mismatch
 from tdcd.tables.client_table import find_silo

@@ -13,9 +13,9 @@ from safetensors.numpy import load, save
 
 from tdcd.config.resolve import Plan
 from tdcd.core.settings import Dtype
+from tdcd.federation.party_names import client_of
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
-from tdcd.runtime.protocol.job import client_of
 from tdcd.tables.preparation import Preparation, summarize
 from tdcd.tables.rows import Category, RawRows
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
+from tdcd.federation.party_names import client_of
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.process.client_data import ClientData
@@ -18,7 +19,7 @@ from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
 from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.job import Job, client_of
+from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport

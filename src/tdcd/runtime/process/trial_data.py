@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from tdcd.config import Config, SiloSection
 from tdcd.config.resolve import Plan
+from tdcd.federation.party_names import client_of
 from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.job import client_of
 from tdcd.tables.assemble import Assembled
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.loader import read_header, read_rows

@@ -11,23 +11,10 @@ from tdcd.config import Config, ConfigError
 from tdcd.config.resolve import blocks_of, settings_of, variant_of
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Everybody, Variant
+from tdcd.federation.party_names import client_of, hub_of
 
 SHARED = ("seed", "dtype", "data", "federation", "model", "train", "evaluate", "silos")
 """The sections that all parties must have alike; the others are each party's own business."""
-
-
-def hub_of(silo: str) -> str:
-    """The name of a silo's hub, as on its certificate.
-
-    >>> hub_of("bank"), client_of("bank", "north")
-    ('hub.bank', 'client.bank.north')
-    """
-    return f"hub.{silo}"
-
-
-def client_of(silo: str, client: str) -> str:
-    """The name of a client, as on its certificate."""
-    return f"client.{silo}.{client}"
 
 
 @dataclass(frozen=True)

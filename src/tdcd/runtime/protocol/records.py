@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.ledger import by_link, round_messages
-from tdcd.core.variant import wire_bytes
+from tdcd.core.ledger import by_link, item_bytes, phi_bytes, round_messages
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.hub_compute import HubCompute
@@ -70,14 +69,9 @@ class Records:
         test_loss: float | None = None,
     ) -> Record:
         compute, counts = self.compute, [len(self.job.clients(index)) for index in range(len(self.job.hubs))]
-        sent = round_messages(
-            self.parameters,
-            counts,
-            samples=compute.num_exchanged * compute.batch_size,
-            outputs=compute.num_outputs,
-            itemsize=np.dtype(self.job.settings.dtype).itemsize,
-            sent=wire_bytes(compute.variant.exchange, compute.phi_shape, self.job.settings.dtype),
-        )
+        settings = self.job.settings
+        phi = phi_bytes(settings, compute.roll.num_samples, compute.num_outputs, compute.variant.exchange)
+        sent = round_messages(self.parameters, counts, phi, itemsize=item_bytes(settings))
         return Record(
             round=round_index,
             iteration=round_index * self.job.settings.local_steps,

@@ -48,9 +48,9 @@ from tdcd.runtime.storage.hub_restart import (
 )
 from tdcd.runtime.storage.journal import Journal
 from tdcd.runtime.storage.lock import lock
-from tdcd.tables.labels import Meaning
+from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
-from tdcd.tables.preparation_io import load_meaning, save_preparations
+from tdcd.tables.preparation_io import load_label_encoding, save_preparations
 
 
 class HubFolder:
@@ -195,8 +195,8 @@ class HubFolder:
             self._write_about()
         own: tuple[str, ...] = ()
         if meeting.preparation is not None:
-            meaning = Meaning(roll.task, roll.classes, roll.label_mean, roll.label_scale)
-            save_preparations(self.path, {self.silo: meeting.preparation}, meaning)
+            label_encoding = LabelEncoding(roll.task, roll.classes, roll.label_mean, roll.label_scale)
+            save_preparations(self.path, {self.silo: meeting.preparation}, label_encoding)
             own = meeting.preparation.columns + ("bias",) * meeting.has_bias
         silos = [
             {
@@ -227,14 +227,14 @@ class HubFolder:
             return
         samples = HeldOut(roll.test_ids, roll.test_originals, scores)
         id_column = config.silos[meeting.silo].id
-        write_held_out(self.path, id_column, samples, load_meaning(self.path), roll.loss(config))
+        write_held_out(self.path, id_column, samples, load_label_encoding(self.path), roll.loss(config))
 
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""
         failpoint("finish.before")
         self.write_lines()
         if preparations:
-            save_preparations(self.path, preparations, load_meaning(self.path))
+            save_preparations(self.path, preparations, load_label_encoding(self.path))
         self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round, self._written)
         save_farewell(self.path / "farewell.tdcd", farewell)
         self.about |= {"status": farewell.status, "history": self._written}

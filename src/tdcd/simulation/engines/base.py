@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tdcd.blocks import Linear
 from tdcd.blocks.base import Block
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.schedule import num_exchanged
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation, Silo
@@ -78,7 +77,7 @@ class Problem(NamedTuple):
     @property
     def batches(self) -> int:
         """E, the minibatches of a round."""
-        return num_exchanged(self.settings.minibatches, self.settings.local_steps)
+        return self.settings.num_exchanged
 
     @property
     def is_linear(self) -> bool:
@@ -95,7 +94,11 @@ class Problem(NamedTuple):
 
     def held(self, silo: Silo) -> NDArray[Any]:
         """``[K]``: n_k, the rows that each client of a silo holds."""
-        return np.array([len(rows) for rows in silo.rows], self.settings.dtype)
+        return silo.rows_held.astype(self.settings.dtype)
+
+    def shares(self, silo: Silo) -> NDArray[Any]:
+        """``[K]``: n_k / M, the clients' weights in the hub's average."""
+        return silo.shares.astype(self.settings.dtype)
 
     def numbers(self) -> tuple[Any, Any]:
         """The step size and the l2 of every run as arguments of a compiled program; of one run, l2 is compiled in."""

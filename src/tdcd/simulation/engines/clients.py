@@ -1,7 +1,7 @@
 """The general engine: any blocks and any variant, on any device."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.activations import activation_size_per_row
 from tdcd.core.variant import Everybody, seed_words
 from tdcd.federation.placement import Placement, Placer, place_alike, shared
+from tdcd.federation.silos import Silo
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, padded, run_rounds
 from tdcd.simulation.engines.clients_program import ClientsProgram, Own, Shared
 from tdcd.simulation.staging import StagingBuffers
@@ -37,26 +38,27 @@ class ClientsEngine:
             )
             for run in problem.runs
         ]
-        self._held = [
-            devices.hold(problem.over_runs([self._per_client(run, silo, 1) for run in range(len(problem.runs))]), 0)
-            for silo in range(problem.federation.num_silos)
-        ]
-        samples = problem.federation.num_samples
-        self._shares = [
-            devices.hold(
-                problem.over_runs([self._per_client(run, silo, 0) / samples for run in range(len(problem.runs))]), 0
-            )
-            for silo in range(problem.federation.num_silos)
-        ]
+        self._held = self._for_all(problem.held, 1)
+        self._shares = self._for_all(problem.shares, 0)
         self._labels = None if problem.on_device is None else devices.hold(problem.labels)
         self._buffers = StagingBuffers()
         self.choose_for(jax.default_backend() == "cpu")
 
-    def _per_client(self, run: int, silo: int, empty: float) -> NDArray[Any]:
-        """``[K]``: the rows that each client holds, and ``empty`` where devices have room for one more."""
-        held = self._problem.held(self._problem.runs[run].federation.silos[silo])
-        room = self._placers[run][silo].num_clients - len(held)
-        return np.pad(held, (0, room), constant_values=empty)
+    def _for_all(self, figures: Callable[[Silo], NDArray[Any]], empty: float) -> list[Any]:
+        """A figure of every client, silo by silo, where it stays; see :meth:`_per_client`."""
+        problem = self._problem
+        return [
+            problem.devices.hold(
+                problem.over_runs([self._per_client(figures, run, silo, empty) for run in range(len(problem.runs))]), 0
+            )
+            for silo in range(problem.federation.num_silos)
+        ]
+
+    def _per_client(self, figures: Callable[[Silo], NDArray[Any]], run: int, silo: int, empty: float) -> NDArray[Any]:
+        """``[K]``: a figure of each client, and ``empty`` where devices have room for one more."""
+        found = figures(self._problem.runs[run].federation.silos[silo])
+        room = self._placers[run][silo].num_clients - len(found)
+        return np.pad(found, (0, room), constant_values=empty)
 
     @classmethod
     def supports(cls, problem: Problem) -> str | None:
@@ -164,7 +166,7 @@ class ClientsEngine:
                 )
                 owner = self._placers[number][index].owner[ids[number]]
                 present[number] &= np.take_along_axis(answering[:, None], owner, axis=2)
-                held = answering * self._per_client(number, index, 0)
+                held = answering * self._per_client(problem.held, number, index, 0)
                 left = held.sum(axis=1, dtype=held.dtype)
                 shares[index].append(held / left[:, None])
                 remaining[index].append(left)

@@ -26,8 +26,7 @@ class FlatEngine:
         samples = federation.num_samples
         silos = []
         for silo, table in zip(federation.silos, problem.on_device, strict=True):
-            held = problem.held(silo)
-            silos.append(FlatSilo(table.reshape(samples, -1), hold((held / samples).astype(held.dtype)), hold(held)))
+            silos.append(FlatSilo(table.reshape(samples, -1), hold(problem.shares(silo)), hold(problem.held(silo))))
         owners = hold(np.stack([silo.owner() for silo in federation.silos]))
         self._problem, self._shared = problem, Shared(silos, owners, hold(problem.labels))
         self._program = FlatProgram(

@@ -71,11 +71,12 @@ class GroupedEngine:
         return [ClientGroups(owner, problem.batch_size, problem.devices.count, shape) for owner in owners]
 
     def _clients_of(self, silo: int) -> GroupedSilo:
-        problem, samples = self._problem, self._problem.federation.num_samples
-        held = [problem.held(run.federation.silos[silo]) for run in problem.runs]
-        shares = [g.arrange((h / samples).astype(h.dtype), 0) for g, h in zip(self._groups[silo], held, strict=True)]
-        counts = [g.arrange(h, 1) for g, h in zip(self._groups[silo], held, strict=True)]
-        hold = problem.devices.hold
+        problem, hold = self._problem, self._problem.devices.hold
+        dealt = [
+            (groups, run.federation.silos[silo]) for groups, run in zip(self._groups[silo], problem.runs, strict=True)
+        ]
+        shares = [groups.arrange(problem.shares(own), 0) for groups, own in dealt]
+        counts = [groups.arrange(problem.held(own), 1) for groups, own in dealt]
         return GroupedSilo(hold(problem.over_runs(shares), 0), hold(problem.over_runs(counts), 0))
 
     def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:

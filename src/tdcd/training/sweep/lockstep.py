@@ -1,4 +1,4 @@
-"""Training the runs of a batch, all at the same round, each into a run folder of its own."""
+"""Training a batch of runs, all at the same round, each into a run folder of its own."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRu
     """The runs as they stand in their folders."""
     simulation, runs = simulate(*plans), []
     states = simulation.part(simulation.init())
-    sent = messages_of(simulation, count_parameters(states[0].blocks), plans[0].apart)
+    sent = messages_of(simulation, count_parameters(states[0].blocks), plans[0].colocation)
     for plan, folder, state in zip(plans, folders, states, strict=True):
         run = TrainingRun(plan.federation, plan.settings, state, sent)
         run.attach(folder, plan.config.model_dump(), plan.config.evaluate.every if is_begun(folder) else None)

@@ -23,7 +23,7 @@ def plan_alike(configs: Sequence[Config], devices: int | None = 1) -> Iterator[P
         if config.seed not in by_seed:
             new = planned(config, devices)
             first = next(iter(by_seed.values()), new)
-            by_seed[config.seed] = new._replace(federation=_sharing(new.federation, first.federation))
+            by_seed[config.seed] = new._replace(federation=_with_arrays_of(new.federation, first.federation))
         yield _tuned(by_seed[config.seed], config)
 
 
@@ -53,7 +53,7 @@ def _load(source: str, folder: str | None, seed: int, rows: int | None) -> Table
     return load(source, folder=folder, seed=seed, rows=rows)
 
 
-def _sharing(federation: Federation, first: Federation) -> Federation:
+def _with_arrays_of(federation: Federation, first: Federation) -> Federation:
     """The federation with the arrays of ``first`` in place of its own, if they are the same."""
     pairs = list(zip(federation.silos, first.silos, strict=True))
     if not all(np.array_equal(silo.features, same.features) for silo, same in pairs):

@@ -16,7 +16,7 @@ from tdcd.config import Config
 from tdcd.config.resolve import Plan
 from tdcd.records.history import Record
 from tdcd.training.run import complete_history, finish
-from tdcd.training.sweep.batch import runs_at_once
+from tdcd.training.sweep.batched_runs import runs_at_once
 from tdcd.training.sweep.lockstep import train_together
 from tdcd.training.sweep.plans import plan_alike, source_table
 from tdcd.training.train import Progress
@@ -33,7 +33,7 @@ class Task(NamedTuple):
     folder: Path
 
 
-class Step(NamedTuple):
+class SweepProgress(NamedTuple):
     """News from a sweep: which runs it is about, how far they are, and how far the whole is."""
 
     label: str
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 class Watch:
     """What the runs of a sweep tell and ask while several are under way."""
 
-    def __init__(self, observe: Callable[[Step], None], should_stop: Callable[[], bool]) -> None:
+    def __init__(self, observe: Callable[[SweepProgress], None], should_stop: Callable[[], bool]) -> None:
         """Pass news on to ``observe``, one at a time, and ask ``should_stop``."""
         self._observe, self._asked = observe, should_stop
         self._lock, self._given_up = threading.Lock(), threading.Event()
@@ -71,14 +71,14 @@ class Watch:
         label = tasks[0].label + (f" and {len(tasks) - 1} more" if len(tasks) > 1 else "")
         with self._lock:
             self._done |= dict.fromkeys((task.folder for task in tasks), news.round / max(news.rounds, 1))
-            self._observe(Step(label, len(tasks), news, sum(self._done.values())))
+            self._observe(SweepProgress(label, len(tasks), news, sum(self._done.values())))
 
 
 def run_all(
     tasks: Sequence[Task],
     *,
     devices: int | None = 1,
-    observe: Callable[[Step], None] = lambda step: None,
+    observe: Callable[[SweepProgress], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[list[Record]]:
     """The history of every task, in order. What is missing in its folder is run.
@@ -125,7 +125,7 @@ def _run_group(group: Sequence[Task], watch: Watch, devices: int | None) -> dict
         else:
             histories[task.folder] = history
             watch.finished(task)
-    for tasks, plans in _batches(pending):
+    for tasks, plans in _batched_runs(pending):
 
         def news(progress: Progress, tasks: Sequence[Task] = tasks) -> None:
             watch.progress(tasks, progress)
@@ -139,7 +139,7 @@ def _run_group(group: Sequence[Task], watch: Watch, devices: int | None) -> dict
     return histories
 
 
-def _batches(pending: Sequence[tuple[Task, Plan]]) -> Iterator[tuple[list[Task], list[Plan]]]:
+def _batched_runs(pending: Sequence[tuple[Task, Plan]]) -> Iterator[tuple[list[Task], list[Plan]]]:
     """The runs that go together: those with the same arrays, as many as pay."""
     by_data: dict[int, list[tuple[Task, Plan]]] = {}
     for task, planned in pending:

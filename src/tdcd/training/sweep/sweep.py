@@ -13,7 +13,7 @@ from tdcd.records.model_file import RESTORE
 from tdcd.records.run_folder import RunFolder, write_durably
 from tdcd.training.run import is_begun
 from tdcd.training.sweep.grid import Grid, Setting, expand
-from tdcd.training.sweep.runner import Step, Task, run_all
+from tdcd.training.sweep.runner import SweepProgress, Task, run_all
 
 Status = Literal["finished", "diverged", "unfinished"]
 
@@ -56,7 +56,7 @@ def run_sweep(
     grid: Grid,
     folder: Path,
     *,
-    observe: Callable[[Step], None] = lambda step: None,
+    observe: Callable[[SweepProgress], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Sweep:
     """Run what is missing in ``folder``, and write ``sweep.json`` there, whatever happens on the way.

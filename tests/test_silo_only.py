@@ -5,8 +5,8 @@ import pytest
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.report import write_report
-from tdcd.training.alone import train_alone
 from tdcd.training.run import execute
+from tdcd.training.silo_only import train_silo_only
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +21,22 @@ def joined(tmp_path_factory):
 
 def test_each_silo_is_what_local_sgd_makes_of_it(joined, tmp_path):
     planned, folder = joined
-    found = train_alone(planned, folder)
+    found = train_silo_only(planned, folder)
     assert json.loads((folder / "alone.json").read_text()) == found
     keys = planned.config.model_dump()
     keys["train"] |= {"algorithm": "local-sgd", "silo": "silo2"}
     result = execute(plan(check_config(keys)), tmp_path / "local")
     assert found["silo2"] == result.history[-1].metrics["test"]
     assert set(found) == {"silo1", "silo2"}
+
+
+def test_each_silo_takes_the_steps_of_the_federations_variant(joined, tmp_path):
+    keys = joined[0].config.model_dump()
+    keys["train"] |= {"rounds": 5, "optimizer": "adam"}
+    found = train_silo_only(plan(check_config(keys)), tmp_path)
+    keys["train"] |= {"algorithm": "local-sgd", "silo": "silo2"}
+    result = execute(plan(check_config(keys)), tmp_path / "local")
+    assert found["silo2"] == result.history[-1].metrics["test"]
 
 
 def test_the_report_shows_both(joined):
@@ -48,5 +57,5 @@ def test_the_report_shows_both(joined):
 
 def test_nothing_is_written_when_it_is_stopped(joined):
     planned, folder = joined
-    assert train_alone(planned, folder, should_stop=lambda: True) == {}
+    assert train_silo_only(planned, folder, should_stop=lambda: True) == {}
     assert not (folder / "alone.json").exists()

@@ -1,4 +1,4 @@
-"""One row of a plan."""
+"""What one number of local steps would take."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from tdcd.planning.cost import Cost
 
 
 @dataclass(frozen=True)
-class Row:
-    """One Q."""
+class Forecast:
+    """One Q: the rounds to the target, their bytes and their predicted time."""
 
     local_steps: int
     safe_step_size: float | None
@@ -25,8 +25,8 @@ class Row:
     """Step sizes with which it diverged."""
     cost: Cost
     """Of a round."""
-    promised_rounds: int | None
-    """To the target by Theorem 1, with a step size of its own; None if it promises nothing."""
+    bound_rounds: int | None
+    """To the target by Theorem 1, with a step size of its own; None if no loss follows from it."""
 
     @property
     def failed(self) -> bool:

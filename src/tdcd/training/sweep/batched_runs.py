@@ -15,11 +15,11 @@ CELLS = 1 << 15
 TINY = 1 << 14
 """Other blocks are batched on a CPU if all clients' rows of a minibatch are fewer numbers than this."""
 AT_ONCE_ON_CPU, AT_ONCE = 1 << 17, 1 << 28
-"""Most cells, or numbers, of all runs of a batch: a CPU's cache holds few, an accelerator's memory many."""
+"""Most cells, or numbers, of all runs of a batch of runs: a CPU's cache holds few, an accelerator's memory many."""
 
 
 def runs_at_once(plan: Plan) -> int:
-    """How many runs like this one go into a batch; at most 1 if it had better run by itself."""
+    """How many runs like this one go into one batch of runs; at most 1 if it had better run by itself."""
     federation, settings = plan.federation, plan.settings
     rows, cpu = settings.effective_batch_size(federation.num_samples), jax.default_backend() == "cpu"
     if _stays_on_host(plan):
@@ -36,7 +36,7 @@ def runs_at_once(plan: Plan) -> int:
 
 
 def _stays_on_host(plan: Plan) -> bool:
-    """Whether the data is to stay in a file, or outside an accelerator's memory: a batch puts it there."""
+    """Whether the data is to stay in a file, or outside an accelerator's memory: a batch of runs puts it there."""
     tables = [silo.features for silo in plan.federation.silos]
     if any(isinstance(table, np.memmap) for table in tables):
         return True

@@ -12,8 +12,8 @@ from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import PRESETS
-from tdcd.planning import Row, plan_local_steps
-from tdcd.planning.bound_rounds import soonest
+from tdcd.planning import Forecast, recommend_local_steps
+from tdcd.planning.bound_rounds import fewest_iterations
 from tdcd.planning.cost import Cost, with_local_steps
 from tdcd.planning.recommend import recommend
 from tdcd.theory import Constants, bound, max_step_size
@@ -40,7 +40,7 @@ def ridge():
 @pytest.fixture(scope="module")
 def tables(ridge):
     return {
-        name: plan_local_steps(ridge, network, candidates=CANDIDATES, step_seconds=STEP, seconds=UNHURRIED)
+        name: recommend_local_steps(ridge, network, candidates=CANDIDATES, step_seconds=STEP, seconds=UNHURRIED)
         for name, network in PRESETS.items()
     }
 
@@ -61,45 +61,48 @@ def brute_force(ridge, tables):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_recommended_q_is_about_as_fast_as_the_best(tables, brute_force, name):
-    times = {row.local_steps: brute_force[row.local_steps] * row.cost.seconds for row in tables[name].rows}
+    times = {
+        forecast.local_steps: brute_force[forecast.local_steps] * forecast.cost.seconds
+        for forecast in tables[name].forecasts
+    }
     assert math.isinf(times[50])
     assert times[tables[name].recommended.local_steps] <= 2 * min(times.values())
 
 
 def test_a_row_is_what_a_real_run_needs(ridge, tables):
-    """Training for the row's rounds sends the row's bytes and ends at the target, and fewer rounds do not."""
+    """Training for the forecast's rounds sends the forecast's bytes and ends at the target, and fewer rounds do not."""
     table = tables["wan"]
-    row = next(row for row in table.rows if row.local_steps == 1)
+    forecast = next(forecast for forecast in table.forecasts if forecast.local_steps == 1)
     result = train(
         ridge.federation,
         ridge.blocks,
         ridge.objective,
         replace(ridge.settings, local_steps=1),
-        rounds=row.rounds,
+        rounds=forecast.rounds,
         evaluate_every=1,
     )
     losses = [record.train_loss for record in result.history]
-    assert losses[-1] <= table.target < losses[int(row.rounds / 1.1) - 1]
-    assert result.history[-1].bytes == row.traffic
-    assert row.seconds == row.rounds * row.cost.seconds
+    assert losses[-1] <= table.target < losses[int(forecast.rounds / 1.1) - 1]
+    assert result.history[-1].bytes == forecast.traffic
+    assert forecast.seconds == forecast.rounds * forecast.cost.seconds
 
 
 def test_columns_move_with_q_as_they_must(tables):
     table = tables["wan"]
     assert table.optimum_known
     assert table.target == pytest.approx(table.initial - 0.9 * (table.initial - table.lowest))
-    for row, larger in pairwise(table.rows):
-        assert row.safe_step_size > larger.safe_step_size
-        assert row.cost.traffic.total < larger.cost.traffic.total
-        assert row.cost.seconds < larger.cost.seconds
+    for forecast, larger in pairwise(table.forecasts):
+        assert forecast.safe_step_size > larger.safe_step_size
+        assert forecast.cost.traffic.total < larger.cost.traffic.total
+        assert forecast.cost.seconds < larger.cost.seconds
         # By the theorem local steps only ever cost iterations.
-        assert row.promised_rounds * row.local_steps <= 1.01 * larger.promised_rounds * larger.local_steps
-    assert table.rows[0].safe_step_size == max_step_size(table.constants, 1, 4)
+        assert forecast.bound_rounds * forecast.local_steps <= 1.01 * larger.bound_rounds * larger.local_steps
+    assert table.forecasts[0].safe_step_size == max_step_size(table.constants, 1, 4)
 
 
 def test_where_the_step_size_diverges_the_safe_one_is_tried(tables):
     table = tables["wan"]
-    last = table.rows[-1]
+    last = table.forecasts[-1]
     assert last.diverged == (0.005,)
     assert last.step_size == last.safe_step_size < 0.005
     assert "With step_size = 0.005 the pilot runs of Q = 50 diverged; the safe step size was tried" in table.notes[1]
@@ -112,7 +115,7 @@ def test_the_time_limit_ends_what_would_never_end(ridge, tables, monkeypatch):
     news = []
     clock = SimpleNamespace(monotonic=lambda: 100.0 * sum(each.name.startswith("Q = ") for each in news))
     monkeypatch.setattr("tdcd.planning.pilots.time", clock)
-    table = plan_local_steps(
+    table = recommend_local_steps(
         ridge,
         PRESETS["lan"],
         target=tables["lan"].lowest * (1 + 1e-6),
@@ -122,8 +125,8 @@ def test_the_time_limit_ends_what_would_never_end(ridge, tables, monkeypatch):
         observe=news.append,
     )
     assert clock.monotonic() == UNHURRIED
-    assert [row.rounds for row in table.rows] == [None, None]
-    assert all(row.simulated > 1 for row in table.rows)
+    assert [forecast.rounds for forecast in table.forecasts] == [None, None]
+    assert all(forecast.simulated > 1 for forecast in table.forecasts)
     assert "but time was up before any pilot run got to the target: give more seconds" in table.reason
     assert {"L", "L_4", "gap", "sigma", "Q = 5", "Q = 20"} <= {each.name for each in news}
 
@@ -137,24 +140,24 @@ def test_without_a_known_optimum_the_pilots_set_the_target():
     }
     planned = plan(check_config(keys))
     with pytest.raises(ValueError, match=r"no pilot run got below the loss before training, \d.\d+, in the time given"):
-        plan_local_steps(planned, PRESETS["wan"], candidates=(2, 10), seconds=1e-3)
-    table = plan_local_steps(planned, PRESETS["wan"], candidates=(2, 10), seconds=UNHURRIED)
+        recommend_local_steps(planned, PRESETS["wan"], candidates=(2, 10), seconds=1e-3)
+    table = recommend_local_steps(planned, PRESETS["wan"], candidates=(2, 10), seconds=UNHURRIED)
     assert not table.optimum_known
-    assert table.lowest == min(row.lowest for row in table.rows)
+    assert table.lowest == min(forecast.lowest for forecast in table.forecasts)
     # At least as many local steps as the configuration takes, and on to the target that these set.
-    assert all(row.simulated * row.local_steps >= 100 for row in table.rows)
-    assert all(row.rounds <= row.simulated for row in table.rows)
+    assert all(forecast.simulated * forecast.local_steps >= 100 for forecast in table.forecasts)
+    assert all(forecast.rounds <= forecast.simulated for forecast in table.forecasts)
     assert table.constants.kind == "estimate"
-    assert [row.promised_rounds for row in table.rows] == [None, None]
+    assert [forecast.bound_rounds for forecast in table.forecasts] == [None, None]
     assert "Safe step sizes rest on estimates and prove nothing" in table.notes[1]
-    assert "Theorem 1 promises no loss here" in table.notes[2]
-    assert all(0 < row.cost.seconds < 1 for row in table.rows)
+    assert "Theorem 1 says nothing of the loss here" in table.notes[2]
+    assert all(0 < forecast.cost.seconds < 1 for forecast in table.forecasts)
 
 
 def test_bad_input_is_refused_with_a_sentence(ridge):
     def refuse(words, error=ValueError, planned=ridge, **options):
         with pytest.raises(error, match=words):
-            plan_local_steps(planned, PRESETS["lan"], **options)
+            recommend_local_steps(planned, PRESETS["lan"], **options)
 
     refuse(r"candidates must be numbers of local steps of at least 1, not \[0, 5\]", candidates=[0, 5])
     refuse("seconds must be a positive number, not 0", seconds=0)
@@ -169,9 +172,9 @@ CONSTANTS = Constants(L=4.0, per_silo=(3.0, 3.5), kind="exact", note="")
 
 
 @pytest.mark.parametrize(("sigma", "level"), [(1.0, 0.1), (0.3, 2.0), (0.0, 0.5), (20.0, 1e-3)])
-def test_the_promise_is_the_bounds_own_and_no_other_step_size_is_sooner(sigma, level):
+def test_the_fewest_iterations_are_the_bounds_own_and_no_other_step_size_is_sooner(sigma, level):
     shared = {"local_steps": 10, "num_silos": 2, "num_clients": 3.0, "gap": 0.7}
-    found = soonest(CONSTANTS, sigma, level=level, **shared)
+    found = fewest_iterations(CONSTANTS, sigma, level=level, **shared)
     iterations = math.ceil(found.iterations)
     largest = max_step_size(CONSTANTS, 10, 2)
     assert found.step_size <= largest
@@ -185,26 +188,46 @@ def test_the_promise_is_the_bounds_own_and_no_other_step_size_is_sooner(sigma, l
             assert limit(found.step_size * other, iterations) > limit(found.step_size, iterations)
 
 
-def row(q, rounds, seconds, simulated=0, step_size=0.1, diverged=()):
-    """A row whose rounds take ``seconds`` each."""
+def forecast(q, rounds, seconds, simulated=0, step_size=0.1, diverged=()):
+    """A forecast whose rounds take ``seconds`` each."""
     cost = Cost(Traffic(1, 1, 1), seconds)
-    return Row(q, 0.01, step_size, rounds, simulated or rounds, 0.5, diverged, cost, None)
+    return Forecast(q, 0.01, step_size, rounds, simulated or rounds, 0.5, diverged, cost, None)
 
 
 @pytest.mark.parametrize(
-    ("rows", "chosen", "words"),
+    ("forecasts", "chosen", "words"),
     [
-        ([row(1, 100, 1.0), row(10, 10, 1.5)], 10, "it is the largest Q tried, and a larger one might be faster still"),
-        ([row(1, 100, 1.0), row(10, 99, 1.5)], 1, "a round's local steps and phi cost more than the rounds saved"),
-        ([row(1, 100, 1.0), row(10, 10, 1.5), row(20, 30, 1.6)], 10, "staleness costs rounds instead of saving them"),
-        ([row(1, 9, 1.0), row(10, 1, 1.5), row(20, 1, 1.6)], 10, "beyond it, no more rounds are saved"),
-        ([row(1, 10, 1.0), row(2, None, 1.0, 9)], 1, "time was up before it was known whether Q = 2 is faster"),
-        ([row(1, 20, 1.0), row(2, 5, 1.0), row(4, 9, 2.0, 9)], 2, "Q = 1 takes 4 times as long, since it pays"),
-        ([row(1, None, 1.0, 7)], 1, "came closest, with a loss of 0.5, but time was up"),
+        (
+            [forecast(1, 100, 1.0), forecast(10, 10, 1.5)],
+            10,
+            "it is the largest Q tried, and a larger one might be faster still",
+        ),
+        (
+            [forecast(1, 100, 1.0), forecast(10, 99, 1.5)],
+            1,
+            "a round's local steps and phi cost more than the rounds saved",
+        ),
+        (
+            [forecast(1, 100, 1.0), forecast(10, 10, 1.5), forecast(20, 30, 1.6)],
+            10,
+            "staleness costs rounds instead of saving them",
+        ),
+        ([forecast(1, 9, 1.0), forecast(10, 1, 1.5), forecast(20, 1, 1.6)], 10, "beyond it, no more rounds are saved"),
+        (
+            [forecast(1, 10, 1.0), forecast(2, None, 1.0, 9)],
+            1,
+            "time was up before it was known whether Q = 2 is faster",
+        ),
+        (
+            [forecast(1, 20, 1.0), forecast(2, 5, 1.0), forecast(4, 9, 2.0, 9)],
+            2,
+            "Q = 1 takes 4 times as long, since it pays",
+        ),
+        ([forecast(1, None, 1.0, 7)], 1, "came closest, with a loss of 0.5, but time was up"),
     ],
 )
-def test_the_reason_fits_the_table(rows, chosen, words):
-    best, reason = recommend(rows)
+def test_the_reason_fits_the_table(forecasts, chosen, words):
+    best, reason = recommend(forecasts)
     assert best.local_steps == chosen
     assert words in reason
     assert reason.endswith(".")
@@ -212,4 +235,4 @@ def test_the_reason_fits_the_table(rows, chosen, words):
 
 def test_nothing_is_recommended_when_everything_diverges():
     with pytest.raises(ValueError, match=r"every pilot run diverged, with step sizes from 0\.1 up: set a smaller"):
-        recommend([row(1, None, 1.0, diverged=(0.5, 0.1))])
+        recommend([forecast(1, None, 1.0, diverged=(0.5, 0.1))])

@@ -1,4 +1,4 @@
-"""How many local steps to take: a table over Q, and the row to take."""
+"""How many local steps to take: a forecast for each Q, and the one to take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,28 +7,28 @@ from math import isfinite
 from tdcd.config import ConfigError
 from tdcd.config.resolve import Plan
 from tdcd.core.network import Network
-from tdcd.planning.bound_rounds import promised_rounds
+from tdcd.planning.bound_rounds import bound_rounds
 from tdcd.planning.cost import round_costs
 from tdcd.planning.facts import Facts, gather_facts
+from tdcd.planning.forecast import Forecast
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
 from tdcd.planning.recommend import recommend
-from tdcd.planning.row import Row
 from tdcd.theory import Constants, caveats
 from tdcd.theory.progress import Observer, silent
 
 CANDIDATES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 PART_OF_THE_WAY = 0.9
 """Where the target is by default, on the way from the loss before training to the lowest one known."""
-THEORY_SHARE = 0.15
+THEORY_FRACTION = 0.15
 """Of the time limit, the most that each of the theorem's constants may take."""
 
 
 @dataclass(frozen=True)
-class PlanTable:
-    """A plan: one row a Q, ascending."""
+class Recommendation:
+    """One forecast per Q, ascending, and the one to take."""
 
-    rows: tuple[Row, ...]
-    recommended: Row
+    forecasts: tuple[Forecast, ...]
+    recommended: Forecast
     reason: str
     """Why that one, in a sentence."""
     target: float
@@ -43,7 +43,7 @@ class PlanTable:
     """What to know before trusting the figures, in sentences."""
 
 
-def plan_local_steps(
+def recommend_local_steps(
     planned: Plan,
     network: Network,
     *,
@@ -52,11 +52,12 @@ def plan_local_steps(
     candidates: Sequence[int] = CANDIDATES,
     seconds: float = 60.0,
     observe: Observer = silent,
-) -> PlanTable:
+) -> Recommendation:
     """Compare numbers of local steps by the predicted time to a target loss, and recommend one.
 
     Rounds to the target are counted in pilot runs of the simulation, with the plan's step size, or with the safe one
-    where that diverges. Theorem 1 gives the safe step sizes, and the rounds that it promises stand beside.
+    where that diverges. Theorem 1 gives the safe step sizes, and the rounds after which its bound is
+    at the target.
 
     Args:
         target: a training loss; by default 90% of the way from the one before training to the lowest one known.
@@ -66,7 +67,7 @@ def plan_local_steps(
         observe: called after every piece of work.
     """
     steps, clock = _checked(planned, candidates), Clock(seconds)
-    facts = gather_facts(planned, seconds * THEORY_SHARE, observe)
+    facts = gather_facts(planned, seconds * THEORY_FRACTION, observe)
     if target is not None:
         _check_target(target, facts)
     elif facts.optimum is not None:
@@ -79,10 +80,10 @@ def plan_local_steps(
         target = _learned_target(pilots, facts.initial)
     run_pilots(pilots, target=target, clock=clock, observe=observe)
     lowest = min(pilot.lowest for pilot in pilots) if facts.optimum is None else facts.optimum
-    rows = tuple(_row(planned, facts, pilot, target, lowest) for pilot in pilots)
-    recommended, reason = recommend(rows)
-    return PlanTable(
-        rows=rows,
+    forecasts = tuple(_forecast_of(planned, facts, pilot, target, lowest) for pilot in pilots)
+    recommended, reason = recommend(forecasts)
+    return Recommendation(
+        forecasts=forecasts,
         recommended=recommended,
         reason=reason,
         target=target,
@@ -91,7 +92,7 @@ def plan_local_steps(
         optimum_known=facts.optimum is not None,
         constants=facts.constants,
         network=network,
-        notes=tuple(_notes(planned, facts, rows)),
+        notes=tuple(_notes(planned, facts, forecasts)),
     )
 
 
@@ -126,8 +127,8 @@ def _learned_target(pilots: Sequence[Pilot], initial: float) -> float:
     return _part_of_the_way(initial, lowest)
 
 
-def _row(planned: Plan, facts: Facts, pilot: Pilot, target: float, lowest: float) -> Row:
-    return Row(
+def _forecast_of(planned: Plan, facts: Facts, pilot: Pilot, target: float, lowest: float) -> Forecast:
+    return Forecast(
         local_steps=pilot.local_steps,
         safe_step_size=pilot.safe_step_size,
         step_size=pilot.step_size,
@@ -136,15 +137,15 @@ def _row(planned: Plan, facts: Facts, pilot: Pilot, target: float, lowest: float
         lowest=pilot.lowest,
         diverged=tuple(pilot.diverged),
         cost=pilot.cost,
-        promised_rounds=promised_rounds(planned, facts, pilot.local_steps, target, lowest),
+        bound_rounds=bound_rounds(planned, facts, pilot.local_steps, target, lowest),
     )
 
 
-def _notes(planned: Plan, facts: Facts, rows: Sequence[Row]) -> list[str]:
+def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[str]:
     notes = [
         "Rounds are counted in pilot runs of the simulation, with one seed; times are a model of links and computing."
     ]
-    diverged = ", ".join(str(row.local_steps) for row in rows if row.diverged)
+    diverged = ", ".join(str(forecast.local_steps) for forecast in forecasts if forecast.diverged)
     if diverged:
         notes.append(
             f"With step_size = {planned.settings.step_size:g} the pilot runs of Q = {diverged} diverged; the safe step "
@@ -156,8 +157,8 @@ def _notes(planned: Plan, facts: Facts, rows: Sequence[Row]) -> list[str]:
         notes.append(f"Safe step sizes rest on estimates and prove nothing: {facts.constants.note}.")
     if facts.noise is None:
         notes.append(
-            "Theorem 1 promises no loss here: it bounds gradients, and only with linear blocks and l2 > 0 does a loss "
-            "follow from those."
+            "Theorem 1 says nothing of the loss here: it bounds gradients, and only linear blocks with l2 > 0 let a "
+            "loss follow from those."
         )
     else:
         notes += caveats(planned.federation, planned.settings, facts.noise)

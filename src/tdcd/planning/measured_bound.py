@@ -46,7 +46,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Check:
+class MeasuredBound:
     """A run beside its bound."""
 
     run: Run
@@ -56,7 +56,7 @@ class Check:
     gap: float
     num_clients: float
     """K of the theorem."""
-    measured: Measured
+    gradients: Measured
     bound: Bound | None
     """After the iterations measured; None if the step size is not admissible."""
     caveats: tuple[str, ...]
@@ -65,12 +65,12 @@ class Check:
     @property
     def iterations(self) -> int:
         """T, as far as was measured."""
-        return int(self.measured.iterations[-1])
+        return int(self.gradients.iterations[-1])
 
     @property
     def average(self) -> float:
         """What the bound bounds, as measured."""
-        return float(self.measured.averages[-1])
+        return float(self.gradients.averages[-1])
 
     @property
     def dominant(self) -> str | None:
@@ -83,8 +83,8 @@ class Check:
         """Whether the measured average was below the bound for every T; None without a bound."""
         if self.bound is None:
             return None
-        limits = [self.bound.at(int(t)).total for t in self.measured.iterations]
-        return bool((self.measured.averages <= np.array(limits)).all())
+        limits = [self.bound.at(int(t)).total for t in self.gradients.iterations]
+        return bool((self.gradients.averages <= np.array(limits)).all())
 
     def max_step_size(self, condition: Condition) -> float:
         """The largest step size that a condition admits for this run."""
@@ -97,7 +97,7 @@ class Check:
         settings = self.planned.settings
         if self.bound is None or self.dominant is None:
             return (
-                f"step_size = {settings.step_size:g} is outside Theorem 1's range, so it promises nothing here: "
+                f"step_size = {settings.step_size:g} is outside Theorem 1's range, so it bounds nothing here: "
                 f"with Q = {settings.local_steps} and N = {self.planned.federation.num_silos} its proof admits step "
                 f"sizes up to {self.max_step_size('proof'):.4g} (the condition as printed, which lacks a factor N, up "
                 f"to {self.max_step_size('printed'):.4g})."
@@ -111,7 +111,9 @@ class Check:
         return f"The bound holds: it is {times:.3g} times what was measured. {REMEDIES[self.dominant]}"
 
 
-def check_run(folder: Path, *, devices: int | None = 1, seconds: float = 60.0, observe: Observer = silent) -> Check:
+def measure_bound(
+    folder: Path, *, devices: int | None = 1, seconds: float = 60.0, observe: Observer = silent
+) -> MeasuredBound:
     """Run a finished run again, measuring its gradients, and compare with the bound of Theorem 1.
 
     Args:
@@ -147,7 +149,7 @@ def check_run(folder: Path, *, devices: int | None = 1, seconds: float = 60.0, o
             gap=gap,
         )
     departures = tuple(caveats(federation, settings, noise))
-    return Check(run, planned, known, noise, gap, num_clients, measured, limit, departures)
+    return MeasuredBound(run, planned, known, noise, gap, num_clients, measured, limit, departures)
 
 
 def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:

@@ -1,4 +1,4 @@
-"""What each silo reaches by itself, to hold against the federation: ``alone.json`` in a run folder."""
+"""What each silo reaches without the others, to compare with the federation: ``alone.json`` in a run folder."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tdcd.config.resolve import Plan
 
 
-def train_alone(
+def train_silo_only(
     plan: "Plan", folder: Path, should_stop: Callable[[], bool] = lambda: False
 ) -> dict[str, dict[str, float | None]]:
     """Train every silo on its own columns with its own clients, for as many local steps as the plan.
@@ -33,17 +33,18 @@ def train_alone(
     """
     found = {}
     for silo in plan.federation.silos:
-        alone = rewrite(plan, "local-sgd", silo.name)
-        rounds = alone.config.train.rounds
+        silo_only = rewrite(plan, "local-sgd", silo.name)
+        rounds = silo_only.config.train.rounds
         result = train(
-            alone.federation,
-            alone.blocks,
-            alone.objective,
-            alone.settings,
+            silo_only.federation,
+            silo_only.blocks,
+            silo_only.objective,
+            silo_only.settings,
             rounds=rounds,
             evaluate_every=max(rounds, 1),
             should_stop=should_stop,
-            execution=alone.execution,
+            execution=silo_only.execution,
+            variant=silo_only.variant,
         )
         if result.status == "interrupted":
             return {}

@@ -1,0 +1,15 @@
+"""What hubs and clients are called: on the wire, in certificates, in logs and in file names."""
+
+
+def hub_of(silo: str) -> str:
+    """The name of a silo's hub as a party.
+
+    >>> hub_of("bank"), client_of("bank", "north")
+    ('hub.bank', 'client.bank.north')
+    """
+    return f"hub.{silo}"
+
+
+def client_of(silo: str, client: str) -> str:
+    """The name of a client as a party."""
+    return f"client.{silo}.{client}"
