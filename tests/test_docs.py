@@ -24,11 +24,21 @@ def test_snippets_run(code, tmp_path, monkeypatch):
     exec(compile(code, "snippet", "exec"), {})
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_examples_run(path, capsys):
-    runpy.run_path(str(path), run_name="__main__")
-    figures = [float(number) for number in re.findall(r"rows (\d\.\d+)", capsys.readouterr().out)]
-    assert figures[1] > figures[0] > 0.5
+def printed_by(example, pattern, capsys):
+    runpy.run_path(str(ROOT / "examples" / example), run_name="__main__")
+    return [[float(part) for part in found.groups()] for found in re.finditer(pattern, capsys.readouterr().out)]
+
+
+def test_the_example_of_a_block_gains_by_it(capsys):
+    (linear,), (own,) = printed_by("own_block.py", r"rows (\d\.\d+)", capsys)
+    assert own > linear > 0.5
+
+
+def test_the_example_of_a_variant_sends_a_quarter_and_loses_nothing(capsys):
+    (loss, sent), (own_loss, own_sent) = printed_by("own_variant.py", r"loss (\S+), (\S+) MB", capsys)
+    assert own_loss == pytest.approx(loss, rel=1e-2)
+    assert own_sent == pytest.approx(sent / 4, rel=0.1)
+    assert len((ROOT / "examples" / "own_variant.py").read_text().splitlines()) < 40
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -30,6 +30,17 @@ from tdcd.simulation.simulate import Simulation
 Arrays = list[list[NDArray[Any]]]
 SPLITS = ("aligned", "shuffled", "unequal", "dirichlet")
 NUM_CLASSES = 3
+ENGINES = ("clients", "grouped", "flat")
+
+
+def engines_of(loss: str) -> tuple[str, ...]:
+    """The engines that run linear blocks with this loss; other blocks are for ``"clients"``."""
+    return ENGINES[:2] if loss == "softmax" else ENGINES
+
+
+def over_engines(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Every case of linear blocks, which begins with its loss, with every engine that runs it in front."""
+    return [(engine, *case) for case in cases for engine in engines_of(case[0])]
 
 
 def examples(count: int) -> settings:
@@ -112,7 +123,7 @@ class Problem:
     def simulate(self, num_rounds: int, engine: str = "auto", variant: Variant | None = None) -> Arrays:
         """The hub blocks after ``num_rounds`` rounds of the package's simulation."""
         start = jax.tree.map(lambda leaf: np.asarray(leaf, self.settings.dtype), self.start)
-        simulation = self.simulation(engine, "device" if engine == "flat" else "auto", variant)
+        simulation = self.simulation(engine, variant=variant)
         return arrays(simulation.advance(simulation.state_of(start), 0, num_rounds))
 
     def solve(self, num_rounds: int, variation: oracle.Variation | None = None) -> Arrays:

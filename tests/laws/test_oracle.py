@@ -1,14 +1,15 @@
-"""The oracle's hand-written gradients are the derivatives of its own losses."""
+"""The gradients of the oracle and of every engine are the derivatives of the losses, by central differences."""
 
 import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import examples, random_block
+from problems import Problem, Shape, arrays, examples, over_engines, random_block
 
 import oracle
 from tdcd.blocks import Linear, Mlp
+from tdcd.core.objective import Objective
 
 STEP = 1e-6
 
@@ -38,3 +39,32 @@ def test_gradients_are_central_differences(model, block, loss, outputs, label, s
             below = value()
             array[index] = kept
             assert slopes[index] == pytest.approx((above - below) / (2 * STEP), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("engine", "loss", "blocks"),
+    [
+        *over_engines(("squared", ()), ("logistic", ()), ("softmax", ())),
+        ("clients", "softmax", (Mlp((3,)), Linear())),
+    ],
+)
+def test_one_step_on_all_samples_goes_down_the_objective(engine, loss, blocks):
+    shape = Shape(clients=(2, 3), columns=(3, 2), local_steps=1, blocks=blocks)
+    problem = Problem.draw(shape, Objective(loss, 0.3), 4, minibatches="full")
+    moved = problem.simulate(1, engine)
+    silos, labels, start = problem.silos(), problem.federation.labels, arrays(problem.start)
+
+    def value():
+        return oracle.objective(silos, labels, start, loss, 0.3)
+
+    for block, after in zip(start, moved, strict=True):
+        for array, new in zip(block, after, strict=True):
+            for index in np.ndindex(array.shape):
+                kept = array[index]
+                array[index] = kept + STEP
+                above = value()
+                array[index] = kept - STEP
+                below = value()
+                array[index] = kept
+                slope = (kept - new[index]) / problem.settings.step_size
+                assert slope == pytest.approx((above - below) / (2 * STEP), abs=1e-7)

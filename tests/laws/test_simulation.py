@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import SPLITS, Problem, Shape, arrays, distance, examples
+from problems import ENGINES, SPLITS, Problem, Shape, arrays, distance, engines_of, examples
 
 import oracle
 from tdcd.blocks import Linear, Mlp
@@ -35,23 +35,25 @@ RULES = list(product(("squared", "logistic", "softmax"), ("unbiased", "mean"), (
 seeds = st.integers(0, 2**31)
 
 
-def assert_same(problem: Problem, num_rounds: int = ROUNDS) -> None:
+def assert_same(problem: Problem, engine: str, num_rounds: int = ROUNDS) -> None:
     expected = problem.solve(num_rounds)
-    assert distance(problem.simulate(num_rounds), expected) < TOLERANCE
+    assert distance(problem.simulate(num_rounds, engine), expected) < TOLERANCE
     assert distance(expected, arrays(problem.start)) > MOVED
 
 
-@pytest.mark.parametrize(("loss", "gradient", "minibatches"), RULES)
-def test_linear_silos_agree_with_the_oracle(loss, gradient, minibatches):
+@pytest.mark.parametrize(
+    ("engine", "loss", "gradient", "minibatches"), [(engine, *rule) for rule in RULES for engine in engines_of(rule[0])]
+)
+def test_linear_silos_agree_with_the_oracle(engine, loss, gradient, minibatches):
     index = RULES.index((loss, gradient, minibatches))
     objective = Objective(loss, (0.0, 0.3)[index % 2])
 
     # With every sample in the minibatch the padding follows the largest shard: most splits compile anew.
-    @examples(1 if minibatches == "full" else 4)
+    @examples(1 if minibatches == "full" else 3)
     @given(seed=seeds, split=st.sampled_from(SPLITS))
     def law(seed, split):
         shape = SHAPES[index % len(SHAPES)]
-        assert_same(Problem.draw(shape, objective, seed, split, gradient=gradient, minibatches=minibatches))
+        assert_same(Problem.draw(shape, objective, seed, split, gradient=gradient, minibatches=minibatches), engine)
 
     law()
 
@@ -74,7 +76,8 @@ def test_mlp_silos_agree_with_the_oracle(shape, objective, gradient, minibatches
     @examples(4)
     @given(seed=seeds, split=st.sampled_from(SPLITS))
     def law(seed, split):
-        assert_same(Problem.draw(shape, objective, seed, split, gradient=gradient, minibatches=minibatches))
+        problem = Problem.draw(shape, objective, seed, split, gradient=gradient, minibatches=minibatches)
+        assert_same(problem, "clients")
 
     law()
 
@@ -90,20 +93,22 @@ def drawn_ids(problem: Problem, num_rounds: int) -> np.ndarray:
     )
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("gradient", ["unbiased", "mean"])
-def test_a_client_without_rows_in_a_minibatch_follows_the_regulariser_alone(gradient):
+def test_a_client_without_rows_in_a_minibatch_follows_the_regulariser_alone(engine, gradient):
     shape = Shape(clients=(3, 4), columns=(2, 2), batch_size=3)
     problem = Problem.draw(shape, Objective("squared", 0.3), seed=3, gradient=gradient)
     for silo in problem.federation.silos:
         counts = holders(drawn_ids(problem, ROUNDS), silo.owner(), silo.num_clients)
         assert (counts == 0).any()
         assert (counts > 0).any()
-    assert_same(problem)
+    assert_same(problem, engine)
 
 
-def test_wide_rows_go_minibatch_by_minibatch_to_the_same_phi():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_wide_rows_go_minibatch_by_minibatch_to_the_same_phi(engine):
     shape = Shape(clients=(1, 2), columns=(1100, 2), num_samples=80, batch_size=64, local_steps=4)
-    assert_same(Problem.draw(shape, Objective("squared"), seed=0), num_rounds=2)
+    assert_same(Problem.draw(shape, Objective("squared"), seed=0), engine, num_rounds=2)
 
 
 def crowded(seed: int, crowded_round: int) -> Problem:
@@ -121,21 +126,27 @@ def crowded(seed: int, crowded_round: int) -> Problem:
     )
 
 
-def test_rounds_that_overflow_the_usual_padding_agree_with_the_oracle_in_any_grouping():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rounds_that_overflow_the_usual_padding_agree_with_the_oracle_in_any_grouping(engine):
     problem = crowded(seed=5, crowded_round=2)
-    assert_same(problem, num_rounds=5)
-    simulation = problem.simulation()
+    assert_same(problem, engine, num_rounds=5)
+    simulation = problem.simulation(engine)
     state = simulation.state_of(problem.start)
     for round_index in range(5):
         state = simulation.advance(state, round_index, 1)
-    assert distance(arrays(state), problem.simulate(5)) == 0
+    assert distance(arrays(state), problem.simulate(5, engine)) == 0
 
 
-@pytest.mark.parametrize("shape", [SHAPES[1], MIXED], ids=["linear", "mixed"])
-def test_any_grouping_of_rounds_into_calls_gives_the_same_bits(shape):
+@pytest.mark.parametrize(
+    ("engine", "shape"),
+    [("clients", MIXED), *((engine, SHAPES[1]) for engine in ENGINES)],
+    ids=["clients-mixed", *ENGINES],
+)
+def test_any_grouping_of_rounds_into_calls_gives_the_same_bits(engine, shape):
     problem = Problem.draw(shape, Objective("logistic", 0.1), seed=11)
-    simulation = problem.simulation()
-    num_rounds = simulation.rounds_per_call + 7
+    simulation = problem.simulation(engine)
+    simulation._engine.rounds_per_call = 5
+    num_rounds = 17
     start = simulation.state_of(problem.start)
     at_once = simulation.advance(start, 0, num_rounds)
     in_threes, one_by_one = start, start
@@ -174,35 +185,42 @@ def test_every_sample_is_scored_once_when_chunks_do_not_divide_them():
     assert loss == pytest.approx(half_mean_square + 0.05 * np.sum(weight**2), abs=1e-12)
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():
-    problem = Problem.draw(SMALL, Objective("softmax"), seed=8)
-    once, again = problem.simulation(), problem.simulation()
+@pytest.mark.parametrize(
+    ("engine", "shape"), [("clients", SMALL), ("grouped", SHAPES[1]), ("flat", SHAPES[1])], ids=ENGINES
+)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(engine, shape):
+    problem = Problem.draw(shape, Objective("squared"), seed=8)
+    once, again = problem.simulation(engine), problem.simulation(engine)
     assert distance(arrays(once.init()), arrays(again.init())) == 0
     assert distance(arrays(once.advance(once.init(), 0, 3)), arrays(again.advance(again.init(), 0, 3))) == 0
-    other = problem.with_settings(seed=9).simulation()
-    assert distance(arrays(once.init()), arrays(other.init())) > MOVED
+    other = problem.with_settings(seed=9).simulation(engine)
     assert distance(arrays(once.advance(once.init(), 0, 3)), arrays(other.advance(once.init(), 0, 3))) > 1e-3
 
 
-@pytest.mark.parametrize("shape", [SHAPES[1], SMALL], ids=["linear", "mlp"])
-def test_float32_agrees_with_float64_to_single_precision(shape):
-    problem = Problem.draw(shape, Objective("softmax", 0.1), seed=6)
-    double = problem.simulate(10)
-    single = problem.with_settings(dtype="float32").simulate(10)
+@pytest.mark.parametrize(
+    ("engine", "shape", "loss"),
+    [("clients", SMALL, "softmax"), ("grouped", SHAPES[1], "softmax"), ("flat", SHAPES[1], "logistic")],
+    ids=ENGINES,
+)
+def test_float32_agrees_with_float64_to_single_precision(engine, shape, loss):
+    problem = Problem.draw(shape, Objective(loss, 0.1), seed=6)
+    double = problem.simulate(10, engine)
+    single = problem.with_settings(dtype="float32").simulate(10, engine)
     assert all(array.dtype == np.float32 for block in single for array in block)
     assert 0 < distance(single, double) < 1e-4
     assert distance(double, arrays(problem.start)) > MOVED
 
 
-def test_both_precisions_start_from_the_same_blocks():
+def test_blocks_start_from_the_seed_alike_in_both_precisions():
     problem = Problem.draw(SMALL, Objective("softmax"), seed=6)
     double = problem.simulation().init()
+    assert distance(arrays(double), arrays(problem.with_settings(seed=9).simulation().init())) > MOVED
     single = problem.with_settings(dtype="float32").simulation().init()
     assert jax.tree.structure(double.blocks) == jax.tree.structure(single.blocks)
     assert distance(arrays(single), arrays(double)) < 1e-6
 
 
-def test_a_block_a_silo_is_asked_for():
+def test_one_block_per_silo_is_asked_for():
     problem = Problem.draw(SHAPES[1], Objective("squared"), seed=0)
     with pytest.raises(ValueError, match="there are 2 silos, but 1 blocks"):
         Problem(problem.federation, (Linear(),), problem.objective, problem.settings, problem.start).simulation()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from problems import NUM_CLASSES, SPLITS, Problem, Shape, arrays, distance, examples
+from problems import ENGINES, NUM_CLASSES, SPLITS, Problem, Shape, arrays, distance, examples, over_engines
 
 from tdcd.core.objective import Objective
 from tdcd.core.schedule import batch_ids
@@ -57,9 +57,9 @@ def sgd(problem, num_rounds):
     return theta
 
 
-def simulate(problem, num_rounds):
-    """The simulation's hub blocks, put together; checks that they moved."""
-    blocks = problem.simulate(num_rounds)
+def simulate(problem, num_rounds, engine):
+    """The hub blocks of a simulation by ``engine``, put together; checks that they moved."""
+    blocks = problem.simulate(num_rounds, engine)
     assert distance(blocks, arrays(problem.start)) > MOVED
     return np.concatenate([block[0] for block in blocks])
 
@@ -68,18 +68,20 @@ def assert_close(one, other):
     assert np.max(np.abs(one - other)) < TOLERANCE
 
 
-@pytest.mark.parametrize(("loss", "local_steps"), [("squared", 1), ("softmax", 4), ("logistic", 7)])
-@pytest.mark.parametrize("gradient", ["unbiased", "mean"])
-def test_one_silo_with_one_client_is_sgd_for_any_number_of_local_steps(loss, local_steps, gradient):
+@pytest.mark.parametrize(
+    ("engine", "loss", "local_steps", "gradient"),
+    over_engines(("squared", 1, "mean"), ("softmax", 4, "unbiased"), ("logistic", 7, "mean")),
+)
+def test_one_silo_with_one_client_is_sgd_for_any_number_of_local_steps(engine, loss, local_steps, gradient):
     shape = Shape(clients=(1,), columns=(4,), local_steps=local_steps)
     problem = Problem.draw(shape, Objective(loss, L2), seed=local_steps, gradient=gradient)
-    assert_close(simulate(problem, ROUNDS), sgd(problem, ROUNDS))
+    assert_close(simulate(problem, ROUNDS, engine), sgd(problem, ROUNDS))
 
 
 @pytest.mark.parametrize(
-    ("loss", "clients"), [("squared", (3, 1, 5)), ("logistic", (4,)), ("softmax", (2, 3)), ("squared", (1, 2, 3, 4))]
+    ("engine", "loss", "clients"), over_engines(("squared", (3, 1, 5)), ("logistic", (4,)), ("softmax", (2, 3)))
 )
-def test_one_local_step_is_centralised_sgd_for_any_cut(loss, clients):
+def test_one_local_step_is_centralised_sgd_for_any_cut(engine, loss, clients):
     shape = Shape(clients, columns=(2, 1, 3, 1)[: len(clients)], local_steps=1)
 
     @examples(4)
@@ -87,15 +89,16 @@ def test_one_local_step_is_centralised_sgd_for_any_cut(loss, clients):
     @example(seed=0, split="unequal")
     def law(seed, split):
         problem = Problem.draw(shape, Objective(loss, L2), seed, split)
-        assert_close(simulate(problem, ROUNDS), sgd(problem, ROUNDS))
+        assert_close(simulate(problem, ROUNDS, engine), sgd(problem, ROUNDS))
 
     law()
 
 
-def test_one_local_step_by_the_mean_rule_is_not_centralised_sgd():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_local_step_by_the_mean_rule_is_not_centralised_sgd(engine):
     shape = Shape(clients=(3, 1, 5), columns=(2, 1, 3), local_steps=1)
     problem = Problem.draw(shape, Objective("squared", L2), seed=0, gradient="mean")
-    assert np.max(np.abs(simulate(problem, ROUNDS) - sgd(problem, ROUNDS))) > 1e-3
+    assert np.max(np.abs(simulate(problem, ROUNDS, engine) - sgd(problem, ROUNDS))) > 1e-3
 
 
 def local_sgd(problem, num_rounds):
@@ -117,13 +120,13 @@ def local_sgd(problem, num_rounds):
     return theta
 
 
-@pytest.mark.parametrize("loss", ["squared", "softmax"])
-def test_one_silo_is_local_sgd(loss):
+@pytest.mark.parametrize(("engine", "loss"), over_engines(("squared",), ("softmax",)))
+def test_one_silo_is_local_sgd(engine, loss):
     @examples(3)
     @given(seed=seeds, split=st.sampled_from(SPLITS))
     def law(seed, split):
         problem = Problem.draw(Shape(clients=(4,), columns=(3,)), Objective(loss, L2), seed, split)
-        assert_close(simulate(problem, ROUNDS), local_sgd(problem, ROUNDS))
+        assert_close(simulate(problem, ROUNDS, engine), local_sgd(problem, ROUNDS))
 
     law()
 
@@ -147,43 +150,46 @@ def fedbcd(problem, num_rounds):
     return np.concatenate(blocks)
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_one_client_a_silo_and_a_reused_minibatch_is_parallel_fedbcd(loss):
+@pytest.mark.parametrize(("engine", "loss"), [("clients", "squared"), ("grouped", "logistic"), ("flat", "logistic")])
+def test_one_client_per_silo_and_a_reused_minibatch_is_parallel_fedbcd(engine, loss):
     @examples(3)
     @given(seed=seeds)
     def law(seed):
         shape = Shape(clients=(1, 1, 1), columns=(2, 3, 1), local_steps=5)
         problem = Problem.draw(shape, Objective(loss, L2), seed, minibatches="reused")
-        assert_close(simulate(problem, ROUNDS), fedbcd(problem, ROUNDS))
+        assert_close(simulate(problem, ROUNDS, engine), fedbcd(problem, ROUNDS))
 
     law()
 
 
-def at_the_ridge_solution(clients, local_steps):
+def at_the_ridge_solution(clients, local_steps, engine):
     """A full-batch problem that starts at the minimiser of its objective, known in closed form."""
     shape = Shape(clients, columns=(2, 3), local_steps=local_steps)
     problem = Problem.draw(shape, Objective("squared", L2), seed=1, step_size=0.3, minibatches="full")
     x, y, _ = whole(problem)
     best = np.linalg.solve(x.T @ x / len(x) + L2 * np.eye(5), x.T @ y / len(x))
     start = [{"weight": best[:2]}, {"weight": best[2:]}]
-    simulation = problem.simulation()
+    simulation = problem.simulation(engine)
     return best, simulation.advance(simulation.state_of(start), 0, 20).blocks
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("clients", "local_steps"), [((1, 1), 5), ((3, 2), 1)])
-def test_the_ridge_solution_stays_when_clients_or_local_steps_are_one(clients, local_steps):
-    best, blocks = at_the_ridge_solution(clients, local_steps)
+def test_the_ridge_solution_stays_when_clients_or_local_steps_are_one(engine, clients, local_steps):
+    best, blocks = at_the_ridge_solution(clients, local_steps, engine)
     assert_close(np.concatenate([block["weight"] for block in blocks]), best)
 
 
-def test_the_ridge_solution_does_not_stay_when_several_clients_drift_for_several_steps():
-    best, blocks = at_the_ridge_solution(clients=(3, 2), local_steps=5)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_ridge_solution_does_not_stay_when_several_clients_drift_for_several_steps(engine):
+    best, blocks = at_the_ridge_solution((3, 2), 5, engine)
     assert np.max(np.abs(np.concatenate([block["weight"] for block in blocks]) - best)) > 1e-3
 
 
-def test_full_batches_reach_the_ridge_solution():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_full_batches_reach_the_ridge_solution(engine):
     shape = Shape(clients=(1, 1), columns=(2, 3), local_steps=5)
     problem = Problem.draw(shape, Objective("squared", L2), seed=1, step_size=0.3, minibatches="full")
     x, y, _ = whole(problem)
     best = np.linalg.solve(x.T @ x / len(x) + L2 * np.eye(5), x.T @ y / len(x))
-    assert np.max(np.abs(simulate(problem, 100) - best)) < 1e-10
+    assert np.max(np.abs(simulate(problem, 100, engine) - best)) < 1e-10

@@ -46,8 +46,8 @@ def _explain(kind: str, message: str, path: tuple[int | str, ...], model: type[B
         "bool_type": "must be true or false",
         "model_type": "must be a table of keys",
     }
-    if kind == "string_pattern_mismatch" and path[-1] == "module":
-        return "must be 'package.module:function'"
+    if kind == "string_pattern_mismatch" and path[-1] in ("module", "variant"):
+        return f"must be 'package.module:{'function' if path[-1] == 'module' else 'name'}'"
     if kind == "string_pattern_mismatch" and path[-1] == "delimiter":
         return "must be one character, such as ';' or a tab, and not a quote"
     if kind == "string_pattern_mismatch" and path[-1] == "hub":

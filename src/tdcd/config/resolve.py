@@ -148,9 +148,9 @@ def _own_variant(where: str, folder: Path) -> Variant:
         found: Any = find_function(where, [folder, Path()])
     except (ImportError, AttributeError) as error:
         raise ConfigError([f"train.variant = {where!r}: {error}"]) from None
-    variant = found if isinstance(found, Variant) else found()
+    variant = found() if callable(found) else found
     if not isinstance(variant, Variant):
-        raise ConfigError([f"train.variant = {where!r}: it is a {type(variant).__name__}, not a tdcd.Variant"])
+        raise ConfigError([f"train.variant = {where!r}: its type is {type(variant).__name__}, not tdcd.Variant"])
     return variant
 
 

@@ -30,6 +30,8 @@ from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
 
 Wire = Mapping[str, Any]
 """Named arrays, as they are sent."""
+WIRE_DTYPES = ("float64", "float32", "int64", "int32", "uint8")
+"""The dtypes that real hubs can send; a simulation takes any."""
 
 
 class Sending(NamedTuple):
@@ -66,7 +68,7 @@ class Exchange(Protocol):
 
     def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
         """The dtype and shape of every array that is sent for phi of this shape: the ledger counts their bytes, and a
-        hub refuses anything else.
+        hub refuses anything else. Real hubs send :data:`WIRE_DTYPES`.
         """
         ...
 

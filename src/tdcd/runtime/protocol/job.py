@@ -10,7 +10,7 @@ from tdcd.blocks.base import Block
 from tdcd.config import Config, ConfigError
 from tdcd.config.resolve import blocks_of, settings_of, variant_of
 from tdcd.core.settings import Settings
-from tdcd.core.variant import Everybody, Variant
+from tdcd.core.variant import WIRE_DTYPES, Everybody, Variant
 from tdcd.federation.party_names import client_of, hub_of
 
 SHARED = ("seed", "dtype", "data", "federation", "model", "train", "evaluate", "silos")
@@ -30,7 +30,7 @@ class Job:
             problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
         if self.config.train.algorithm != "tdcd":
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
-        problems += _only_simulated(self.variant)
+        problems += _only_simulated(self.variant, self.config.dtype)
         if problems:
             raise ConfigError(problems)
 
@@ -95,7 +95,7 @@ class Job:
         return tuple(hub for index, hub in enumerate(self.hubs) if index != silo)
 
 
-def _only_simulated(variant: Variant) -> list[str]:
+def _only_simulated(variant: Variant, dtype: str) -> list[str]:
     """The parts of a variant that real parties cannot honour, each with the reason."""
     problems = []
     if variant.timing.depth:
@@ -105,6 +105,10 @@ def _only_simulated(variant: Variant) -> list[str]:
             "train.participation: real clients answer when they can, so only a simulation draws who does; "
             "federation.client_grace_s says how long a hub waits for one"
         )
+    for name, (kind, _) in variant.exchange.layout((1, 1, 1), dtype).items():
+        if kind not in WIRE_DTYPES:
+            allowed = ", ".join(WIRE_DTYPES)
+            problems.append(f"train.variant: {variant.exchange} sends '{name}' as {kind}, but hubs send only {allowed}")
     return problems
 
 

@@ -1,0 +1,213 @@
+"""Members of the TDCD family in the real federation: its hubs and clients give the simulation's history."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import SECRET, InProcess, largest_difference
+from test_machines import RIDGE, with_keys
+
+from tdcd.config import ConfigError
+from tdcd.config.resolve import plan
+from tdcd.core.variant import WIRE_DTYPES, Sending, seed_words
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Message, decode, encode
+from tdcd.runtime.storage.checkpoint import Checkpoints
+from tdcd.training.train import train
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OWN = '''
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from tdcd import Variant
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The slope of the loss stays as it was when the round began; it is the hub that adds the labels."""
+
+    needs_phi_start: bool = True
+
+    def pass_on(self, silo, phis, labels, objective):
+        return sum(phi for other, phi in enumerate(phis) if other != silo) - labels[..., None]
+
+    def losses(self, silo, phi, known, objective):
+        return jnp.sum((known.phi_start + known.received) * phi, axis=-1)
+
+
+@dataclass(frozen=True)
+class Late:
+    depth: int = 1
+
+    def age(self, silo, round_index):
+        return jnp.minimum(round_index, 1)
+
+
+@dataclass(frozen=True)
+class Half:
+    def encode(self, phi, sending):
+        return {"phi": phi.astype(jnp.float16)}
+
+    def decode(self, sent, sending):
+        return sent["phi"].astype(jnp.float64)
+
+    def layout(self, shape, dtype):
+        return {"phi": ("float16", shape)}
+
+
+frozen = Variant(knowledge=Frozen())
+half = Variant(exchange=Half())
+late = Variant(timing=Late())
+five = 5
+
+
+def made():
+    return Variant(knowledge=Frozen())
+'''
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "own_parts.py").write_text(OWN)
+    return str(tmp_path)
+
+
+MEMBERS = {
+    "client momentum": {"optimizer": "momentum", "momentum": 0.8},
+    "client adam, cosine": {"optimizer": "adam", "schedule": "cosine", "step_size": 0.02},
+    "linear schedule": {"schedule": "linear"},
+    "hub momentum": {"hub_optimizer": "momentum", "momentum": 0.5},
+    "hub adam": {"hub_optimizer": "adam", "hub_step_size": 0.05, "minibatches": "reused"},
+    "both": {"optimizer": "momentum", "hub_optimizer": "momentum", "hub_step_size": 0.7, "momentum": 0.3},
+    "8 bits": {"variant": "own_variant:EIGHT_BITS", "folder": str(EXAMPLES)},
+    "frozen slopes": {"variant": "own_parts:frozen"},
+    "made by a function": {"variant": "own_parts:made"},
+}
+
+
+def simulated(config):
+    planned = plan(config)
+    rounds, every = config.train.rounds, config.evaluate.every
+    parts = (planned.federation, planned.blocks, planned.objective, planned.settings)
+    return planned, train(*parts, rounds=rounds, evaluate_every=every, variant=planned.variant)
+
+
+def assert_same_history(office, result):
+    assert {end.status for end in office.ends.values()} == {"finished"}
+    assert not office.refused
+    for history in office.history.values():
+        for ours, theirs in zip(history, result.history, strict=True):
+            assert (ours.round, ours.bytes, ours.messages) == (theirs.round, theirs.bytes, theirs.messages)
+            assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-10)
+            assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-10)
+    for hub, block in office.blocks().items():
+        assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return simulated(with_keys(RIDGE))[1]
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_same_history_and_blocks_as_the_simulation(name, folder, plain):
+    config = with_keys(RIDGE, train={"folder": folder, **MEMBERS[name]})
+    planned, result = simulated(config)
+    assert_same_history(InProcess(config, shards(planned), seed=1).run(), result)
+    assert abs(result.history[-1].train_loss - plain.history[-1].train_loss) > 1e-7
+
+
+def test_the_ledger_counts_what_is_sent(plain):
+    """One byte per number of phi and the width of each column, in the histories and in the messages."""
+    config = with_keys(RIDGE, train=MEMBERS["8 bits"])
+    planned, result = simulated(config)
+    office = InProcess(config, shards(planned)).run()
+    samples, pairs, rounds = 4 * 32, 2, config.train.rounds
+    assert plain.history[-1].bytes.hub_to_hub == rounds * pairs * 8 * samples
+    for history in (result.history, *office.history.values()):
+        assert history[-1].bytes.hub_to_hub == rounds * pairs * (samples + 8)
+        assert history[-1].bytes.client_to_hub == plain.history[-1].bytes.client_to_hub
+    sent = [m for m in office.sent if m.kind == "phi" and m.sender.startswith("hub") and m.receiver.startswith("hub")]
+    assert sum(message.payload_bytes for message in sent) == rounds * pairs * (samples + 8)
+
+
+def test_the_example_rounds_without_bias():
+    """Dithered numbers are off by half a width at most, and by nothing on average."""
+    own = runpy.run_path(str(EXAMPLES / "own_variant.py"))
+    exchange, phi = own["EightBits"](), np.random.default_rng(0).normal(size=(40, 50, 2)).astype(np.float32)
+    errors = []
+    for round_index in range(20):
+        sending = Sending(seed_words(3), np.int32(round_index), 1)
+        sent = exchange.encode(phi, sending)
+        assert {name: (str(part.dtype), part.shape) for name, part in sent.items()} == exchange.layout(
+            phi.shape, "float32"
+        )
+        errors.append((exchange.decode(sent, sending) - phi) / sent["width"])
+    assert np.abs(errors).max() < 0.5 + 1e-3
+    assert abs(np.mean(errors)) < 5 * 12**-0.5 / np.size(errors) ** 0.5
+
+
+@pytest.mark.parametrize("keys", [MEMBERS["both"], MEMBERS["hub adam"]], ids=["momentum", "adam"])
+def test_a_hub_that_comes_back_from_its_checkpoint_goes_on_bit_for_bit(keys, tmp_path):
+    config = with_keys(RIDGE, train={**keys, "rounds": 8})
+    data = shards(plan(config))
+    whole = InProcess(config, data).run()
+    broken = InProcess(config, data)
+    broken.start()
+    while "hub.lab" not in broken.states or broken.states["hub.lab"].round < 4:
+        broken.deliver()
+    # The state goes through the file that a restart reads.
+    Checkpoints(tmp_path, "hub.lab").save(broken.states["hub.lab"])
+    state = Checkpoints(tmp_path, "hub.lab").newest
+    assert state.memory
+    lost = broken.history["hub.lab"]
+    broken.history["hub.lab"] = [record for record in lost if record.round < state.round]
+    for pair in [pair for pair in broken.queues if "hub.lab" in pair]:
+        broken.queues[pair].clear()
+    back = Hub(Job(config), 1, secret=SECRET, nonce="nonce 1", restored=state)
+    broken.machines["hub.lab"] = back
+    for other in (*back.clients, *back.peers):
+        if isinstance(broken.machines[other], Client):
+            broken.machines[other] = Client(Job(config), 1, other, data[other])
+        else:
+            broken.act(other, broken.machines[other].joined("hub.lab"))
+        broken.act("hub.lab", back.joined(other))
+    while broken.deliver():
+        pass
+    assert {end.status for end in broken.ends.values()} == {"finished"}
+    for hub in whole.blocks():
+        assert largest_difference(whole.blocks()[hub], broken.blocks()[hub]) == 0
+        assert [r.to_json() for r in broken.history[hub]] == [r.to_json() for r in whole.history[hub]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"participation": 0.5}, "train.participation: real clients answer when they can, so only a simulation draws"),
+        ({"variant": "own_parts:late"}, r"train.variant: Late\(depth=1\) uses blocks of earlier rounds, which only a"),
+        (
+            {"variant": "own_parts:half"},
+            r"train.variant: Half\(\) sends 'phi' as float16, but hubs send only float64",
+        ),
+        ({"variant": "own_parts:five"}, "train.variant = 'own_parts:five': its type is int, not tdcd.Variant"),
+        ({"variant": "own_parts:six"}, "train.variant = 'own_parts:six': .*no attribute 'six'"),
+        ({"variant": "nowhere:six"}, "train.variant = 'nowhere:six': there is no nowhere.py in"),
+        ({"variant": "nowhere.py"}, "train.variant = 'nowhere.py': must be 'package.module:name'"),
+    ],
+)
+def test_what_real_parties_cannot_honour_is_refused_before_anything_starts(keys, text, folder):
+    with pytest.raises(ConfigError, match=text):
+        Job(with_keys(RIDGE, train={"folder": folder, **keys}))
+
+
+def test_hubs_send_every_dtype_that_a_variant_may_use():
+    for dtype in WIRE_DTYPES:
+        message = Message("phi", "a", "b", arrays={"phi": np.arange(5).astype(dtype)})
+        assert decode(encode(message), sender="a", receiver="b").arrays["phi"].dtype == dtype
