@@ -7,3 +7,6 @@ Gradient = Literal["unbiased", "mean"]
 Keep = Literal["auto", "device", "host"]
 Loss = Literal["squared", "logistic", "softmax"]
 Precision = Literal["float32", "tf32", "bfloat16"]
+
+PYTHON = "python"
+"""The ``data.source`` of a run whose federation was handed over in Python."""

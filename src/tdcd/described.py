@@ -6,12 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from tdcd.blocks import Block, Cnn, Linear, Mlp
+from tdcd.choices import PYTHON
 from tdcd.execution import Execution
 from tdcd.objective import Objective
 from tdcd.settings import Settings
 
-PYTHON = "python"
-"""The ``data.source`` of a run whose federation was handed over in Python."""
 FREE = ("train.rounds", "federation.name")
 """What may differ when a run is resumed."""
 SHOWN = 80

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tdcd.choices import PYTHON
 from tdcd.config.errors import ConfigError, problems_in
 from tdcd.config.schema import Config
 from tdcd.data import SOURCES
-from tdcd.described import PYTHON
 
 HANDED_OVER = (
     "train() was handed this run's data in Python, and no file says where that is from: go on in Python, with "

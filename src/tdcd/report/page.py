@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdcd.described import PYTHON
+from tdcd.choices import PYTHON
 from tdcd.history import Record
 from tdcd.report import html
 from tdcd.report.drawing import federation_svg
