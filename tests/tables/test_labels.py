@@ -92,3 +92,23 @@ def test_one_client_may_have_one_class_only():
     assert (encoded.task, encoded.classes) == ("binary", ("no",))
     words = in_words(encoded, None, partly=True)
     assert words.startswith('1 class no (model.loss = "logistic" decided from the values here; all clients')
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (
+            [f"{n}.25" for n in range(40)] + ["oops"],
+            "41 different labels that look like amounts, but 'oops' is no",
+        ),
+        ([f"{n},5" for n in range(40)], r'but \'0,5\' is no number: set data.decimal = ","'),
+    ],
+)
+def test_amounts_with_a_slip_do_not_become_classes(labels, said):
+    with pytest.raises(ValueError, match=said):
+        encode(labels)
+    assert len(encode(labels, "softmax").classes) == len(labels)
+
+
+def test_many_names_are_classes():
+    assert len(encode([f"town {n}" for n in range(40)]).classes) == 40

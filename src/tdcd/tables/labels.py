@@ -72,6 +72,8 @@ def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, pa
         return Labels("regression", np.asarray(values, np.float64))
     if numeric and len(different) > 2 and (different != np.floor(different)).any():
         raise ValueError(f"model.loss = {loss!r}: the labels are amounts, not classes: use 'squared'")
+    if loss is None and not numeric:
+        _refuse_odd_amounts(different)
     names = [canonical_label(value) for value in different.tolist()]
     classes = sorted(set(names), key=_sort_key(names))
     if len(classes) < 2 and not partly:
@@ -81,6 +83,32 @@ def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, pa
     codes = {name: float(code) for code, name in enumerate(classes)}
     numbers = np.array([codes[name] for name in names])[places]
     return Labels("binary" if len(classes) <= 2 else "multiclass", numbers, tuple(classes))
+
+
+def _refuse_odd_amounts(different: NDArray[Any]) -> None:
+    """Refuse labels that are amounts but for a few: a typing error must not make a class of every amount."""
+    if len(different) <= FEW:
+        return
+    odd = [text for text in different.tolist() if not _is_number(text)]
+    if len(odd) * 2 > len(different):
+        commas = sum(_is_number(text.replace(",", ".", 1)) for text in odd)
+        if commas * 2 < len(different):
+            return
+        example, remedy = odd[0], 'set data.decimal = "," if they are numbers'
+    else:
+        example, remedy = odd[0], "correct it if they are numbers"
+    raise ValueError(
+        f"there are {len(different)} different labels that look like amounts, but {example!r} is no number: {remedy}, "
+        'or set model.loss = "softmax" if they are names of classes'
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def in_words(labels: Labels, loss: Loss | None, *, partly: bool = False) -> str:

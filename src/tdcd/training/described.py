@@ -10,6 +10,7 @@ from tdcd.core.choices import PYTHON
 from tdcd.core.execution import Execution
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
+from tdcd.core.variant import Variant
 
 FREE = ("train.rounds", "federation.name", "federation.labels")
 """What may differ when a run is resumed."""
@@ -22,6 +23,7 @@ def describe_call(
     objective: Objective,
     settings: Settings,
     execution: Execution,
+    variant: Variant,
     *,
     rounds: int,
     evaluate_every: int,
@@ -33,9 +35,15 @@ def describe_call(
         "dtype": chosen.pop("dtype"),
         "data": {"source": PYTHON, "keep": execution.keep},
         "model": {**_model(blocks), **asdict(objective)},
-        "train": {"rounds": rounds, **chosen, "precision": execution.precision},
+        "train": {"rounds": rounds, **chosen, "precision": execution.precision, **_family(variant)},
         "evaluate": {"every": evaluate_every},
     }
+
+
+def _family(variant: Variant) -> dict[str, str]:
+    """The variant as Python shows it, if it is not Algorithm 1: the parts that differ."""
+    parts = ", ".join(f"{name}={getattr(variant, name)!r}" for name in variant.changed)
+    return {"variant": re.sub(r" at 0x[0-9a-f]+", "", f"Variant({parts})")} if parts else {}
 
 
 def _model(blocks: Sequence[Block]) -> dict[str, Any]:
@@ -78,10 +86,13 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
     >>> differences({"train": {"rounds": 9, "step_size": 0.1}}, {"train": {"rounds": 5, "step_size": 0.05}})
     ['train.step_size = 0.1: the run has 0.05; give that, or another folder']
     """
-    before = dict(_flat(found))
+    before, now = dict(_flat(found)), dict(_flat(asked))
+    if before.get("data.source") == PYTHON == now.get("data.source"):
+        # Not written for Algorithm 1, and yet another run if it differs.
+        before, now = ({"train.variant": "Variant()", **keys} for keys in (before, now))
     return [
         f"{key} = {_short(value)}: the run has {_short(before[key])}; give that, or another folder"
-        for key, value in _flat(asked)
+        for key, value in now.items()
         if key in before and key not in FREE and value != before[key]
         # Python may hand over the very data that a configuration names: federation.json tells whether it fits.
         if (key, value) != ("data.source", PYTHON)

@@ -116,7 +116,13 @@ def train(
     run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), colocation))
     if out is not None and jax.process_index() == 0:
         described = config or describe_call(
-            chosen, objective, settings, simulation.execution, rounds=rounds, evaluate_every=evaluate_every
+            chosen,
+            objective,
+            settings,
+            simulation.execution,
+            simulation.variant,
+            rounds=rounds,
+            evaluate_every=evaluate_every,
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)

@@ -106,7 +106,7 @@ class HubFolder:
         records = readable(lines)
         self._checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
         if self.about["status"] is not None:
-            check_ended(self.path, self.about, records)
+            check_ended(self.path, self.about, lines)
             self.restored = None if self.is_over else self._read_farewell()
             return
         self.absences, self._noted = read_absences(

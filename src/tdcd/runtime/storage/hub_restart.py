@@ -57,10 +57,10 @@ def readable(lines: Sequence[str]) -> list[Record]:
     return records
 
 
-def check_ended(path: Path, about: Mapping[str, Any], records: Sequence[Record]) -> None:
+def check_ended(path: Path, about: Mapping[str, Any], lines: Sequence[str]) -> None:
     """Refuse a run that has ended and whose history is not what it was then."""
-    marks, mark = _marks(records), Mark.read(about.get("history"))
-    difference = mark.difference(marks) or ("has more lines than were written" if mark.lines + 1 < len(marks) else "")
+    marks, mark = _marks(readable(lines)), Mark.read(about.get("history"))
+    difference = mark.difference(marks) or ("has more lines than were written" if mark.lines < len(lines) else "")
     if difference:
         raise ValueError(f"{path / 'history.jsonl'} {difference}. {COPY_HISTORY} {WAY_ON}")
 
