@@ -1,13 +1,17 @@
 """Runs and their folders: reproducible, resumable bit for bit, and clear about divergence."""
 
+import json
 import shutil
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tdcd import Federation, Linear, Mlp, Objective, Settings, load, standardize, train
+from tdcd.cli.console import show_result
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
+from tdcd.report import write_report
 from tdcd.training.run import resume, run
 
 KEYS = {"data": {"source": "breast_cancer"}, "train": {"rounds": 12, "batch_size": 64, "local_steps": 3}}
@@ -61,6 +65,30 @@ def test_a_resume_may_add_rounds_and_nothing_else(whole, tmp_path):
         resume(folder, ["train.step_size=0.1"])
     resume(folder, ["train.rounds=12"])
     assert contents(folder) == contents(whole)
+
+
+def test_a_resume_may_not_add_rounds_to_a_schedule_that_ends_with_them(tmp_path):
+    scheduled = {**SMALL, "train": SMALL["train"] | {"rounds": 4, "schedule": "cosine"}}
+    run(check_config(scheduled), tmp_path / "run")
+    with pytest.raises(ConfigError) as caught:
+        resume(tmp_path / "run", ["train.rounds=8"])
+    assert caught.value.problems == [
+        "train.rounds = 8: train.schedule = 'cosine' lets the step size end with the run's 4 rounds; start a new run"
+    ]
+    assert resume(tmp_path / "run", []).status == "finished"
+
+
+@pytest.mark.parametrize("engine", ["auto", "clients"])
+def test_the_engine_that_ran_is_named_everywhere(tmp_path, engine, capsys):
+    """In the result, the folder, the report and the line at the end."""
+    keys = {"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": {"rounds": 1, "engine": engine}}
+    result = run(check_config(keys), tmp_path / "run")
+    assert result.engine == {"auto": "grouped", "clients": "clients"}[engine]
+    assert json.loads((tmp_path / "run" / "federation.json").read_text())["engine"] == result.engine
+    page = write_report(tmp_path / "run")
+    assert f"simulated by the engine “{result.engine}”" in page.read_text(encoding="utf-8")
+    show_result(Console(), result, page)
+    assert f", engine {result.engine}\n" in capsys.readouterr().out
 
 
 def test_history_has_line_0_before_training_and_counts_bytes(whole):

@@ -128,6 +128,10 @@ def test_folders_that_cannot_be_checked_are_refused(folders, tmp_path):
     (torch / "config.toml").write_text(settings.replace('block = "linear"', 'block = "torch"\nmodule = "mine:make"'))
     refuse(torch, "model.block = 'torch': Theorem 1's constants need second derivatives, which torch", ConfigError)
 
+    adam = copied(folders / "small", tmp_path / "adam")
+    (adam / "config.toml").write_text(settings.replace('optimizer = "sgd"', 'optimizer = "adam"'))
+    refuse(adam, r"train.optimizer = 'adam': Theorem 1 covers Algorithm 1 \(plain SGD\) only; leave it", ConfigError)
+
     unstarted = copied(folders / "small", tmp_path / "unstarted")
     first = (unstarted / "history.jsonl").read_text().splitlines()[0]
     (unstarted / "history.jsonl").write_text(first + "\n")

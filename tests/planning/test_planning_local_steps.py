@@ -1,7 +1,7 @@
 """Plans against brute force, real training runs and the theorem's own formulas."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -12,9 +12,10 @@ from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import PRESETS
+from tdcd.core.variant import AsItIs, Variant
 from tdcd.planning import Forecast, recommend_local_steps
 from tdcd.planning.bound_rounds import fewest_iterations
-from tdcd.planning.cost import Cost, with_local_steps
+from tdcd.planning.cost import Cost, round_costs, with_local_steps
 from tdcd.planning.recommend import recommend
 from tdcd.theory import Constants, bound, max_step_size
 from tdcd.training.run import simulate
@@ -166,6 +167,39 @@ def test_bad_input_is_refused_with_a_sentence(ridge):
     refuse(r"target = 0.01: the least loss of this model is 0.165\d+; give a higher target", target=0.01)
     sgd = plan(check_config(RIDGE | {"train": {"algorithm": "sgd"}}))
     refuse("train.algorithm = 'sgd': local steps are planned for TDCD; leave it out", ConfigError, sgd)
+
+
+@pytest.mark.parametrize(
+    ("train", "named"),
+    [
+        ({"optimizer": "momentum"}, "train.optimizer = 'momentum'"),
+        ({"schedule": "cosine"}, "train.schedule = 'cosine'"),
+        ({"hub_optimizer": "adam", "participation": 0.5}, "train.hub_optimizer = 'adam', train.participation = 0.5"),
+    ],
+)
+def test_a_variant_that_the_theorem_does_not_cover_is_refused(train, named):
+    variant = plan(check_config({"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": train}))
+    with pytest.raises(ConfigError) as caught:
+        recommend_local_steps(variant, PRESETS["lan"], candidates=[1], seconds=UNHURRIED)
+    assert caught.value.problems == [f"{named}: Theorem 1 covers Algorithm 1 (plain SGD) only; leave it out"]
+
+
+@dataclass(frozen=True)
+class Halved(AsItIs):
+    """Phi in half the bytes."""
+
+    def layout(self, shape, dtype):
+        return {"phi": ("float16", shape)}
+
+
+def test_a_rounds_cost_counts_phi_as_it_is_encoded(ridge):
+    """Between hubs half the bytes of float32, and nothing else changes."""
+    network = PRESETS["wan"]
+    plain = round_costs(ridge, network, STEP)(10)
+    halved = round_costs(ridge._replace(variant=Variant(exchange=Halved())), network, STEP)(10)
+    assert halved.traffic == replace(plain.traffic, hub_to_hub=plain.traffic.hub_to_hub // 2)
+    phi = plain.traffic.hub_to_hub / (4 * 3)
+    assert plain.seconds - halved.seconds == pytest.approx(3 * phi / 2 / network.hub_hub.bytes_per_s)
 
 
 CONSTANTS = Constants(L=4.0, per_silo=(3.0, 3.5), kind="exact", note="")

@@ -147,7 +147,9 @@ def show_result(console: Console, result: Result, page: Path) -> None:
         )
     console.print(table)
     spent = f"{bytes_in_words(shown.bytes.total)} sent, {duration(shown.seconds)}"
-    console.print(f"{shown.round} rounds, {shown.iteration} local steps, {spent}", highlight=False)
+    console.print(
+        f"{shown.round} rounds, {shown.iteration} local steps, {spent}, engine {result.engine}", highlight=False
+    )
     if result.status == "diverged":
         settings = result.simulation.settings
         console.print(

@@ -9,6 +9,7 @@ from tdcd.config.resolve import Plan
 from tdcd.core.network import Network
 from tdcd.planning.bound_rounds import bound_rounds
 from tdcd.planning.cost import round_costs
+from tdcd.planning.covered import refuse_uncovered
 from tdcd.planning.facts import Facts, gather_facts
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
@@ -100,6 +101,7 @@ def _checked(planned: Plan, candidates: Sequence[int]) -> list[int]:
     algorithm, steps = planned.config.train.algorithm, sorted(set(candidates))
     if algorithm != "tdcd":
         raise ConfigError([f"train.algorithm = {algorithm!r}: local steps are planned for TDCD; leave it out"])
+    refuse_uncovered(planned.config, planned.variant)
     if not steps or steps[0] < 1:
         raise ValueError(f"candidates must be numbers of local steps of at least 1, not {list(candidates)}")
     return steps

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.config import ConfigError, check_config
-from tdcd.config.resolve import Plan, plan
+from tdcd.config.resolve import Plan, plan, variant_of
+from tdcd.planning.covered import refuse_uncovered
 from tdcd.planning.facts import is_linear
 from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
@@ -161,6 +162,7 @@ def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:
         raise ConfigError(
             ["model.block = 'torch': Theorem 1's constants need second derivatives, which torch blocks lack"], where
         )
+    refuse_uncovered(config, variant_of(config), where)
     if run.history[-1].round == 0:
         raise ValueError(f"{folder} holds no round yet: run more of it with tdcd run --resume {folder}")
     planned = plan(config, devices=devices)

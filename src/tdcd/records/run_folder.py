@@ -3,7 +3,7 @@
 ::
 
     config.toml                 the resolved settings
-    federation.json             silos, columns, clients and their rows
+    federation.json             silos, columns, clients and their rows; the engine that simulates them
     history.jsonl               one line per evaluated round
     model/<silo>.safetensors    each hub's block; the round is in the metadata
     model/<silo>.memory.safetensors    what else a hub remembers, if its variant has it remember anything
@@ -223,13 +223,18 @@ class RunFolder:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def describe(federation: Federation, parameters: Sequence[int]) -> dict[str, Any]:
-    """What ``federation.json`` says: silos, columns, clients and their rows; ``parameters`` of each silo's block."""
+def describe(federation: Federation, parameters: Sequence[int], engine: str) -> dict[str, Any]:
+    """What ``federation.json`` says: silos, columns, clients and their rows, and the engine that simulates them.
+
+    Args:
+        parameters: of each silo's block.
+    """
     return {
         "name": federation.name,
         "num_samples": federation.num_samples,
         "num_test": 0 if federation.test_labels is None else len(federation.test_labels),
         "labels": federation.labels_in_words,
+        "engine": engine,
         "silos": [
             {
                 "name": silo.name,

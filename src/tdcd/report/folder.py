@@ -44,6 +44,8 @@ class FederationFacts(BaseModel):
     num_test: NonNegativeInt
     labels: str = ""
     """What they were taken for, where that was decided from a table's values."""
+    engine: str = ""
+    """The engine of the simulation that ran; empty for a real federation."""
     silos: tuple[SiloFacts, ...] = Field(min_length=1)
 
     @property

@@ -74,7 +74,7 @@ def _page(run: Run) -> Html:
         *_absences(run.history),
         html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
         html.section("Federation", html.wide(federation_svg(federation)), *_federation_words(federation)),
-        html.section("Settings", html.table(["setting", "value"], _settings(run.config))),
+        html.section("Settings", *_engine(federation), html.table(["setting", "value"], _settings(run.config))),
         html.section("How to read this", html.definitions(READING)),
         html.section("Run it again", *_again(run)),
     )
@@ -227,6 +227,11 @@ def _federation_words(federation: FederationFacts) -> Iterator[Html]:
             [silo.name, silo.features_in_words, f"{len(silo.clients):,}", each, f"{silo.parameters:,}", names or "–"]
         )
     yield html.table(["silo", "features", "clients", "rows a client", "parameters", "columns"], rows)
+
+
+def _engine(federation: FederationFacts) -> Iterator[Html]:
+    if federation.engine:
+        yield html.paragraph(f"The rounds were simulated by the engine “{federation.engine}”.")
 
 
 def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 
-FREE = ("train.rounds", "federation.name", "federation.labels")
+FREE = ("train.rounds", "federation.name", "federation.labels", "federation.engine")
 """What may differ when a run is resumed."""
 SHOWN = 80
 """Characters of a value that a message shows."""

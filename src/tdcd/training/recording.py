@@ -52,18 +52,21 @@ class CallSizer:
 class TrainingRun:
     """One run: the state after its last round, its history, and its run folder if it has one."""
 
-    def __init__(self, federation: Federation, settings: Settings, state: State, sent: Sequence[Sent]) -> None:
+    def __init__(
+        self, federation: Federation, settings: Settings, state: State, sent: Sequence[Sent], engine: str
+    ) -> None:
         """Before round 0.
 
         Args:
             sent: the messages of one round.
+            engine: the name of the one that runs the rounds.
         """
         self.federation, self.settings, self.state = federation, settings, state
         self.round, self.seconds = 0, 0.0
         self.history: list[Record] = []
         self.folder: RunFolder | None = None
         self.names = [silo.name for silo in federation.silos]
-        self._sent = sent
+        self._sent, self._engine = sent, engine
         self._mark, self._data = NO_LINES, ""
         self._finite = (state, 0)
 
@@ -74,7 +77,7 @@ class TrainingRun:
 
     def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
         """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
-        facts = describe(self.federation, count_parameters(self.state.blocks))
+        facts = describe(self.federation, count_parameters(self.state.blocks), self._engine)
         self._data = _data_digest(self.federation)
         if resume_every is None:
             self.folder = RunFolder.create(path, config, facts)
@@ -180,6 +183,12 @@ def _agreed(
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
         problems.append(f"train.rounds = {rounds}: {folder.path} has {done} rounds already")
+    schedule, before_rounds = (found.get("train", {}).get(key) for key in ("schedule", "rounds"))
+    if schedule not in (None, "constant") and rounds not in (None, before_rounds):
+        problems.append(
+            f"train.rounds = {rounds}: train.schedule = {schedule!r} lets the step size end with the run's "
+            f"{before_rounds} rounds; start a new run"
+        )
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")
     said = {key: before[key] for key in ("labels",) if key in before}

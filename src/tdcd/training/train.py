@@ -58,6 +58,11 @@ class Result:
     federation: Federation
     folder: Path | None = None
 
+    @property
+    def engine(self) -> str:
+        """The name of the engine that ran the rounds."""
+        return self.simulation.engine
+
     def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The trained model's scores ``[rows, C]`` for other samples: each silo's columns of them.
 
@@ -113,7 +118,8 @@ def train(
     _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     state = simulation.init()
-    run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), colocation))
+    messages = messages_of(simulation, count_parameters(state.blocks), colocation)
+    run = TrainingRun(federation, settings, state, messages, simulation.engine)
     if out is not None and jax.process_index() == 0:
         described = config or describe_call(
             chosen,

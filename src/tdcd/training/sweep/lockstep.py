@@ -43,7 +43,7 @@ def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRu
     states = simulation.part(simulation.init())
     sent = messages_of(simulation, count_parameters(states[0].blocks), plans[0].colocation)
     for plan, folder, state in zip(plans, folders, states, strict=True):
-        run = TrainingRun(plan.federation, plan.settings, state, sent)
+        run = TrainingRun(plan.federation, plan.settings, state, sent, simulation.engine)
         run.attach(folder, plan.config.model_dump(), plan.config.evaluate.every if is_begun(folder) else None)
         runs.append(run)
     return runs
