@@ -115,8 +115,9 @@ def train(
     state = simulation.init()
     run = TrainingRun(federation, settings, state, messages_of(simulation, count_parameters(state.blocks), apart))
     if out is not None and jax.process_index() == 0:
+        how = (simulation.execution, simulation.variant)
         described = config or describe_call(
-            chosen, objective, settings, simulation.execution, rounds=rounds, evaluate_every=evaluate_every
+            chosen, objective, settings, *how, rounds=rounds, evaluate_every=evaluate_every
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
