@@ -4,8 +4,8 @@ A change that is meant, such as another rule for drawing minibatches, writes new
 """
 
 import pytest
-from runtime.in_process import InProcess
 
+from runtime.in_process import InProcess
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.process.client_data import shards
@@ -15,6 +15,8 @@ from tdcd.training.train import measure
 ROUNDS = 4
 SILOS = [{"name": "a", "clients": 3}, {"name": "b", "clients": 2}]
 DIABETES, CANCER, DIGITS = ({"source": name, "rows": 200} for name in ("diabetes", "breast_cancer", "digits"))
+UNEVEN = {"data": CANCER, "federation": {"rows": "dirichlet"}}
+MOMENTUM = {"optimizer": "momentum", "hub_optimizer": "momentum", "momentum": 0.5}
 CNN = {"block": "cnn", "channels": [3], "kernel": [3, 3], "embedding": 5, "l2": 0.01}
 
 GOLDEN = {

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 from problems import ENGINES, arrays, distance
-from runtime.in_process import InProcess
 
 import oracle
+from runtime.in_process import InProcess
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core import algorithm
