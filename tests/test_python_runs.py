@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import pytest
 from typer.testing import CliRunner
 
-from tdcd import Federation, Linear, Mlp, Objective, Settings, Variant, load, standardize, train
+from tdcd import Federation, Linear, Mlp, Objective, Settings, load, standardize, train
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.execution import Execution
-from tdcd.core.participation import RandomClients
 from tdcd.records.run_folder import RunFolder
 from tdcd.report import write_report
 from tdcd.training.run import run
@@ -176,11 +175,3 @@ def test_a_block_that_does_not_fit_is_named_with_its_silo():
         ValueError, match=r"silo 'silo1': Flat maps 2 samples .* phi of shape \(2,\), .* needs \(2, 1\)"
     ):
         go(None, block=Flat())
-
-
-def test_another_variant_is_another_run(tmp_path):
-    some = Variant(participation=RandomClients(0.5))
-    go(tmp_path / "run", variant=some)
-    with pytest.raises(ConfigError, match=r"train.variant = 'Variant\(\)': the run has 'Variant\(participation=Random"):
-        go(tmp_path / "run", resume=True, rounds=6)
-    assert go(tmp_path / "run", resume=True, rounds=6, variant=some).round == 6

@@ -35,15 +35,9 @@ def describe_call(
         "dtype": chosen.pop("dtype"),
         "data": {"source": PYTHON, "keep": execution.keep},
         "model": {**_model(blocks), **asdict(objective)},
-        "train": {"rounds": rounds, **chosen, "precision": execution.precision, **_family(variant)},
+        "train": {"rounds": rounds, **chosen, **_member(variant), "precision": execution.precision},
         "evaluate": {"every": evaluate_every},
     }
-
-
-def _family(variant: Variant) -> dict[str, str]:
-    """The variant as Python shows it, if it is not Algorithm 1: the parts that differ."""
-    parts = ", ".join(f"{name}={getattr(variant, name)!r}" for name in variant.changed)
-    return {"variant": re.sub(r" at 0x[0-9a-f]+", "", f"Variant({parts})")} if parts else {}
 
 
 def _model(blocks: Sequence[Block]) -> dict[str, Any]:
@@ -53,8 +47,19 @@ def _model(blocks: Sequence[Block]) -> dict[str, Any]:
     # A configuration has one list of widths for all mlp blocks, one kernel for all cnn blocks, and so on.
     if all(name and own == {key: keys[key] for key in own} for name, own in named):
         return {"block": _one([name for name, _ in named]), **keys}
-    # Where an object lies in memory differs from one process to the next.
-    return {"block": _one([re.sub(r" at 0x[0-9a-f]+", "", repr(block)) for block in blocks])}
+    return {"block": _one([_shown(block) for block in blocks])}
+
+
+def _member(variant: Variant) -> dict[str, Any]:
+    """The variant as a configuration has Algorithm 1, or as Python shows the parts that differ."""
+    if not variant.changed:
+        return {"optimizer": "sgd", "schedule": "constant", "hub_optimizer": "average", "participation": 1.0}
+    return {"variant": ", ".join(f"{part}={_shown(getattr(variant, part))}" for part in variant.changed)}
+
+
+def _shown(value: Any) -> str:
+    """A value as Python shows it, but for where it lies in memory, which differs from one process to the next."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _named(block: Block) -> tuple[str, dict[str, Any]]:
@@ -86,13 +91,11 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
     >>> differences({"train": {"rounds": 9, "step_size": 0.1}}, {"train": {"rounds": 5, "step_size": 0.05}})
     ['train.step_size = 0.1: the run has 0.05; give that, or another folder']
     """
-    before, now = dict(_flat(found)), dict(_flat(asked))
-    if before.get("data.source") == PYTHON == now.get("data.source"):
-        # Not written for Algorithm 1, and yet another run if it differs.
-        before, now = ({"train.variant": "Variant()", **keys} for keys in (before, now))
+    # Without a variant of its own, a run is what the other keys say.
+    before = {"train.variant": None, **dict(_flat(found))}
     return [
         f"{key} = {_short(value)}: the run has {_short(before[key])}; give that, or another folder"
-        for key, value in now.items()
+        for key, value in {"train.variant": None, **dict(_flat(asked))}.items()
         if key in before and key not in FREE and value != before[key]
         # Python may hand over the very data that a configuration names: federation.json tells whether it fits.
         if (key, value) != ("data.source", PYTHON)

@@ -121,14 +121,9 @@ def train(
     messages = messages_of(simulation, count_parameters(state.blocks), colocation)
     run = TrainingRun(federation, settings, state, messages, simulation.engine)
     if out is not None and jax.process_index() == 0:
+        how = (simulation.execution, simulation.variant)
         described = config or describe_call(
-            chosen,
-            objective,
-            settings,
-            simulation.execution,
-            simulation.variant,
-            rounds=rounds,
-            evaluate_every=evaluate_every,
+            chosen, objective, settings, *how, rounds=rounds, evaluate_every=evaluate_every
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)

@@ -127,7 +127,7 @@ class ClientsEngine:
                 for silo, table in enumerate(problem.tables)
             ]
             labels = devices.put(self._buffers.take("labels", problem.labels, ids, rounds).ravel())
-            ids, placed = _renumbered(ids, placed)
+            ids, placed = _renumbered(ids, placed, rounds)
         step_size, l2 = problem.numbers()
         own = own._replace(
             ids=devices.put(problem.over_runs(padded(ids, rounds))),
@@ -192,13 +192,17 @@ class ClientsEngine:
 
 
 def _renumbered(
-    ids: NDArray[np.int32], placed: Sequence[Sequence[Placement]]
+    ids: NDArray[np.int32], placed: Sequence[Sequence[Placement]], rounds: int
 ) -> tuple[NDArray[np.int32], list[list[Placement]]]:
-    """The minibatches of one run with samples numbered in the order of ``ids``, in which their rows are sent."""
-    numbers = np.arange(math.prod(ids.shape), dtype=np.int32).reshape(ids.shape)
-    renumbered = []
-    for placement in placed[0]:
-        rows = np.empty_like(ids[0])
-        np.put_along_axis(rows, placement.slots, numbers[0], axis=2)
-        renumbered.append(placement._replace(rows=rows))
-    return numbers, [renumbered]
+    """The minibatches with samples numbered in the order in which their rows are sent: run by run, and in each
+    those of ``ids`` with room for ``rounds``.
+    """
+    room = (len(ids), rounds, *ids.shape[2:])
+    numbers = np.arange(math.prod(room), dtype=np.int32).reshape(room)[:, : ids.shape[1]]
+
+    def renumbered(placement: Placement, own: NDArray[np.int32]) -> Placement:
+        rows = np.empty_like(own)
+        np.put_along_axis(rows, placement.slots, own, axis=2)
+        return placement._replace(rows=rows)
+
+    return numbers, [[renumbered(one, own) for one in run] for run, own in zip(placed, numbers, strict=True)]

@@ -174,4 +174,6 @@ def _batchable(plan: Plan) -> bool:
     """Whether runs of this kind may be batched at all, whatever their size."""
     config = plan.config
     blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
-    return "torch" not in blocks and not config.evaluate.alone and plan.execution.devices == 1
+    if "torch" in blocks or config.train.engine == "flat":
+        return False
+    return not config.evaluate.alone and plan.execution.devices == 1
