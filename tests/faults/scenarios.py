@@ -34,7 +34,7 @@ CLIENT_FAILPOINTS = [
     *(f"send.{kind}.{when}:3" for kind in ("phi", "block", "scores") for when in ("before", "after")),
 ]
 LAST_FAILPOINTS = {
-    "hub.lab": ["finish.before", "rename.farewell.tdcd", "rename.hub.json", "finish.after", "send.stop.before"],
+    "hub.lab": ["finish.before", "rename.shutdown.tdcd", "rename.hub.json", "finish.after", "send.stop.before"],
     "client.lab.north": ["send.bye.before"],
 }
 """Those of the end of a run, one after the other."""

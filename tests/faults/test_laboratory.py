@@ -88,9 +88,9 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     checkpoints = Checkpoints(tmp_path, "hub.a")
     assert not checkpoints.complaints
     found = checkpoints.newest
-    assert (found.run, found.round, found.heard) == ("run", 5, {"hub.b": "y"})
+    assert (found.run, found.round, found.digests) == ("run", 5, {"hub.b": "y"})
     assert found.block["weights"].tolist() == [[5], [5]]
-    assert [encode(word) for word in found.said] == [encode(word) for word in state(5).said]
+    assert [encode(word) for word in found.outbox] == [encode(word) for word in state(5).outbox]
 
 
 def test_a_damaged_or_foreign_checkpoint_is_refused_and_the_one_before_it_used(tmp_path):
@@ -208,7 +208,7 @@ class Liar(Lab):
         if (sender, receiver) == ("hub.a", "hub.c"):
             message = decode(data, sender=sender, receiver=receiver)
             if message.kind == "phi" and message.round == 2:
-                data = encode(message.but(arrays={"phi": message.arrays["phi"] + np.float32(1e-3)}))
+                data = encode(message.replace(arrays={"phi": message.arrays["phi"] + np.float32(1e-3)}))
         super().post(sender, receiver, data)
 
 
@@ -245,16 +245,16 @@ class Mutated(Lab):
 
     def turn(self, party):
         driver = self.drivers[party]
-        news = driver.desk.transport.news
+        news = driver.endpoint.transport.news
         copies = [] if not news or not isinstance(news[0], Received) else [*self.mutations(news[0])]
         super().turn(party)
         for copy in copies:
             if party in self.drivers:
-                before = sum(driver.desk.refused.values())
+                before = sum(driver.endpoint.refused.values())
                 news.append(copy)
                 super().turn(party)
                 self.sent += 1
-                self.refused += sum(driver.desk.refused.values()) - before
+                self.refused += sum(driver.endpoint.refused.values()) - before
 
     def mutations(self, received):
         rng, data = self.rng, received.data

@@ -9,7 +9,7 @@ from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, decode, encode
+from tdcd.runtime.protocol.messages import Message, RejectedMessage, decode, encode
 from tdcd.runtime.protocol.rounds import Append, End, Save
 
 SECRET = bytes(range(32))
@@ -68,7 +68,7 @@ class InProcess:
         data = self.queues[sender, receiver].popleft()
         try:
             self.act(receiver, self.machines[receiver].receive(decode(data, sender=sender, receiver=receiver)))
-        except Refused as refusal:
+        except RejectedMessage as refusal:
             self.refused[f"{sender} to {receiver}: {refusal}"] += 1
         return True
 

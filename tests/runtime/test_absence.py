@@ -14,7 +14,7 @@ from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, decode, encode
+from tdcd.runtime.protocol.messages import Message, RejectedMessage, decode, encode
 
 UNEQUAL = with_keys(
     RIDGE,
@@ -78,17 +78,17 @@ class Silo:
 
     def __init__(self, office, index):
         job = office.hubs["hub.a"].job
-        roll = office.hubs["hub.a"].meeting.roll
+        sample_index = office.hubs["hub.a"].handshake.sample_index
         self.clients, self.noted = job.clients(index), office.absences[job.hubs[index]]
-        place = {one: number for number, one in enumerate(roll.ids)}
+        place = {one: number for number, one in enumerate(sample_index.ids)}
         held = [office.data[client] for client in self.clients]
         rows = np.concatenate([[place[one] for one in data.ids] for data in held])
         features = np.concatenate([data.features for data in held])[np.argsort(rows)].astype(float)
         owner = np.repeat(np.arange(len(held)), [len(data.ids) for data in held])[np.argsort(rows)]
-        self.features, self.test = features[~roll.held_out], features[roll.held_out]
-        self.owner, self.test_owner = owner[~roll.held_out], owner[roll.held_out]
+        self.features, self.test = features[~sample_index.held_out], features[sample_index.held_out]
+        self.owner, self.test_owner = owner[~sample_index.held_out], owner[sample_index.held_out]
         self.sizes = np.bincount(self.owner, minlength=len(held))
-        self.block = np.asarray(office.hubs[job.hubs[index]].meeting.compute.start["weight"])
+        self.block = np.asarray(office.hubs[job.hubs[index]].handshake.compute.start["weight"])
 
     def out(self, round_index, kind):
         order, found = ("evaluate", "begin", "steps"), set()
@@ -100,8 +100,11 @@ class Silo:
 
 def trained(office, config):
     """Losses by round over the samples that are there, and the blocks at the end."""
-    silos, roll = [Silo(office, index) for index in range(len(config.silos))], office.hubs["hub.a"].meeting.roll
-    labels, tests, losses = roll.train_labels, roll.test_labels, {}
+    silos, sample_index = (
+        [Silo(office, index) for index in range(len(config.silos))],
+        office.hubs["hub.a"].handshake.sample_index,
+    )
+    labels, tests, losses = sample_index.train_labels, sample_index.test_labels, {}
     for index in range(config.train.rounds + 1):
         if index % config.evaluate.every == 0:
             losses[index] = measured(silos, index, labels, tests, config.model.l2)
@@ -212,7 +215,7 @@ def test_a_silo_alone_averages_and_measures_those_that_are_there():
     assert office.lines()[6] == ({A2: [4, 5]}, [])
     hub = office.hubs["hub.a"]
     sent = {m.sender: m for m in office.sent if m.kind == "block" and m.round == 4}
-    sizes = {client: hub.meeting.compute.rows_of(index, False) for index, client in enumerate(hub.clients)}
+    sizes = {client: hub.handshake.compute.rows_of(index, False) for index, client in enumerate(hub.clients)}
     assert set(sent) == {"client.a.c1", A3}
     mean = sum(sizes[client] * m.arrays["weight"] for client, m in sent.items()) / sum(sizes[c] for c in sent)
     begin = next(m for m in office.sent if m.kind == "begin" and m.round == 5)
@@ -396,13 +399,13 @@ def reminded(office):
 
 def refusal(machine, message):
     data = encode(message)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RejectedMessage) as refused:
         machine.receive(decode(data, sender=message.sender, receiver=message.receiver))
     return str(refused.value)
 
 
 def changed(message, **arrays):
-    return message.but(arrays={**message.arrays, **arrays})
+    return message.replace(arrays={**message.arrays, **arrays})
 
 
 def heard_by(office, receiver, kind, sender="hub.b"):
@@ -455,7 +458,7 @@ def test_a_hub_refuses_masks_that_do_not_fit(early):
 )
 def test_a_hub_refuses_what_cannot_be_said_of_another_ones_clients(early, note, text):
     hub, message = heard_by(early, "hub.a", "scores")
-    assert refusal(hub, message.but(note={**message.note, **note})) == text
+    assert refusal(hub, message.replace(note={**message.note, **note})) == text
 
 
 @pytest.mark.parametrize("name", ["absent", "present", "rows"])
@@ -467,7 +470,7 @@ def test_a_client_refuses_masks_and_counts_that_do_not_fit(early, name):
     good = {
         "absent": np.zeros(rows, np.uint8),
         "present": np.full(batches, size, np.int32),
-        "rows": np.array([early.hubs["hub.a"].meeting.roll.num_samples]),
+        "rows": np.array([early.hubs["hub.a"].handshake.sample_index.num_samples]),
     }
     limits = f"'present' must be at least the client's own samples that are, and {size} at most"
     known = "'rows' must be at least the client's own rows, and the number of samples at most"
@@ -501,4 +504,4 @@ def test_nobody_is_left_out_by_others_without_the_setting():
     client, message = heard_by(office, A2, "steps", "hub.a")
     assert refusal(client, changed(message, absent=np.zeros(len(message.arrays["phi_others"]), np.uint8))) == text
     hub, message = heard_by(office, "hub.a", "scores")
-    assert refusal(hub, message.but(note={**message.note, "unscored": [B1]})) == text
+    assert refusal(hub, message.replace(note={**message.note, "unscored": [B1]})) == text

@@ -13,7 +13,7 @@ from tdcd.runtime.process.client_data import ClientData, shards
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, decode, encode, pack
+from tdcd.runtime.protocol.messages import Message, RejectedMessage, decode, encode, pack
 from tdcd.tables.rows import RawRows
 
 CONFIG = with_keys(RIDGE, train={"rounds": 3})
@@ -52,7 +52,7 @@ class Attacked(InProcess):
         try:
             self.act(receiver, machine.receive(decode(data, sender=sender, receiver=receiver)))
             outcome = "accepted"
-        except Refused as refusal:
+        except RejectedMessage as refusal:
             outcome = str(refusal)
         if not kind and outcome != "accepted":
             self.refused[f"{sender} to {receiver}: {outcome}"] += 1
@@ -85,7 +85,7 @@ def along(message, data):
 
 
 def altered(message, **changes):
-    return along(message, encode(message.but(**changes)))
+    return along(message, encode(message.replace(**changes)))
 
 
 # Every message, at every party
@@ -319,7 +319,7 @@ def office(data):
 
 def say(office, kind, sender, receiver, **content):
     hub = office.hubs[HUB]
-    message = Message(kind, sender, receiver, content.pop("round", hub.round), hub.meeting.run, **content)
+    message = Message(kind, sender, receiver, content.pop("round", hub.round), hub.handshake.run, **content)
     return office.machines[receiver].receive(decode(encode(message), sender=sender, receiver=receiver))
 
 
@@ -331,13 +331,13 @@ def goes_on(office, reference):
 
 @pytest.mark.parametrize("kind", ["want", "stop", "model", "begin", "who", "checkpoint", ""])
 def test_a_client_cannot_act_as_a_hub(office, reference, kind):
-    with pytest.raises(Refused, match=rf"nobody asked for '{kind}' of round 1"):
+    with pytest.raises(RejectedMessage, match=rf"nobody asked for '{kind}' of round 1"):
         say(office, kind, C1, HUB, note={"kind": "phi", "status": "refused"})
     goes_on(office, reference)
 
 
 def test_a_hub_does_not_send_its_block_unless_all_agreed_to_share_the_model(office, reference):
-    with pytest.raises(Refused, match=r"^a hub was not to send 'model'$"):
+    with pytest.raises(RejectedMessage, match=r"^a hub was not to send 'model'$"):
         say(office, "model", LAB, HUB, arrays={"weights": np.zeros((5, 1))})
     assert say(office, "want", LAB, HUB, note={"kind": "model"}) == []
     goes_on(office, reference)
@@ -346,22 +346,22 @@ def test_a_hub_does_not_send_its_block_unless_all_agreed_to_share_the_model(offi
 
 @pytest.mark.parametrize("kind", ["block", "summary", "hello "])
 def test_a_hub_does_not_send_what_clients_send(office, reference, kind):
-    with pytest.raises(Refused, match=rf"^a hub was not to send '{kind}'$"):
+    with pytest.raises(RejectedMessage, match=rf"^a hub was not to send '{kind}'$"):
         say(office, kind, LAB, HUB, arrays={"weights": np.zeros((5, 1))})
     goes_on(office, reference)
 
 
 def test_a_hub_does_not_lead_clients_of_another_silo(office, reference):
     """Its words would have to come over the own hub's link, and say so."""
-    message = Message("stop", LAB, C1, 1, office.hubs[HUB].meeting.run, {"status": "refused"})
-    with pytest.raises(Refused, match=r"it says that it is from 'hub\.lab'"):
+    message = Message("stop", LAB, C1, 1, office.hubs[HUB].handshake.run, {"status": "refused"})
+    with pytest.raises(RejectedMessage, match=r"it says that it is from 'hub\.lab'"):
         decode(encode(message), sender=HUB, receiver=C1)
     goes_on(office, reference)
 
 
 def test_a_stop_of_another_run_is_refused(office, reference):
     message = Message("stop", LAB, HUB, 1, "0" * 32, {"status": "refused", "reason": "an older quarrel"})
-    with pytest.raises(Refused, match=r"^it ends run '0{32}', and this is '[0-9a-f]{32}'$"):
+    with pytest.raises(RejectedMessage, match=r"^it ends run '0{32}', and this is '[0-9a-f]{32}'$"):
         office.machines[HUB].receive(message)
     goes_on(office, reference)
 
@@ -426,18 +426,18 @@ def recorded():
 def odd_versions(message):
     """The message with one of its words, or one of its packed arrays, replaced by something else."""
     for name in message.note:
-        yield message.but(note={key: value for key, value in message.note.items() if key != name})
+        yield message.replace(note={key: value for key, value in message.note.items() if key != name})
         for odd in ODD:
-            yield message.but(note={**message.note, name: odd})
+            yield message.replace(note={**message.note, name: odd})
             if isinstance(message.note[name], dict):
                 for key in message.note[name]:
-                    yield message.but(note={**message.note, name: {**message.note[name], key: odd}})
+                    yield message.replace(note={**message.note, name: {**message.note[name], key: odd}})
     for name, value in message.arrays.items():
         if value.dtype == np.uint8 and name != "held_out":
             for odd in ODD:
-                yield message.but(arrays={**message.arrays, name: pack(odd)})
+                yield message.replace(arrays={**message.arrays, name: pack(odd)})
         for shape in ((0,), (1,), (2, 0), (3, 1)):
-            yield message.but(arrays={**message.arrays, name: np.ones(shape, value.dtype)})
+            yield message.replace(arrays={**message.arrays, name: np.ones(shape, value.dtype)})
 
 
 def crashes(recorded, party, kind, sender=""):
@@ -451,7 +451,7 @@ def crashes(recorded, party, kind, sender=""):
             for message in (*heard[:place], odd, *heard[place : place + 12]):
                 try:
                     machine.receive(message)
-                except Refused:
+                except RejectedMessage:
                     continue
                 except Exception as error:
                     found.add(f"{type(error).__name__}: {str(error)[:60]}")

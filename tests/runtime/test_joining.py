@@ -13,7 +13,7 @@ from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused
+from tdcd.runtime.protocol.messages import Message, RejectedMessage
 
 CONFIG = with_keys(RIDGE)
 NORTH, SOUTH, C1 = "client.lab.north", "client.lab.south", "client.clinic.c1"
@@ -94,7 +94,7 @@ SEEDS = pytest.mark.parametrize("seed", range(3))
 @SEEDS
 def test_another_version_of_a_client(data, seed):
     def newer(message):
-        return message.but(note={**message.note, "protocol": 2}) if message.sender == NORTH else message
+        return message.replace(note={**message.note, "protocol": 2}) if message.sender == NORTH else message
 
     office = Office(data, seed, change=newer).run()
     assert_nobody_starts(office, f"{NORTH} speaks protocol 2 and hub.lab speaks 1: upgrade the older one")
@@ -104,7 +104,7 @@ def test_another_version_of_a_client(data, seed):
 def test_another_version_of_a_hub(data, seed):
     def newer(message):
         is_hello = message.kind == "hello" and message.sender == "hub.lab"
-        return message.but(note={**message.note, "protocol": 7}) if is_hello else message
+        return message.replace(note={**message.note, "protocol": 7}) if is_hello else message
 
     office = Office(data, seed, change=newer).run()
     assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "1", "upgrade the older one")
@@ -219,7 +219,7 @@ def test_who_is_missing_is_said_and_the_run_begins_when_they_come(data, referenc
     assert clinic.missing() == [C1, "client.clinic.c2", "client.clinic.c3"]
     office.arrive(SOUTH)
     office.settle()
-    assert (lab.phase, lab.missing()) == ("meeting", ["hub.clinic"])
+    assert (lab.phase, lab.missing()) == ("comparing", ["hub.clinic"])
     assert not lab.remind() or {m.receiver for m in lab.remind()} == {"hub.clinic"}
     assert not office.history
     office.arrive("hub.clinic")
@@ -362,11 +362,11 @@ def test_rows_in_any_order_give_the_same_training(data, reference):
 def test_a_client_cannot_make_its_hub_take_all_memory(data):
     office = Office(data, 0)
     office.start()
-    while office.hubs["hub.clinic"].meeting.phase != "preparing" and office.deliver():
+    while office.hubs["hub.clinic"].handshake.phase != "preparing" and office.deliver():
         pass
     hub = office.hubs["hub.clinic"]
-    ready = Message("ready", C1, "hub.clinic", run=hub.meeting.run, note={"feature_shape": [10**11]})
-    with pytest.raises(Refused, match="no message could carry a block for so many features"):
+    ready = Message("ready", C1, "hub.clinic", run=hub.handshake.run, note={"feature_shape": [10**11]})
+    with pytest.raises(RejectedMessage, match="no message could carry a block for so many features"):
         hub.receive(ready)
 
 

@@ -21,7 +21,7 @@ from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.protocol.instructions import Arrays
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.sample_index import Mismatch, Roll
+from tdcd.runtime.protocol.sample_index import IncompatibleParties, SampleIndex
 
 AT_ONCE, SAMPLES_AT_ONCE = 32, 1 << 16
 """The most rounds that are laid out at once, and the most samples of them: a round takes less time so."""
@@ -39,22 +39,22 @@ class Layout(NamedTuple):
 class HubCompute:
     """A silo's numbers, as its hub sees them: phi and blocks, never features."""
 
-    def __init__(self, job: Job, silo: int, roll: Roll, feature_shape: tuple[int, ...]) -> None:
+    def __init__(self, job: Job, silo: int, sample_index: SampleIndex, feature_shape: tuple[int, ...]) -> None:
         """Take the silo's index, its samples and the shape of one of them."""
-        self.settings, self.roll, self.silo = job.settings, roll, silo
-        self.objective = Objective(roll.loss(job.config), job.config.model.l2)
+        self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
+        self.objective = Objective(sample_index.loss(job.config), job.config.model.l2)
         self.variant = job.variant
-        self.num_outputs = self.objective.num_outputs([roll.labels])
-        self.batch_size = self.settings.effective_batch_size(roll.num_samples)
+        self.num_outputs = self.objective.num_outputs([sample_index.labels])
+        self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
         self.num_exchanged = self.settings.num_exchanged
         self.phi_shape = (self.num_exchanged, self.batch_size, self.num_outputs)
         self.wire = self.variant.exchange.layout(self.phi_shape, self.settings.dtype)
         """The dtype and shape of every array that hubs send each other for a round's phi, by name."""
-        self._draws = draws_of(self.settings, roll.num_samples)
+        self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
-        self._owner = roll.train_owner.astype(np.min_scalar_type(max(256, len(roll.rows))))
-        self._num_clients = len(roll.rows)
-        self._places = [roll.places(client) for client in range(self._num_clients)]
+        self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
+        self._num_clients = len(sample_index.rows)
+        self._places = [sample_index.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
         started = start_block(
             job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs, job.config.silos[silo].name
@@ -141,7 +141,7 @@ class HubCompute:
     def project(self, round_index: int, parts: Sequence[Arrays]) -> list[NDArray[Any]]:
         """What each client gets of the exchange (lines 13 and 14), from every hub's part: ``[n, C]`` per client."""
         phis = [self._decoded(round_index, silo, part) for silo, part in enumerate(parts)]
-        labels: Any = self.roll.train_labels[self._draws(round_index)]
+        labels: Any = self.sample_index.train_labels[self._draws(round_index)]
         with self._precision() if self.variant.knowledge != LabelsEverywhere() else nullcontext():
             passed: Any = self.variant.knowledge.pass_on(self.silo, phis, labels, self.objective)
         rows = np.asarray(passed).reshape(1, -1, self.num_outputs)
@@ -164,7 +164,7 @@ class HubCompute:
             return [{} for _ in places]
         missing = np.zeros(shape, np.uint8) if absent is None else absent.astype(np.uint8).reshape(shape)
         present = self.batch_size - missing.sum(axis=1, dtype=np.int32)
-        rows = np.array([self.roll.num_samples - self._held[[*clients]].sum()], np.int64)
+        rows = np.array([self.sample_index.num_samples - self._held[[*clients]].sum()], np.int64)
         return [{"absent": missing.ravel()[place], "present": present, "rows": rows} for place in places]
 
     def average(self, answers: Sequence[Arrays | None]) -> Tree:
@@ -187,7 +187,7 @@ class HubCompute:
         wanted = named_leaves(self.memory)
         for name, leaf in wanted.items():
             if name not in leaves or leaves[name].shape != leaf.shape or leaves[name].dtype != leaf.dtype:
-                raise Mismatch(f"the checkpoint's '{name}' does not fit train.hub_optimizer: begin anew")
+                raise IncompatibleParties(f"the checkpoint's '{name}' does not fit train.hub_optimizer: begin anew")
         return jax.tree.unflatten(jax.tree.structure(self.memory), [leaves[name] for name in wanted])
 
     def _shares_of(self, present: tuple[bool, ...]) -> Any:
@@ -207,7 +207,7 @@ class HubCompute:
         masks: dict[str, NDArray[np.uint8]] = {}
         for name, held_out in (("train", False), ("test", True)):
             places = [both[held_out][both[held_out] >= 0] for both in self._places]
-            total = int(self.roll.held_out.sum()) if held_out else self.roll.num_samples
+            total = int(self.sample_index.held_out.sum()) if held_out else self.sample_index.num_samples
             part[name] = np.empty((total, self.num_outputs), self.settings.dtype)
             for answer, place in zip(answers, places, strict=True):
                 part[name][place] = self._rows(answer, name, len(place))
@@ -227,13 +227,13 @@ class HubCompute:
         self, scores: NDArray[Any], held_out: bool, penalty: float, absent: NDArray[np.bool_] | None = None
     ) -> tuple[float, dict[str, float | None]]:
         """The global model's loss and metrics from its scores, over the samples that are not absent."""
-        roll, chosen = self.roll, slice(None) if absent is None else ~absent
-        labels = roll.test_labels if held_out else roll.train_labels
+        sample_index, chosen = self.sample_index, slice(None) if absent is None else ~absent
+        labels = sample_index.test_labels if held_out else sample_index.train_labels
         with self._precision():
             truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
             losses = _losses(scores, truth, objective=self.objective)
         loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
-        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], roll.label_scale)
+        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], sample_index.label_scale)
 
 
 @partial(jax.jit, static_argnames=("silo", "exchange"))

@@ -17,8 +17,8 @@ from tdcd.runtime.process.driver import Outcome
 from tdcd.runtime.process.party import PartySection, open_transport, secret_of
 from tdcd.runtime.protocol.handshake import compare_settings
 from tdcd.runtime.protocol.job import Job, client_of
-from tdcd.runtime.protocol.messages import Message, Refused, array, pack, unpack
-from tdcd.runtime.protocol.sample_index import Mismatch
+from tdcd.runtime.protocol.messages import Message, RejectedMessage, array, pack, unpack
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.tables.client_table import find_silo
 from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import Columns
@@ -69,18 +69,20 @@ class AlignHub:
         if message.sender in self.clients and message.kind == "ids":
             ids = unpack(message, "ids")
             if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
-                raise Refused("'ids' must be a list of texts")
+                raise RejectedMessage("'ids' must be a list of texts")
             compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
             self._ids[message.sender] = ids
             return self._begin()
         if message.sender not in self.peers:
-            raise Refused(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"nobody asked for '{message.kind}'")
         self._met.add(message.sender)
         if message.kind == "hello":
             compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
             if message.note.get("method") != self._method:
                 theirs = message.note.get("method")
-                raise Mismatch(f"{message.sender} aligns by {theirs} and {self.name} by {self._method}: choose one")
+                raise IncompatibleParties(
+                    f"{message.sender} aligns by {theirs} and {self.name} by {self._method}: choose one"
+                )
             return []
         if self._alignment is None:
             self._early.append(message)
@@ -95,7 +97,7 @@ class AlignHub:
         for source in self.clients or self._ids:
             for one in self._ids[source]:
                 if one in holder:
-                    raise Mismatch(f"id '{one}' is held by {holder[one]} and by {source}")
+                    raise IncompatibleParties(f"id '{one}' is held by {holder[one]} and by {source}")
                 holder[one] = source
         number = len(self.job.hubs)
         self._alignment = Alignment(self._silo, number, [*holder], self._method, self._secret, progress=self._progress)
@@ -140,7 +142,7 @@ class AlignClient:
         """Which of them every silo has."""
         ids = unpack(message, "ids")
         if message.kind != "common" or not isinstance(ids, list) or not set(ids) <= set(self._ids):
-            raise Refused("it is not a choice of this client's ids")
+            raise RejectedMessage("it is not a choice of this client's ids")
         self.common, self.done = ids, True
         return []
 

@@ -14,8 +14,8 @@ from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.party import PartySection, open_transport, read_job, secret_of
 from tdcd.runtime.protocol.handshake import compare_settings
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, array, pack, unpack
-from tdcd.runtime.protocol.sample_index import Mismatch
+from tdcd.runtime.protocol.messages import Message, RejectedMessage, array, pack, unpack
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
 
 
 class PredictHub:
@@ -51,11 +51,11 @@ class PredictHub:
         if message.kind == "hello":
             return self._on_hello(message)
         if message.kind != "scores":
-            raise Refused(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"nobody asked for '{message.kind}'")
         places = array(message, "places", np.int64, [None])
         phi = array(message, "phi", self.own.phi.dtype, [len(places), self.own.phi.shape[1]])
         if len(places) and not 0 <= places.min() <= places.max() < len(self.own.ids):
-            raise Refused("'places' points past this hub's samples")
+            raise RejectedMessage("'places' points past this hub's samples")
         self.parts[message.sender] = SiloScores([self.own.ids[place] for place in places], phi)
         return []
 
@@ -63,7 +63,7 @@ class PredictHub:
         compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
         if message.note.get("model") != self._model:
             theirs = message.note.get("model")
-            raise Mismatch(
+            raise IncompatibleParties(
                 f"the blocks do not belong together: {message.sender} has {theirs}, {self.name} {self._model}"
             )
         theirs_ids: NDArray[np.uint8] = array(message, "digests", np.uint8, [None, self._digests.shape[1]])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.runtime.protocol.instructions import Absence
-from tdcd.runtime.protocol.messages import Message, Refused, array
+from tdcd.runtime.protocol.messages import Message, RejectedMessage, array
 
 QUESTIONS = ("evaluate", "begin", "steps")
 """What a hub asks its clients in a round, in this order."""
@@ -102,28 +102,28 @@ def read_mask(message: Message, name: str, size: int) -> NDArray[np.bool_]:
     """A message's mask, checked."""
     found = array(message, name, np.uint8, [size])
     if (found > 1).any():
-        raise Refused(f"'{name}' must be 0 or 1 for each sample")
+        raise RejectedMessage(f"'{name}' must be 0 or 1 for each sample")
     return found.astype(np.bool_)
 
 
 def check_nobody_left_out(message: Message) -> None:
     """Refuse a message that leaves somebody out, where all agreed that this does not happen."""
     if message.arrays.keys() & {*_MASKS} or message.note.keys() & {*_CLAIMS}:
-        raise Refused("it leaves clients out, and federation.client_grace_s is not set")
+        raise RejectedMessage("it leaves clients out, and federation.client_grace_s is not set")
 
 
 def check_claims(message: Message, clients: Sequence[str]) -> None:
     """Refuse what a hub says of its ``clients`` that cannot be: other names, or rounds that are not in the past."""
     absent, unscored = message.note.get("absent", {}), message.note.get("unscored", [])
     if not isinstance(absent, dict) or not all(_are_rounds(rounds, message.round) for rounds in absent.values()):
-        raise Refused("'absent' must be the rounds before this one, in order, by client")
+        raise RejectedMessage("'absent' must be the rounds before this one, in order, by client")
     if not isinstance(unscored, list) or not all(isinstance(client, str) for client in unscored):
-        raise Refused("'unscored' must be a list of clients")
+        raise RejectedMessage("'unscored' must be a list of clients")
     for client in (*absent, *unscored):
         if client not in clients:
-            raise Refused(f"'{client}' is no client of {message.sender}")
+            raise RejectedMessage(f"'{client}' is no client of {message.sender}")
     if len({*unscored}) != len(unscored) or len(unscored) >= len(clients):
-        raise Refused("'unscored' names a client twice, or all clients")
+        raise RejectedMessage("'unscored' names a client twice, or all clients")
 
 
 def _are_rounds(rounds: Any, before: int) -> bool:

@@ -15,11 +15,11 @@ from tdcd.blocks.start import start_block
 from tdcd.core.choices import Loss
 from tdcd.core.objective import Objective, Tree
 from tdcd.records.run_folder import named_leaves
-from tdcd.runtime.compute.client_compute import ClientCompute, Presence, Share
+from tdcd.runtime.compute.client_compute import ClientCompute, ClientRows, Presence
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.protocol.absence import check_nobody_left_out, read_mask
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PROTOCOL, Message, Refused, array, pack, unpack
+from tdcd.runtime.protocol.messages import PROTOCOL, Message, RejectedMessage, array, pack, unpack
 from tdcd.tables.preparation import Preparation
 
 
@@ -42,7 +42,7 @@ class Client:
         self._structure: Any = None
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
-        self._share: Share | None = None
+        self._rows: ClientRows | None = None
         self._answers: dict[str, Message] = {}
         self._handlers: dict[str, Callable[[Message], list[Message]]] = {
             "who": lambda message: self.introduce(),
@@ -73,24 +73,24 @@ class Client:
         """Act on a message of the hub; what to send back."""
         handler = self._handlers.get(message.kind)
         if handler is None:
-            raise Refused(f"a client knows no '{message.kind}'")
+            raise RejectedMessage(f"a client knows no '{message.kind}'")
         if message.kind not in ("who", "welcome", "stop"):
             if not self._run:
                 return self.introduce()
             if message.run != self._run:
-                raise Refused(f"it belongs to run {message.run!r}, not to {self._run!r}")
+                raise RejectedMessage(f"it belongs to run {message.run!r}, not to {self._run!r}")
             if not self.round <= message.round <= self.job.config.train.rounds and message.kind != "prepare":
-                raise Refused(f"it is of round {message.round}, and this is round {self.round}")
+                raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
             # A question that is asked again gets the same answer, byte for byte.
             known = self._answers.get(message.kind)
             if known is not None and known.round == message.round:
                 return [known]
         return handler(message)
 
-    def rest(self) -> None:
-        """Nothing to do for the moment: lay out the next round's rows."""
+    def prefetch_next_round(self) -> None:
+        """Lay out the next round's rows, while there is time."""
         if self._compute is not None and self.round + 1 < self.job.config.train.rounds:
-            self._compute.share(self.round + 1)
+            self._compute.rows(self.round + 1)
 
     def _answer(self, question: Message, kind: str, **content: Any) -> list[Message]:
         answer = Message(kind, self.name, self.hub, question.round, self._run, **content)
@@ -104,7 +104,7 @@ class Client:
         self._check_welcome(message)
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
-        self._share, self.round = None, -1
+        self._rows, self.round = None, -1
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = self._places(message)
@@ -125,7 +125,7 @@ class Client:
             preparation = Preparation.from_json(unpack(message, "preparation"))
             features = self.data.prepared(preparation, bool(message.note.get("bias")), self.job.settings.dtype)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Refused(f"'preparation' does not fit the rows: {error}") from None
+            raise RejectedMessage(f"'preparation' does not fit the rows: {error}") from None
         return self._ready(message, features)
 
     def _check_welcome(self, message: Message) -> None:
@@ -134,21 +134,21 @@ class Client:
         labels = array(message, "labels", np.float64, [len(train)])
         samples, outputs = note.get("num_samples"), note.get("num_outputs")
         if type(samples) is not int or type(outputs) is not int or not 0 < outputs <= samples < 2**31:
-            raise Refused("'num_samples' and 'num_outputs' must be numbers of samples and of outputs")
+            raise RejectedMessage("'num_samples' and 'num_outputs' must be numbers of samples and of outputs")
         if note.get("loss") not in get_args(Loss):
-            raise Refused(f"'loss' must be one of {', '.join(get_args(Loss))}")
+            raise RejectedMessage(f"'loss' must be one of {', '.join(get_args(Loss))}")
         chosen = train[train >= 0]
         if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
-            raise Refused("two rows are the same sample, or one is a sample that is not there")
+            raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
         if note["loss"] == "softmax" and not np.isin(labels, np.arange(outputs)).all():
-            raise Refused(f"'labels' must be classes from 0 to {outputs - 1}")
+            raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
 
     def _places(self, message: Message) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of every row: which training sample it is, and which held-out one; -1 where it is not one."""
         rows = len(self.data.ids)
         train, test = array(message, "train", np.int64, [rows]), array(message, "test", np.int64, [rows])
         if not ((train >= 0) ^ (test >= 0)).all():
-            raise Refused("a row must be a training sample or a held-out one")
+            raise RejectedMessage("a row must be a training sample or a held-out one")
         return train, test
 
     def _ready(self, message: Message, features: NDArray[Any]) -> list[Message]:
@@ -187,21 +187,21 @@ class Client:
         if self._compute is None:
             return self.introduce()
         self._block, self.round = self._read_block(message), message.round
-        self._share = share = self._compute.share(message.round)
+        self._rows = rows = self._compute.rows(message.round)
         self._answers.pop("steps", None)
         if len(self.job.hubs) == 1:
-            return self._step(message, np.zeros((len(share.places), self._num_outputs), self.job.settings.dtype))
-        return self._answer(message, "phi", arrays={"phi": self._compute.phi(self._block, share)})
+            return self._step(message, np.zeros((len(rows.places), self._num_outputs), self.job.settings.dtype))
+        return self._answer(message, "phi", arrays={"phi": self._compute.phi(self._block, rows)})
 
     def _on_steps(self, message: Message) -> list[Message]:
         """Lines 14 to 19: the others' phi of its rows, then Q local steps."""
-        if self._share is None or self.round != message.round:
+        if self._rows is None or self.round != message.round:
             return self.introduce()
-        shape = (len(self._share.places), self._num_outputs)
+        shape = (len(self._rows.places), self._num_outputs)
         phi_others = array(message, "phi_others", self.job.settings.dtype, shape)
-        return self._step(message, phi_others, self._presence(message, self._share, len(phi_others)))
+        return self._step(message, phi_others, self._presence(message, self._rows, len(phi_others)))
 
-    def _presence(self, message: Message, share: Share, num_rows: int) -> Presence | None:
+    def _presence(self, message: Message, rows: ClientRows, num_rows: int) -> Presence | None:
         """What is left of the minibatches, if somebody is absent."""
         if self.job.config.federation.client_grace_s is None:
             check_nobody_left_out(message)
@@ -209,19 +209,19 @@ class Client:
             return None
         assert self._compute is not None
         present = ~read_mask(message, "absent", num_rows)
-        left, most = self._compute.only(share, present), self._compute.batch_size
+        left, most = self._compute.only(rows, present), self._compute.batch_size
         sizes = array(message, "present", np.int32, left.counts.shape)
         if (sizes < left.counts).any() or (sizes > most).any():
-            raise Refused(f"'present' must be at least the client's own samples that are, and {most} at most")
-        rows = int(array(message, "rows", np.int64, [1])[0])
-        if not max(1, self._compute.num_rows) <= rows <= self._compute.num_samples:
-            raise Refused("'rows' must be at least the client's own rows, and the number of samples at most")
-        return Presence(present, left, sizes, rows)
+            raise RejectedMessage(f"'present' must be at least the client's own samples that are, and {most} at most")
+        held = int(array(message, "rows", np.int64, [1])[0])
+        if not max(1, self._compute.num_rows) <= held <= self._compute.num_samples:
+            raise RejectedMessage("'rows' must be at least the client's own rows, and the number of samples at most")
+        return Presence(present, left, sizes, held)
 
     def _step(self, message: Message, phi_others: NDArray[Any], presence: Presence | None = None) -> list[Message]:
         assert self._compute is not None
-        assert self._share is not None
-        leaves = named_leaves(self._compute.steps(self._block, self._share, phi_others, message.round, presence))
+        assert self._rows is not None
+        leaves = named_leaves(self._compute.steps(self._block, self._rows, phi_others, message.round, presence))
         if not all(np.isfinite(leaf).all() for leaf in leaves.values()):
             return self._answer(message, "diverged")
         return self._answer(message, "block", arrays=leaves)
@@ -239,7 +239,7 @@ class Client:
     def _on_stop(self, message: Message) -> list[Message]:
         if self._run and message.run != self._run:
             # Of a hub that came back damaged: the right one may follow.
-            raise Refused(f"it ends run {message.run!r}, and this is {self._run!r}")
+            raise RejectedMessage(f"it ends run {message.run!r}, and this is {self._run!r}")
         self.ending = {"status": str(message.note.get("status")), "reason": str(message.note.get("reason", ""))}
         return [Message("bye", self.name, self.hub, message.round, self._run)]
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tdcd.runtime.protocol.instructions import Arrays
-from tdcd.runtime.protocol.messages import Message, Refused
-from tdcd.runtime.protocol.sample_index import Mismatch
+from tdcd.runtime.protocol.messages import Message, RejectedMessage
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
 
 KEPT_ROUNDS = 3
 """A hub that crashes while it makes a state durable goes back to the one before; if that is damaged, one more."""
@@ -19,7 +19,7 @@ KINDS = ("scores", "phi", "model")
 
 
 class Exchange:
-    """The correspondence of one hub with its peers."""
+    """What one hub sends its peers, and receives from them."""
 
     def __init__(self, name: str, hubs: Sequence[str], run: str) -> None:
         """Take the names of this hub and of all hubs, in silo order."""
@@ -27,67 +27,67 @@ class Exchange:
         self.peers = [hub for hub in hubs if hub != name]
         self.digests: dict[str, str] = {}
         """Of what each hub said in the last exchange that is complete."""
-        self._said: dict[tuple[str, int], Message] = {}
-        self._heard: dict[tuple[str, int], dict[str, Message]] = {}
+        self._outbox: dict[tuple[str, int], Message] = {}
+        self._inbox: dict[tuple[str, int], dict[str, Message]] = {}
         self._complete: set[tuple[str, int]] = set()
 
-    def restore(self, said: Sequence[Message], digests: dict[str, str]) -> None:
+    def restore(self, outbox: Sequence[Message], digests: dict[str, str]) -> None:
         """Take up what was saved."""
-        self._said = {(message.kind, message.round): message for message in said}
+        self._outbox = {(message.kind, message.round): message for message in outbox}
         self.digests = digests
 
     @property
-    def words(self) -> tuple[Message, ...]:
+    def outbox(self) -> tuple[Message, ...]:
         """Everything that a peer may ask for again."""
-        return tuple(self._said.values())
+        return tuple(self._outbox.values())
 
-    def said(self, kind: str, round_index: int) -> Message | None:
+    def sent(self, kind: str, round_index: int) -> Message | None:
         """What the peers were told."""
-        return self._said.get((kind, round_index))
+        return self._outbox.get((kind, round_index))
 
     def tell(self, kind: str, round_index: int, arrays: Arrays, claims: Mapping[str, Any]) -> list[Message]:
         """This hub's part, for every peer; ``claims`` are about its clients."""
         note = {"heard": self.digests, **claims}
-        message = self._said[kind, round_index] = Message(kind, self.name, "", round_index, self.run, note, arrays)
+        message = self._outbox[kind, round_index] = Message(kind, self.name, "", round_index, self.run, note, arrays)
         return [message.to(peer) for peer in self.peers]
 
-    def told_again(self, message: Message, round_index: int) -> Message | None:
-        """What a peer wants to hear again, if it was said; that it is gone, if the hub is past it by too much."""
+    def resend(self, message: Message, round_index: int) -> Message | None:
+        """What a peer asks for again, if it was sent; ``gone``, if the hub is too far past it."""
         kind, wanted = str(message.note.get("kind")), message.round
         if kind not in KINDS or wanted > round_index:
             return None
-        known = self.said(kind, wanted)
+        known = self.sent(kind, wanted)
         if known is None and wanted < round_index:
             note = {"kind": kind, "round": round_index}
             return Message("gone", self.name, message.sender, wanted, self.run, note)
         return known
 
-    def hear(self, message: Message) -> None:
-        """A peer's part. What was said before is said again in the same words, or not at all."""
+    def receive(self, message: Message) -> None:
+        """A peer's part. A repeat must be the same, byte for byte."""
         if not isinstance(message.note.get("heard"), dict):
-            raise Refused("'heard' must say what each hub said before")
-        parts = self._heard.setdefault((message.kind, message.round), {})
+            raise RejectedMessage("'heard' must say what each hub said before")
+        parts = self._inbox.setdefault((message.kind, message.round), {})
         known = parts.setdefault(message.sender, message)
         if known is not message and digest(known) != digest(message):
-            raise Mismatch(
+            raise IncompatibleParties(
                 f"{message.sender} told {self.name} two different things as '{message.kind}' of round {message.round}"
             )
 
     def silent(self, kind: str, round_index: int) -> list[str]:
         """The peers whose part is not there."""
-        heard = self._heard.get((kind, round_index), {})
-        return [peer for peer in self.peers if peer not in heard]
+        received = self._inbox.get((kind, round_index), {})
+        return [peer for peer in self.peers if peer not in received]
 
     def part_of(self, peer: str, kind: str, round_index: int) -> Message | None:
         """What a peer said."""
-        return self._heard.get((kind, round_index), {}).get(peer)
+        return self._inbox.get((kind, round_index), {}).get(peer)
 
     def parts(self, kind: str, round_index: int) -> list[Message] | None:
         """Every hub's part, in silo order; None until all are there."""
         key = kind, round_index
-        if key not in self._said or self.silent(*key):
+        if key not in self._outbox or self.silent(*key):
             return None
-        parts = {**self._heard.get(key, {}), self.name: self._said[key]}
+        parts = {**self._inbox.get(key, {}), self.name: self._outbox[key]}
         if key not in self._complete:
             self._compare(parts)
             self.digests = {hub: digest(parts[hub]) for hub in self.hubs}
@@ -100,16 +100,18 @@ class Exchange:
             for hub in self.hubs:
                 if theirs.get(hub) != self.digests.get(hub):
                     what = f"in the exchange before '{parts[peer].kind}' of round {parts[peer].round}"
-                    raise Mismatch(f"{hub} told {peer} and {self.name} different things {what}: one of them is wrong")
+                    raise IncompatibleParties(
+                        f"{hub} told {peer} and {self.name} different things {what}: one of them is wrong"
+                    )
 
     def forget(self, round_index: int) -> None:
         """A round begins: drop what nobody needs from now on."""
         oldest = round_index - KEPT_ROUNDS
-        self._said = {key: message for key, message in self._said.items() if key[1] >= oldest}
-        self._heard = {key: parts for key, parts in self._heard.items() if key[1] >= round_index}
+        self._outbox = {key: message for key, message in self._outbox.items() if key[1] >= oldest}
+        self._inbox = {key: parts for key, parts in self._inbox.items() if key[1] >= round_index}
         self._complete = {key for key in self._complete if key[1] >= round_index}
 
 
 def digest(message: Message) -> str:
     """Of everything a message says, whoever it is sent to."""
-    return hashlib.blake2b(message.to("").kept, digest_size=16).hexdigest()
+    return hashlib.blake2b(message.to("").encoded, digest_size=16).hexdigest()

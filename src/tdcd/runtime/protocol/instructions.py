@@ -21,10 +21,10 @@ class State:
     run: str
     round: int
     block: Arrays
-    said: tuple[Message, ...] = ()
-    """What it told its peers in the rounds before."""
-    heard: Mapping[str, str] | None = None
-    """The digest of what each hub said in the last exchange."""
+    outbox: tuple[Message, ...] = ()
+    """What it sent its peers in the rounds before."""
+    digests: Mapping[str, str] | None = None
+    """The digest of what each hub sent in the last exchange."""
     recorded: int = 0
     """The round of the last line of the history; 0 before the first."""
     rows: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class TurnedAway:
 
 @dataclass(frozen=True)
 class End:
-    """The run is over, but for the good-byes."""
+    """The run is over; the others are yet to confirm."""
 
     status: Status
     reason: str = ""

@@ -40,7 +40,7 @@ class _Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 _words_of, _envelope_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(_Envelope).decode
 
 
-class Refused(Exception):  # noqa: N818
+class RejectedMessage(Exception):  # noqa: N818
     """An incoming message that is not acted upon; the text says why."""
 
 
@@ -63,15 +63,15 @@ class Message(msgspec.Struct, frozen=True, eq=False, dict=True):
         return sum(array.nbytes for array in self.arrays.values())
 
     @cached_property
-    def kept(self) -> bytes:
+    def encoded(self) -> bytes:
         """What :func:`encode` gives, for those who need it again."""
         return encode(self)
 
     def to(self, receiver: str) -> "Message":
         """The same message to somebody else."""
-        return self if receiver == self.receiver else self.but(receiver=receiver)
+        return self if receiver == self.receiver else self.replace(receiver=receiver)
 
-    def but(self, **changes: Any) -> "Message":
+    def replace(self, **changes: Any) -> "Message":
         """The same message with something else in it."""
         return msgspec.structs.replace(self, **changes)
 
@@ -104,20 +104,20 @@ def _whole(text: str) -> str:
 def decode(data: bytes, *, sender: str, receiver: str) -> Message:
     """The message in ``data``, which came over ``sender``'s link to ``receiver``; anything else is refused."""
     if data[:_DIGEST_BYTES] != _digest(memoryview(data)[_DIGEST_BYTES:]):
-        raise Refused("its content does not match its digest")
+        raise RejectedMessage("its content does not match its digest")
     end = _HEAD_BYTES + int.from_bytes(data[_DIGEST_BYTES:_HEAD_BYTES], "little")
     if end > _HEAD_BYTES + _MOST_WORDS:
-        raise Refused("it is not a message: its envelope is too long")
+        raise RejectedMessage("it is not a message: its envelope is too long")
     try:
         envelope = _envelope_in(data[_HEAD_BYTES:end])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Refused(f"it is not a message: {error}") from None
+        raise RejectedMessage(f"it is not a message: {error}") from None
     if not _is_shallow(envelope.note, _MOST_DEPTH):
-        raise Refused("it is not a message: its note is too deep")
+        raise RejectedMessage("it is not a message: its note is too deep")
     if envelope.sender != sender:
-        raise Refused(f"it says that it is from {envelope.sender!r}")
+        raise RejectedMessage(f"it says that it is from {envelope.sender!r}")
     if envelope.receiver != receiver:
-        raise Refused(f"it was meant for {envelope.receiver!r}")
+        raise RejectedMessage(f"it was meant for {envelope.receiver!r}")
     arrays = _arrays(envelope.arrays, data, end + -end % 8)
     return Message(envelope.kind, sender, receiver, envelope.round, envelope.run, envelope.note, arrays)
 
@@ -127,17 +127,17 @@ def _arrays(described: list[tuple[str, _Code, _Shape]], data: bytes, place: int)
     arrays: dict[str, NDArray[Any]] = {}
     for name, code, shape in described:
         if name in arrays or not name.isprintable() or name == "__metadata__":
-            raise Refused(f"it is not a message: {name[:80]!r} cannot name an array")
+            raise RejectedMessage(f"it is not a message: {name[:80]!r} cannot name an array")
         if math.prod(size or 1 for size in shape) > _MOST_NUMBERS:
-            raise Refused(f"it is not a message: '{name[:80]}' has too many numbers")
+            raise RejectedMessage(f"it is not a message: '{name[:80]}' has too many numbers")
         dtype, count = np.dtype(code), math.prod(shape)
         end = place + count * dtype.itemsize
         if end > len(data):
-            raise Refused(f"it is not a message: '{name[:80]}' is longer than what arrived")
+            raise RejectedMessage(f"it is not a message: '{name[:80]}' is longer than what arrived")
         arrays[name] = np.frombuffer(data, dtype, count, place).reshape(shape) if count else np.empty(shape, dtype)
         place = end + -end % 8
     if place != len(data):
-        raise Refused(f"it is not a message: it has {len(data)} bytes, and {place} are told of")
+        raise RejectedMessage(f"it is not a message: it has {len(data)} bytes, and {place} are told of")
     return arrays
 
 
@@ -154,13 +154,13 @@ def array(message: Message, name: str, dtype: Any, shape: Sequence[int | None]) 
     """The message's array ``name``, if it has this dtype and shape (None fits any length) and only finite numbers."""
     found = message.arrays.get(name)
     if found is None:
-        raise Refused(f"it has no array '{name}'")
+        raise RejectedMessage(f"it has no array '{name}'")
     fits = len(found.shape) == len(shape) and all(w is None or w == s for w, s in zip(shape, found.shape, strict=True))
     if found.dtype != np.dtype(dtype) or not fits:
         wanted = f"{np.dtype(dtype)} {[*shape]}"
-        raise Refused(f"'{name}' is {found.dtype} {[*found.shape]}, not {wanted}".replace("None", "any"))
+        raise RejectedMessage(f"'{name}' is {found.dtype} {[*found.shape]}, not {wanted}".replace("None", "any"))
     if found.dtype.kind == "f" and not np.isfinite(found).all():
-        raise Refused(f"'{name}' has numbers that are not finite")
+        raise RejectedMessage(f"'{name}' has numbers that are not finite")
     return found
 
 
@@ -174,7 +174,7 @@ def unpack(message: Message, name: str) -> Any:
     try:
         return json.loads(array(message, name, np.uint8, [None]).tobytes().decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
-        raise Refused(f"'{name}' is not JSON: {error}") from None
+        raise RejectedMessage(f"'{name}' is not JSON: {error}") from None
 
 
 def _digest(body: bytes | memoryview) -> bytes:

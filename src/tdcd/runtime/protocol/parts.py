@@ -5,7 +5,7 @@ import numpy as np
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.absence import check_claims, check_nobody_left_out, read_mask
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, array
+from tdcd.runtime.protocol.messages import Message, RejectedMessage, array
 from tdcd.runtime.protocol.sharing import preparation_in
 
 
@@ -28,7 +28,7 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> None:
     """Refuse a peer's part that does not fit the samples, or that nobody agreed to."""
     dtype = job.settings.dtype
     samples = compute.num_exchanged * compute.batch_size
-    training, held_out = compute.roll.num_samples, int(compute.roll.held_out.sum())
+    training, held_out = compute.sample_index.num_samples, int(compute.sample_index.held_out.sum())
     if message.kind == "phi":
         for name, (kind, shape) in compute.wire.items():
             array(message, name, kind, shape)
@@ -37,7 +37,7 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> None:
         array(message, "test", dtype, [held_out, compute.num_outputs])
         array(message, "penalty", np.float64, [1])
     elif message.kind != "model" or not job.config.federation.share_model:
-        raise Refused(f"a hub was not to send '{message.kind}'")
+        raise RejectedMessage(f"a hub was not to send '{message.kind}'")
     else:
         for name in message.arrays.keys() - {"preparation"}:
             array(message, name, dtype, message.arrays[name].shape)

@@ -23,7 +23,7 @@ from tdcd.runtime.protocol.absence import Absences, Claims, union
 from tdcd.runtime.protocol.exchange import KEPT_ROUNDS, Exchange
 from tdcd.runtime.protocol.instructions import Absence, Append, Arrays, End, Instruction, Save, State, Status
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused
+from tdcd.runtime.protocol.messages import Message, RejectedMessage
 from tdcd.runtime.protocol.parts import check_answer, check_part
 from tdcd.runtime.protocol.records import Records
 from tdcd.runtime.protocol.sample_index import WAY_ON, Lost
@@ -68,7 +68,7 @@ class Rounds:
             self.round, self.block = restored.round, compute.tree(restored.block)
             self._memory = compute.remembered(restored.memory)
             self._behind, self._recorded = restored.round + 2, restored.recorded
-            self.exchange.restore(restored.said, dict(restored.heard or {}))
+            self.exchange.restore(restored.outbox, dict(restored.digests or {}))
         # What it may have told its peers before it came back, it must tell them again with the same clients.
         self._free_from = self.round + KEPT_ROUNDS
 
@@ -89,7 +89,7 @@ class Rounds:
             return
         missed = self.absences.question_to(client)
         if missed is None or not self._is_answer(message, missed):
-            raise Refused(f"nobody asked for '{message.kind}' of round {message.round}")
+            raise RejectedMessage(f"nobody asked for '{message.kind}' of round {message.round}")
         self.absences.show_life(client)
 
     def _is_answer(self, message: Message, asked: Message) -> bool:
@@ -99,15 +99,15 @@ class Rounds:
     def peer_part(self, message: Message) -> None:
         """A peer's part of this round's exchange, or of the next one's if the peer is ahead."""
         if not self.round <= message.round <= self.round + 1:
-            raise Refused(f"it is of round {message.round}, and this is round {self.round}")
+            raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
         check_part(message, self.job, self.compute)
-        self.exchange.hear(message)
+        self.exchange.receive(message)
 
     def peer_forgot(self, message: Message) -> None:
         """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
         kind = str(message.note.get("kind"))
         if message.sender not in self._silent_peers() or (kind, message.round) != (_SHARED_IN[self.phase], self.round):
-            raise Refused(f"nobody waits for '{kind}' of round {message.round}")
+            raise RejectedMessage(f"nobody waits for '{kind}' of round {message.round}")
         raise Lost(
             f"{self.name} was restored to round {self.round}, and {message.sender} is at round "
             f"{message.note.get('round')} and no longer has '{kind}' of that round. {WAY_ON}"
@@ -154,8 +154,8 @@ class Rounds:
         """Whether all of the hub's clients are at work on their steps."""
         return self.phase == "stepping"
 
-    def rest(self) -> None:
-        """Nothing to do for the moment: work out where the next round's samples are."""
+    def prefetch_next_round(self) -> None:
+        """Work out where the next round's samples are, while there is time."""
         self.compute.layout(self.round + 1)
 
     # For those who are late, or back.
@@ -219,7 +219,7 @@ class Rounds:
 
     def _tell(self, kind: str, part: Callable[[], Arrays], claims: Callable[[], Claims] = dict) -> list[Message]:
         """Tell all peers, once a round; afterwards only those who ask again."""
-        if self.exchange.said(kind, self.round) is not None:
+        if self.exchange.sent(kind, self.round) is not None:
             return []
         told = self.exchange.tell(kind, self.round, part(), claims())
         return told + [w for peer in self.peers for w in self.wants(peer)] if self.round <= self._behind else told
@@ -265,7 +265,7 @@ class Rounds:
         back: list[Absence] = self.absences.take_back(self.round) if self.round >= self._free_from else []
         exchange, block, memory = self.exchange, named_leaves(self.block), named_leaves(self._memory)
         state = State(
-            self.run, self.round, block, exchange.words, dict(exchange.digests), self._recorded, memory=memory
+            self.run, self.round, block, exchange.outbox, dict(exchange.digests), self._recorded, memory=memory
         )
         return [*back, *self._enter(), Save(state)]
 
@@ -274,15 +274,15 @@ class Rounds:
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        return {self.name: named_leaves(self.block), **blocks_in(self._models_heard())}
+        return {self.name: named_leaves(self.block), **blocks_in(self._models_received())}
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
-        return preparations_in(self._models_heard())
+        return preparations_in(self._models_received())
 
-    def _models_heard(self) -> list[Message]:
-        heard = [self.exchange.part_of(peer, "model", self.round) for peer in self.peers]
-        return [message for message in heard if message is not None]
+    def _models_received(self) -> list[Message]:
+        received = [self.exchange.part_of(peer, "model", self.round) for peer in self.peers]
+        return [message for message in received if message is not None]
 
     def _diverged(self, client: str) -> list[Instruction]:
         reason = f"the block of {client} stopped being finite in round {self.round}: the step size is too large"

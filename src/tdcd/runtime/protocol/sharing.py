@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdcd.core.objective import Tree
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.protocol.instructions import Arrays
-from tdcd.runtime.protocol.messages import Message, Refused, pack, unpack
+from tdcd.runtime.protocol.messages import Message, RejectedMessage, pack, unpack
 from tdcd.tables.preparation import Preparation
 
 
@@ -36,4 +36,4 @@ def preparation_in(message: Message) -> Preparation | None:
     try:
         return Preparation.from_json(unpack(message, "preparation"))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Refused(f"'preparation' is damaged: {error}") from None
+        raise RejectedMessage(f"'preparation' is damaged: {error}") from None

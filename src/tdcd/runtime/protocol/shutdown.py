@@ -8,8 +8,8 @@ from tdcd.runtime.protocol.messages import Message
 
 
 @dataclass
-class Farewell:
-    """How the run ended, the hub's last words, and who has not said good-bye."""
+class Shutdown:
+    """How the run ended, what peers may still ask for, and who has not confirmed the end."""
 
     name: str
     run: str
@@ -18,17 +18,19 @@ class Farewell:
     reason: str
     in_block: bool
     peers: tuple[str, ...]
-    words: tuple[Message, ...]
+    outbox: tuple[Message, ...]
     """What peers may ask for again."""
     unaware: set[str] = field(default_factory=set)
 
     def joined(self, party: str) -> list[Message]:
-        """A party can be reached: a hub that comes back needs to meet this one before anything else."""
-        meeting = [word.to(party) for word in self.words if word.kind in ("hello", "ready") and party in self.peers]
-        return [*meeting, self.stop(party)]
+        """A party can be reached: a hub that comes back needs the handshake before anything else."""
+        again = [
+            message.to(party) for message in self.outbox if message.kind in ("hello", "ready") and party in self.peers
+        ]
+        return [*again, self.stop(party)]
 
     def remind(self) -> list[Message]:
-        """Tell those who have not said good-bye."""
+        """Tell those who have not confirmed."""
         return [self.stop(party) for party in sorted(self.unaware)]
 
     def receive(self, message: Message) -> list[Message]:
@@ -39,13 +41,13 @@ class Farewell:
             return []
         if message.kind == "want":
             wanted = (message.note.get("kind"), message.round)
-            return [word.to(party) for word in self.words if (word.kind, word.round) == wanted]
+            return [one.to(party) for one in self.outbox if (one.kind, one.round) == wanted]
         if message.kind == "stop":
             self.unaware.discard(party)
             return [Message("bye", self.name, party, message.round, self.run)]
         return [self.stop(party)]
 
     def stop(self, party: str) -> Message:
-        """The good-bye itself."""
+        """That the run is over."""
         note: dict[str, Any] = {"status": self.status, "reason": self.reason, "in_block": self.in_block}
         return Message("stop", self.name, party, self.round, self.run, note)

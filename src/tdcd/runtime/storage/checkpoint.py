@@ -13,8 +13,8 @@ import numpy as np
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import sync_folder, write_all, write_durably
 from tdcd.runtime.protocol.instructions import Arrays, State
-from tdcd.runtime.protocol.messages import Message, Refused, array, decode, encode
-from tdcd.runtime.protocol.shutdown import Farewell
+from tdcd.runtime.protocol.messages import Message, RejectedMessage, array, decode, encode
+from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.storage.failpoints import failpoint
 
 KEPT, SUFFIX = 3, ".tdcd"
@@ -40,7 +40,7 @@ class Checkpoints:
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             try:
                 found[path] = _read(path, hub, run)
-            except (Refused, ValueError, OSError) as error:
+            except (RejectedMessage, ValueError, OSError) as error:
                 self.complaints.append(f"{path} is not used: {error}")
                 torn.append(path)
         self.states = dict(sorted(found.items(), key=lambda item: -item[1].round))
@@ -56,11 +56,11 @@ class Checkpoints:
 
     def save(self, state: State) -> None:
         """Make a state durable in place of the oldest; if that fails, the same place is for the next."""
-        arrays = {**{f"block/{name}": leaf for name, leaf in state.block.items()}, **_packed(state.said)}
+        arrays = {**{f"block/{name}": leaf for name, leaf in state.block.items()}, **_packed(state.outbox)}
         arrays |= {f"memory/{name}": leaf for name, leaf in state.memory.items()}
         # Digests of many clients' rows would be too long for the note.
         arrays["rows"] = np.frombuffer(bytes.fromhex("".join(state.rows)), np.uint8)
-        note: dict[str, Any] = {"heard": state.heard, "recorded": state.recorded}
+        note: dict[str, Any] = {"digests": state.digests, "recorded": state.recorded}
         note |= {"history": state.history, "absences": state.absences}
         content = encode(Message("checkpoint", self._hub, self._hub, state.round, state.run, note, arrays))
         failpoint("save.before")
@@ -92,19 +92,19 @@ def _write_over(path: Path, content: bytes) -> None:
 def _read(path: Path, hub: str, run: str | None) -> State:
     message = decode(path.read_bytes(), sender=hub, receiver=hub)
     if message.kind != "checkpoint":
-        raise Refused(f"it is a '{message.kind}' of round {message.round}")
+        raise RejectedMessage(f"it is a '{message.kind}' of round {message.round}")
     if run is not None and message.run != run:
-        raise Refused(f"it belongs to run {message.run}, and this is run {run}")
-    heard, recorded = message.note.get("heard"), message.note.get("recorded")
-    if not isinstance(heard, dict | None) or not isinstance(recorded, int):
-        raise Refused("'heard' must be digests by hub, and 'recorded' a round")
+        raise RejectedMessage(f"it belongs to run {message.run}, and this is run {run}")
+    digests, recorded = message.note.get("digests"), message.note.get("recorded")
+    if not isinstance(digests, dict | None) or not isinstance(recorded, int):
+        raise RejectedMessage("'digests' must be digests by hub, and 'recorded' a round")
     rows = array(message, "rows", np.uint8, [None]).tobytes()
     return State(
         message.run,
         message.round,
         _under(message, "block/"),
         _unpacked(message, hub),
-        heard,
+        digests,
         recorded,
         tuple(rows[place : place + _ROWS_BYTES].hex() for place in range(0, len(rows), _ROWS_BYTES)),
         Mark.read(message.note.get("history")),
@@ -118,22 +118,22 @@ def _under(message: Message, prefix: str) -> Arrays:
     return {name.removeprefix(prefix): part for name, part in message.arrays.items() if name.startswith(prefix)}
 
 
-def save_farewell(path: Path, farewell: Farewell) -> None:
-    """Make the end of a run durable, with the hub's last words."""
-    note = {name: getattr(farewell, name) for name in ("status", "reason", "in_block", "peers")}
-    note["unaware"] = sorted(farewell.unaware)
-    name = farewell.name
-    content = Message("farewell", name, name, farewell.round, farewell.run, note, _packed(farewell.words))
+def save_shutdown(path: Path, shutdown: Shutdown) -> None:
+    """Make the end of a run durable, with what slower hubs may still ask for."""
+    note = {name: getattr(shutdown, name) for name in ("status", "reason", "in_block", "peers")}
+    note["unaware"] = sorted(shutdown.unaware)
+    name = shutdown.name
+    content = Message("shutdown", name, name, shutdown.round, shutdown.run, note, _packed(shutdown.outbox))
     write_durably(path, encode(content))
 
 
-def read_farewell(path: Path, hub: str, run: str | None) -> Farewell:
-    """What :func:`save_farewell` wrote, if it belongs to ``run``."""
+def read_shutdown(path: Path, hub: str, run: str | None) -> Shutdown:
+    """What :func:`save_shutdown` wrote, if it belongs to ``run``."""
     message = decode(path.read_bytes(), sender=hub, receiver=hub)
-    if message.kind != "farewell" or (run is not None and message.run != run):
-        raise Refused(f"it is a '{message.kind}' of run {message.run}, and this is run {run}")
+    if message.kind != "shutdown" or (run is not None and message.run != run):
+        raise RejectedMessage(f"it is a '{message.kind}' of run {message.run}, and this is run {run}")
     note = message.note
-    return Farewell(
+    return Shutdown(
         hub,
         message.run,
         message.round,
@@ -146,11 +146,11 @@ def read_farewell(path: Path, hub: str, run: str | None) -> Farewell:
     )
 
 
-def _packed(said: Sequence[Message]) -> Arrays:
+def _packed(outbox: Sequence[Message]) -> Arrays:
     """Messages as arrays, byte for byte."""
-    return {f"said/{index:04d}": np.frombuffer(message.kept, np.uint8) for index, message in enumerate(said)}
+    return {f"outbox/{index:04d}": np.frombuffer(message.encoded, np.uint8) for index, message in enumerate(outbox)}
 
 
 def _unpacked(message: Message, hub: str) -> tuple[Message, ...]:
-    names = sorted(name for name in message.arrays if name.startswith("said/"))
+    names = sorted(name for name in message.arrays if name.startswith("outbox/"))
     return tuple(decode(message.arrays[name].tobytes(), sender=hub, receiver="") for name in names)
