@@ -16,7 +16,8 @@ import numpy as np
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.launch import Trial, environment
-from tdcd.runtime.protocol.messages import Message, encode
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import encode
 
 EVERY, ROUNDS, TURNS = 500, 1000, 5
 CONFIG = {

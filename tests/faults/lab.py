@@ -18,7 +18,7 @@ from tdcd.runtime.process.driver import ClientDriver, HubDriver
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import decode
+from tdcd.runtime.protocol.wire import decode
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder

@@ -11,7 +11,8 @@ from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared, reference_of
 
 from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, decode, encode
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import decode, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.storage.lock import is_alive

@@ -14,7 +14,8 @@ from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, RejectedMessage, decode, encode
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
 UNEQUAL = with_keys(
     RIDGE,

@@ -13,7 +13,8 @@ from tdcd.runtime.process.client_data import ClientData, shards
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, RejectedMessage, decode, encode, pack
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.tables.rows import RawRows
 
 CONFIG = with_keys(RIDGE, train={"rounds": 3})

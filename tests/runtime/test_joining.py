@@ -13,7 +13,8 @@ from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, RejectedMessage
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage
 
 CONFIG = with_keys(RIDGE)
 NORTH, SOUTH, C1 = "client.lab.north", "client.lab.south", "client.clinic.c1"

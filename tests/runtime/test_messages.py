@@ -18,7 +18,8 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, RejectedMessage, array, decode, encode, pack, unpack
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
 # The wire format
 

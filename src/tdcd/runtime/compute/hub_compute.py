@@ -19,9 +19,9 @@ from tdcd.core.update import HubUpdate, TakeAverage
 from tdcd.core.variant import AsItIs, Exchange, LabelsEverywhere, Sending, Wire, seed_words
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
-from tdcd.runtime.protocol.instructions import Arrays
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.sample_index import IncompatibleParties, SampleIndex
+from tdcd.runtime.protocol.structure import Arrays
 
 AT_ONCE, SAMPLES_AT_ONCE = 32, 1 << 16
 """The most rounds that are laid out at once, and the most samples of them: a round takes less time so."""
@@ -34,6 +34,17 @@ class Layout(NamedTuple):
     """Of each client: where its samples are."""
     slots: NDArray[np.int64]
     """``[1, E * B]``: where each sample is if the clients' rows follow one another."""
+
+
+class Left(NamedTuple):
+    """What is left of a round's minibatches for one client, if clients are absent."""
+
+    absent: NDArray[np.uint8]
+    """``[n]``: 1 for those of the client's rows that take no part."""
+    present: NDArray[np.int32]
+    """``[E]``: how many samples each minibatch still has."""
+    rows: int
+    """How many samples the silo's clients that take part hold."""
 
 
 class HubCompute:
@@ -98,23 +109,29 @@ class HubCompute:
         """How many samples of a round's minibatches a client holds."""
         return len(self.layout(round_index).places[client])
 
-    def phi_part(self, round_index: int, answers: Sequence[Arrays | None]) -> Arrays:
-        """The silo's part of a round's exchange (line 11), from what each client said.
+    def phi_part(
+        self, round_index: int, answers: Sequence[NDArray[Any] | None]
+    ) -> tuple[Arrays, NDArray[np.uint8] | None]:
+        """The silo's part of a round's exchange (line 11), from each client's phi.
 
         Returns:
-            Phi ``[E, B, C]`` in minibatch order, as the exchange encodes it; if the samples of clients without an
-            answer are among them, ``absent`` ``[E * B]``, 1 where phi is zero for that reason.
+            Phi ``[E, B, C]`` in minibatch order, as the exchange encodes it; and, if the samples of clients without an
+            answer are among them, ``[E * B]``, 1 where phi is zero for that reason.
         """
         layout = self.layout(round_index)
-        rows = [self._rows(answer, "phi", len(place)) for answer, place in zip(answers, layout.places, strict=True)]
+        rows = [
+            self._zeros(len(place)) if answer is None else answer
+            for answer, place in zip(answers, layout.places, strict=True)
+        ]
         stacked: Any = algorithm.stack(np.concatenate(rows)[None], layout.slots)  # type: ignore[arg-type]
         phi, sending = np.asarray(stacked[0]).reshape(self.phi_shape), self._sending(round_index, self.silo)
-        absent = _masks(absent=_mask(len(stacked[0]), answers, layout.places))
+        mask = _mask(len(stacked[0]), [answer is None for answer in answers], layout.places)
+        absent = mask if mask.any() else None
         if self.variant.exchange == AsItIs():
-            return {"phi": phi, **absent}
+            return {"phi": phi}, absent
         with self._precision():
             sent = _encode(phi, sending.seed, sending.round, silo=self.silo, exchange=self.variant.exchange)
-        return {**{name: np.asarray(sent[name]) for name in self.wire}, **absent}
+        return {name: np.asarray(sent[name]) for name in self.wire}, absent
 
     def _sending(self, round_index: int, silo: int) -> Sending:
         return Sending(seed_words(self.settings.seed), np.int32(round_index), silo)
@@ -136,6 +153,9 @@ class HubCompute:
         """An array of a client's answer; zeros if it has none."""
         if answer is not None and name in answer:
             return answer[name]
+        return self._zeros(count)
+
+    def _zeros(self, count: int) -> NDArray[Any]:
         return np.zeros((count, self.num_outputs), self.settings.dtype)
 
     def project(self, round_index: int, parts: Sequence[Arrays]) -> list[NDArray[Any]]:
@@ -148,24 +168,22 @@ class HubCompute:
         places = self.layout(round_index).places
         return [np.asarray(algorithm.project(rows, place[None])[0]) for place in places]  # type: ignore[arg-type]
 
-    def presence(self, round_index: int, absent: NDArray[np.bool_] | None, clients: Collection[int]) -> list[Arrays]:
-        """What each client must know to step on the samples that are left; nothing if all are.
+    def presence(
+        self, round_index: int, absent: NDArray[np.bool_] | None, clients: Collection[int]
+    ) -> list[Left | None]:
+        """What each client must know to step on the samples that are left; None if all are.
 
         Args:
             absent: ``[E * B]``, the samples that some silo lacks.
             clients: those of this silo that do not take part.
-
-        Returns:
-            ``absent`` ``[n]``, which of the client's rows take no part; ``present`` ``[E]``, how many samples each
-            minibatch still has; ``rows`` ``[1]``, how many samples the silo's clients that take part hold.
         """
         places, shape = self.layout(round_index).places, (self.num_exchanged, self.batch_size)
         if absent is None and not clients:
-            return [{} for _ in places]
+            return [None for _ in places]
         missing = np.zeros(shape, np.uint8) if absent is None else absent.astype(np.uint8).reshape(shape)
         present = self.batch_size - missing.sum(axis=1, dtype=np.int32)
-        rows = np.array([self.sample_index.num_samples - self._held[[*clients]].sum()], np.int64)
-        return [{"absent": missing.ravel()[place], "present": present, "rows": rows} for place in places]
+        rows = int(self.sample_index.num_samples - self._held[[*clients]].sum())
+        return [Left(missing.ravel()[place], present, rows) for place in places]
 
     def average(self, answers: Sequence[Arrays | None]) -> Tree:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
@@ -195,13 +213,12 @@ class HubCompute:
         held = self._held[np.array(present)]
         return (held / held.sum()).astype(self.settings.dtype)
 
-    def scores_part(self, block: Tree, answers: Sequence[Arrays | None]) -> Arrays:
-        """The silo's part of an evaluation, from what each client said.
+    def scores_part(self, answers: Sequence[Arrays | None]) -> Arrays:
+        """The silo's part of an evaluation, from each client's scores.
 
         Returns:
             ``train`` ``[M, C]`` and ``test`` ``[m, C]``, phi of all training and all held-out samples in sample order;
-            ``penalty``, the block's regulariser; if clients have no answer, ``train_absent`` and ``test_absent``, 1
-            for their samples.
+            if clients have no answer, ``train_absent`` and ``test_absent``, 1 for their samples.
         """
         part: dict[str, NDArray[Any]] = {}
         masks: dict[str, NDArray[np.uint8]] = {}
@@ -211,8 +228,8 @@ class HubCompute:
             part[name] = np.empty((total, self.num_outputs), self.settings.dtype)
             for answer, place in zip(answers, places, strict=True):
                 part[name][place] = self._rows(answer, name, len(place))
-            masks[f"{name}_absent"] = _mask(total, answers, places)
-        return {**part, "penalty": np.array([self.penalty(block)]), **_masks(**masks)}
+            masks[f"{name}_absent"] = _mask(total, [answer is None for answer in answers], places)
+        return {**part, **{name: mask for name, mask in masks.items() if mask.any()}}
 
     def rows_of(self, client: int, held_out: bool) -> int:
         """How many training rows, or held-out ones, a client has."""
@@ -256,15 +273,10 @@ def _losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
     return objective.losses(scores, labels)
 
 
-def _mask(size: int, answers: Sequence[Arrays | None], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
+def _mask(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
     """1 for the samples of clients without an answer."""
     absent = np.zeros(size, np.uint8)
-    for answer, place in zip(answers, places, strict=True):
-        if answer is None:
+    for is_missing, place in zip(is_absent, places, strict=True):
+        if is_missing:
             absent[place] = 1
     return absent
-
-
-def _masks(**masks: NDArray[np.uint8]) -> dict[str, NDArray[np.uint8]]:
-    """Those that say anything."""
-    return {name: mask for name, mask in masks.items() if mask.any()}

@@ -7,8 +7,10 @@ from typing import Protocol
 
 from tdcd.runtime.process.driver import TICK_S, Outcome
 from tdcd.runtime.process.endpoint import Endpoint
-from tdcd.runtime.protocol.messages import Message, RejectedMessage
+from tdcd.runtime.protocol.messages import Bye, Stop
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.transport.transport import Joined, Left, Received, Transport
 
 LINGER_S = 20.0
@@ -90,10 +92,10 @@ class _Session:
         try:
             self._say(speak())
         except (IncompatibleParties, ValueError) as error:
-            self._end(Outcome("refused", str(error)), "stop", {"reason": str(error)})
+            self._refuse(str(error))
         else:
             if self.dialogue.done and self.outcome is None:
-                self._end(Outcome("finished"), "bye", {})
+                self._end(Outcome("finished"), Bye(self.dialogue.name, ""))
 
     def hear(self, news: Received) -> None:
         """Take in a message, once."""
@@ -103,7 +105,7 @@ class _Session:
         try:
             message = self.endpoint.read(news)
             self._inbox.add(digest)
-            if message.kind in ("bye", "stop"):
+            if isinstance(message, Bye | Stop):
                 self._on_leaving(message)
             elif self.outcome is None:
                 self.attempt(lambda: self.dialogue.receive(message))
@@ -118,27 +120,29 @@ class _Session:
                 self.endpoint.send(message)
                 self._note_told(message)
 
-    def _on_leaving(self, message: Message) -> None:
+    def _on_leaving(self, message: Bye | Stop) -> None:
         self._gone.add(message.sender)
-        if message.kind == "stop" and self.outcome is None:
-            reason = f"{message.sender} stopped: {message.note.get('reason')}"
-            self._end(Outcome("refused", reason), "stop", {"reason": reason})
+        if isinstance(message, Stop) and self.outcome is None:
+            self._refuse(f"{message.sender} stopped: {message.reason}")
 
     def _say(self, messages: list[Message]) -> None:
         for message in messages:
             self._outbox[message.receiver].append(message)
             self.endpoint.send(message)
 
-    def _end(self, outcome: Outcome, kind: str, note: dict[str, str]) -> None:
+    def _refuse(self, reason: str) -> None:
+        self._end(Outcome("refused", reason), Stop(self.dialogue.name, "", status="refused", reason=reason))
+
+    def _end(self, outcome: Outcome, said: Bye | Stop) -> None:
         self.outcome, self._ended_at = outcome, time.monotonic()
         for partner in self.dialogue.partners:
-            last = Message(kind, self.dialogue.name, partner, note=note)
+            last = said.to(partner)
             # What came before a refusal is of no use to anybody any more.
-            self._outbox[partner] = [*self._outbox[partner], last] if kind == "bye" else [last]
+            self._outbox[partner] = [*self._outbox[partner], last] if isinstance(last, Bye) else [last]
             self.endpoint.send(last)
             self._note_told(last)
 
     def _note_told(self, message: Message) -> None:
         """Who was told that it is off needs no answer; who was wished well answers when it is done too."""
-        if message.kind == "stop" and message.receiver in self.endpoint.present:
+        if isinstance(message, Stop) and message.receiver in self.endpoint.present:
             self._gone.add(message.receiver)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from tdcd.runtime.process.endpoint import Backoff, Endpoint, is_worth_logging
 from tdcd.runtime.process.grace import Grace
@@ -14,7 +14,8 @@ from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
-from tdcd.runtime.protocol.messages import Message, RejectedMessage
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.transport.transport import Joined, Received, Transport
 
@@ -277,8 +278,8 @@ class ClientDriver:
             self._answer(news)
         elif news is not None:
             self.endpoint.note_presence(news)
-        ending: Any = self.client.ending
-        return None if ending is None else Outcome(ending["status"], ending["reason"])
+        ending = self.client.ending
+        return None if ending is None else Outcome(ending.status, ending.reason)
 
     def _answer(self, news: Received) -> None:
         try:

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from tdcd.runtime.process.log import event
-from tdcd.runtime.protocol.messages import Message, RejectedMessage, decode, encode
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 from tdcd.runtime.transport.transport import Joined, Left, Received, Transport
 

@@ -8,12 +8,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tdcd.runtime.protocol.handshake import Handshake
-from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, Status, TurnedAway
+from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, RejectedMessage
+from tdcd.runtime.protocol.messages import (
+    ColumnSummary,
+    Enrol,
+    Gone,
+    Hello,
+    Opening,
+    Published,
+    Ready,
+    Status,
+    Stop,
+    Want,
+    Who,
+)
 from tdcd.runtime.protocol.rounds import Rounds
 from tdcd.runtime.protocol.sample_index import WAY_ON, IncompatibleParties, Lost
 from tdcd.runtime.protocol.shutdown import Shutdown
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage
 
 
 class Hub:
@@ -44,7 +58,7 @@ class Hub:
         self.shutdown = restored if isinstance(restored, Shutdown) else None
         """The end of the run, when it has come."""
         self._absences = absences
-        self._verdict: Message | None = None
+        self._verdict: Stop | None = None
         """The end of a peer whose client diverged."""
 
     # Facts for those who watch.
@@ -111,7 +125,7 @@ class Hub:
         if self.shutdown is not None:
             return [*self.shutdown.joined(party)]
         if party in self.clients:
-            return [Message("who", self.name, party, run=self.handshake.run)]
+            return [Who(self.name, party, run=self.handshake.run)]
         wants = [] if self.rounds is None else self.rounds.wants(party)
         return [*(message.to(party) for message in self.handshake.published.values()), *wants]
 
@@ -141,7 +155,7 @@ class Hub:
         except Lost as loss:
             return self._end("refused", str(loss), tell=())
         except IncompatibleParties as mismatch:
-            if message.kind == "hello" and (self._is_training or self._is_back_with(message.sender)):
+            if isinstance(message, Enrol | Hello) and (self._is_training or self._is_back_with(message.sender)):
                 return self._turn_away(message.sender, str(mismatch))
             return self._end("refused", str(mismatch))
 
@@ -151,8 +165,8 @@ class Hub:
 
     def _turn_away(self, party: str, reason: str) -> list[Instruction]:
         """A party that comes back with other data or settings must leave; those who train do not."""
-        note = {"status": "refused", "reason": reason, "in_block": False}
-        return [TurnedAway(party, reason), Message("stop", self.name, party, self.round, self.handshake.run, note)]
+        stop = Stop(self.name, party, self.round, self.handshake.run, status="refused", reason=reason)
+        return [TurnedAway(party, reason), stop]
 
     def _handle(self, message: Message) -> list[Instruction]:
         from_client = message.sender in self.clients
@@ -160,21 +174,22 @@ class Hub:
             raise RejectedMessage("its sender has no business here")
         if self.shutdown is not None:
             return [*self.shutdown.receive(message)]
-        if message.kind == "want" and not from_client:
+        if isinstance(message, Want) and not from_client:
             return [*self._resend(message)]
-        if message.kind == "stop" and not from_client:
+        if isinstance(message, Stop) and not from_client:
             return self._on_stop(message)
-        if message.kind == "hello":
-            handshake = self.handshake
-            return [*(handshake.client_hello(message) if from_client else handshake.peer_hello(message))]
+        if isinstance(message, Enrol) and from_client:
+            return [*self.handshake.client_enrol(message)]
+        if isinstance(message, Hello) and not from_client:
+            return [*self.handshake.peer_hello(message)]
         if message.run != self.handshake.run:
             raise RejectedMessage(f"it belongs to run {message.run!r}, not to {self.handshake.run!r}")
         return [*(self._of_client(message) if from_client else self._of_peer(message))]
 
     def _of_client(self, message: Message) -> list[Message]:
-        if message.kind == "summary":
+        if isinstance(message, ColumnSummary):
             return self.handshake.client_summary(message)
-        if message.kind == "ready":
+        if isinstance(message, Ready):
             ready = self.handshake.client_ready(message)
             return ready + (self.rounds.client_back(message.sender) if self.rounds is not None else [])
         if self.rounds is None:
@@ -183,19 +198,19 @@ class Hub:
         return []
 
     def _of_peer(self, message: Message) -> list[Message]:
-        if message.kind == "ready":
-            return self.handshake.peer_ready(message)
+        if isinstance(message, Opening):
+            return self.handshake.peer_opening(message)
         if self.rounds is None:
             raise RejectedMessage(f"nobody can use '{message.kind}' yet")
-        if message.kind == "gone":
+        if isinstance(message, Gone):
             self.rounds.peer_forgot(message)
-        self.rounds.peer_part(message)
+        else:
+            self.rounds.peer_part(message)
         return []
 
-    def _resend(self, message: Message) -> list[Message]:
+    def _resend(self, message: Want) -> list[Message]:
         """What a peer lacks, if it was to be had already."""
-        kind = str(message.note.get("kind"))
-        known = self.handshake.published.get(kind)
+        known: Message | None = self.handshake.published.get(message.what)
         if known is None and self.rounds is not None and message.run == self.handshake.run:
             known = self.rounds.exchange.resend(message, self.round)
         return [] if known is None else [known.to(message.sender)]
@@ -216,7 +231,7 @@ class Hub:
         if self.rounds is None or handshake.phase != "done":
             return out
         if not was_done:
-            out += self.rounds.begin([int(handshake.openings[hub]["parameters"]) for hub in self.job.hubs])
+            out += self.rounds.begin([handshake.openings[hub].parameters for hub in self.job.hubs])
         for instruction in self.rounds.advance():
             if isinstance(instruction, End):
                 out += self._end(instruction.status, instruction.reason, instruction.in_block)
@@ -228,13 +243,13 @@ class Hub:
 
     # The end.
 
-    def _on_stop(self, message: Message) -> list[Instruction]:
+    def _on_stop(self, message: Stop) -> list[Instruction]:
         """A peer has ended the run. If it finished, or its loss is not finite, we shall find the same by ourselves."""
         if self._is_training and message.run != self.handshake.run:
             raise RejectedMessage(f"it ends run {message.run!r}, and this is {self.handshake.run!r}")
-        if message.note.get("status") == "refused":
+        if message.status == "refused":
             return self._end("refused", _stopped(message))
-        if message.note.get("status") == "diverged" and message.note.get("in_block"):
+        if message.status == "diverged" and message.in_block:
             self._verdict = message
         return []
 
@@ -250,7 +265,10 @@ class Hub:
     ) -> list[Instruction]:
         """End the run for everybody, or for this hub and those whom it is to ``tell``."""
         rounds = self.rounds
-        outbox = (*self.handshake.published.values(), *(() if rounds is None else rounds.exchange.outbox))
+        outbox: tuple[Published, ...] = (
+            *self.handshake.published.values(),
+            *(() if rounds is None else rounds.exchange.outbox),
+        )
         unaware = {*self.clients, *self.peers} if tell is None else {*tell}
         self.shutdown = Shutdown(
             self.name, self.handshake.run, self.round, status, reason, in_block, self.peers, outbox, unaware
@@ -258,5 +276,5 @@ class Hub:
         return [End(status, reason, in_block), *self.shutdown.remind()]
 
 
-def _stopped(message: Message) -> str:
-    return f"{message.sender} stopped: {message.note.get('reason')}"
+def _stopped(message: Stop) -> str:
+    return f"{message.sender} stopped: {message.reason}"

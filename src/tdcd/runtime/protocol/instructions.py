@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 
 from tdcd.records.history import Record
 from tdcd.records.mark import NO_LINES, Mark
-from tdcd.runtime.protocol.messages import Message
-
-Status = Literal["finished", "diverged", "refused"]
-Arrays = Mapping[str, NDArray[Any]]
+from tdcd.runtime.protocol.messages import Published, Status
+from tdcd.runtime.protocol.structure import Arrays, Message
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +19,7 @@ class State:
     run: str
     round: int
     block: Arrays
-    outbox: tuple[Message, ...] = ()
+    outbox: tuple[Published, ...] = ()
     """What it sent its peers in the rounds before."""
     digests: Mapping[str, str] | None = None
     """The digest of what each hub sent in the last exchange."""

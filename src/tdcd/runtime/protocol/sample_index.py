@@ -3,10 +3,9 @@
 import hashlib
 import hmac
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +13,11 @@ from numpy.typing import NDArray
 from tdcd.config import Config
 from tdcd.core.choices import Loss
 from tdcd.data.table import Task
-from tdcd.runtime.protocol.messages import Message, RejectedMessage, array, unpack
+from tdcd.runtime.protocol.messages import Enrol, Target
+from tdcd.runtime.protocol.taking import take
+from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.labels import FITTING, Labels, choose_held_out, encode, in_words, standardized
 from tdcd.tables.rows import id_order
-
-_DIGEST = re.compile("[0-9a-f]{32}")
 
 MOST_CLASSES = 100_000
 """More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
@@ -41,46 +40,40 @@ class Lost(IncompatibleParties):
 
 @dataclass(frozen=True, eq=False)
 class Enrolment:
-    """What one client says of itself."""
+    """What one client says of itself, checked."""
 
-    shared: dict[str, Any]
     ids: list[str]
     labels: NDArray[np.float64] | list[str]
     held_out: NDArray[np.bool_] | None
-    target: dict[str, Any] | None
+    target: Target | None
     is_table: bool
     rows: str
     """A digest of all its rows, features too: a client that comes back must have the same."""
 
     @classmethod
-    def read(cls, message: Message) -> "Enrolment":
-        """Check a ``hello`` and take it apart."""
-        ids, shared = unpack(message, "ids"), unpack(message, "config")
-        if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids) or not isinstance(shared, dict):
-            raise RejectedMessage("'ids' must be a list of texts, and 'config' a table")
+    def read(cls, message: Enrol) -> "Enrolment":
+        """Check that labels and masks are as many as the ids."""
+        ids, labels, names = message.ids, message.labels, message.label_names
         if len(set(ids)) != len(ids):
             raise RejectedMessage("'ids' has an id twice")
-        labels: Any
-        if "label_names" in message.arrays:
-            labels = unpack(message, "label_names")
-            if not isinstance(labels, list) or len(labels) != len(ids) or not all(isinstance(x, str) for x in labels):
-                raise RejectedMessage("'label_names' must be one text an id")
-        else:
-            labels = array(message, "labels", np.float64, [len(ids)])
-        held_out = None
-        if "held_out" in message.arrays:
-            held_out = array(message, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
-        target = message.note.get("target")
-        if target is not None and (
-            not isinstance(target, dict)
-            or target.get("task") not in FITTING
-            or not isinstance(target.get("label_scale"), float)
-        ):
-            raise RejectedMessage("'target' must say task and label_scale")
-        rows = message.note.get("rows")
-        if not isinstance(rows, str) or not _DIGEST.fullmatch(rows):
-            raise RejectedMessage("'rows' must be a digest")
-        return cls(shared, ids, labels, held_out, target, bool(message.note.get("is_table")), rows)
+        if (labels is None) == (names is None):
+            raise RejectedMessage("it must have either 'labels' or 'label_names'")
+        if names is not None and len(names) != len(ids):
+            raise RejectedMessage("'label_names' must be one text per id")
+        numbers = names if labels is None else take(labels, "labels", np.float64, [len(ids)])
+        assert numbers is not None
+        mask = message.held_out
+        held_out = None if mask is None else take(mask, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
+        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows)
+
+
+class Digests(NamedTuple):
+    """Keyed digests by which silos compare what they must not show each other."""
+
+    secret: str
+    """Of nothing: the same where the secret is."""
+    ids: str
+    labels: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,12 +131,12 @@ class SampleIndex:
         chosen = held_out[samples]
         return np.where(chosen, -1, train[samples]), np.where(chosen, test[samples], -1)
 
-    def digests(self, secret: bytes) -> dict[str, str]:
-        """Keyed digests, of nothing, of the ids and of the labels, which other silos compare with their own."""
+    def digests(self, secret: bytes) -> Digests:
+        """What other silos compare with their own."""
         ids = hmac.new(secret, json.dumps(self.ids).encode(), hashlib.sha256).hexdigest()
         known = hmac.new(secret, b"secret", hashlib.sha256).hexdigest()
         content = json.dumps([self.task, self.classes]).encode() + self.labels.tobytes() + self.held_out.tobytes()
-        return {"secret": known, "ids": ids, "labels": hmac.new(secret, content, hashlib.sha256).hexdigest()}
+        return Digests(known, ids, hmac.new(secret, content, hashlib.sha256).hexdigest())
 
     def loss(self, config: Config) -> Loss:
         """The loss that the file asks for, or the one that fits the labels."""
@@ -184,7 +177,7 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
     else:
         held_out = _held_out(labels, config)
     if found[0].target is not None:
-        numbers, mean, scale, words = labels.numbers, 0.0, found[0].target["label_scale"], ""
+        numbers, mean, scale, words = labels.numbers, 0.0, found[0].target.label_scale, ""
     else:
         numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
         words = in_words(labels, config.model.loss)
@@ -208,7 +201,7 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
         values = np.concatenate([np.asarray(enrolment.labels) for enrolment in found])[order]
     target = found[0].target
     if target is not None:
-        return Labels(target["task"], values)
+        return Labels(target.task, values)
     try:
         return encode(values, config.model.loss)
     except ValueError as error:

@@ -32,9 +32,9 @@ from tdcd.report import write_report
 from tdcd.runtime.protocol.handshake import Handshake
 from tdcd.runtime.protocol.instructions import Absence, State
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import RejectedMessage
 from tdcd.runtime.protocol.sample_index import WAY_ON
 from tdcd.runtime.protocol.shutdown import Shutdown
+from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.storage.checkpoint import Checkpoints, read_shutdown, save_shutdown
 from tdcd.runtime.storage.failpoints import failpoint
 from tdcd.runtime.storage.hub_restart import (
@@ -133,7 +133,7 @@ class HubFolder:
         path = self.path / "shutdown.tdcd"
         try:
             return read_shutdown(path, self.hub, self.about.get("run"))
-        except (RejectedMessage, OSError, KeyError, TypeError) as error:
+        except (RejectedMessage, OSError) as error:
             over = "the run has ended, and its history and model are whole; only slower hubs may still need this file"
             raise ValueError(f"{path} is damaged: {error}. In {self.path} {over}. {WAY_ON}") from None
 
@@ -203,10 +203,10 @@ class HubFolder:
         silos = [
             {
                 "name": silo.name,
-                "feature_shape": opening["feature_shape"],
+                "feature_shape": [*opening.feature_shape],
                 "columns": [*own] if silo.name == self.silo else [],
-                "clients": opening["clients"],
-                "parameters": opening["parameters"],
+                "clients": opening.clients,
+                "parameters": opening.parameters,
             }
             for silo, opening in (
                 (silo, handshake.openings[hub]) for silo, hub in zip(job.config.silos, job.hubs, strict=True)
