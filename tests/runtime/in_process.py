@@ -9,9 +9,9 @@ from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.rounds import Append, End, Save
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
-from tdcd.runtime.protocol.rounds import Append, End, Save
 
 SECRET = bytes(range(32))
 

@@ -13,6 +13,7 @@ from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Ready
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage
 
@@ -80,8 +81,8 @@ def assert_nobody_starts(office, *words):
             reason = machine.reason
         else:
             assert machine.ending is not None, f"{name} still waits"
-            assert machine.ending["status"] == "refused"
-            reason = machine.ending["reason"]
+            assert machine.ending.status == "refused"
+            reason = machine.ending.reason
         for word in words:
             assert word in reason, f"{name} was told: {reason}"
 
@@ -95,20 +96,20 @@ SEEDS = pytest.mark.parametrize("seed", range(3))
 @SEEDS
 def test_another_version_of_a_client(data, seed):
     def newer(message):
-        return message.replace(note={**message.note, "protocol": 2}) if message.sender == NORTH else message
+        return message.replace(protocol=9) if message.sender == NORTH and message.kind == "enrol" else message
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, f"{NORTH} speaks protocol 2 and hub.lab speaks 1: upgrade the older one")
+    assert_nobody_starts(office, f"{NORTH} speaks protocol 9 and hub.lab speaks 2: upgrade the older one")
 
 
 @SEEDS
 def test_another_version_of_a_hub(data, seed):
     def newer(message):
         is_hello = message.kind == "hello" and message.sender == "hub.lab"
-        return message.replace(note={**message.note, "protocol": 7}) if is_hello else message
+        return message.replace(protocol=7) if is_hello else message
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "1", "upgrade the older one")
+    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "2", "upgrade the older one")
     assert (
         "hub.clinic speaks protocol 1 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
     )
@@ -294,7 +295,7 @@ def test_a_client_that_comes_back_with_another_file_is_turned_away(data, referen
     office = begun(data, seed)
     restart(office, NORTH, Client(Job(with_keys(RIDGE, seed=3)), 1, NORTH, data[NORTH]))
     office.settle()
-    assert f"seed is 3 at {NORTH} and 0 at hub.lab" in office.machines[NORTH].ending["reason"]
+    assert f"seed is 3 at {NORTH} and 0 at hub.lab" in office.machines[NORTH].ending.reason
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
     office.settle()
     assert office.history == reference
@@ -366,7 +367,7 @@ def test_a_client_cannot_make_its_hub_take_all_memory(data):
     while office.hubs["hub.clinic"].handshake.phase != "preparing" and office.deliver():
         pass
     hub = office.hubs["hub.clinic"]
-    ready = Message("ready", C1, "hub.clinic", run=hub.handshake.run, note={"feature_shape": [10**11]})
+    ready = Ready(C1, "hub.clinic", run=hub.handshake.run, feature_shape=(10**11,))
     with pytest.raises(RejectedMessage, match="no message could carry a block for so many features"):
         hub.receive(ready)
 
@@ -390,8 +391,8 @@ def test_of_two_processes_with_one_name_the_later_one_stays(data, seed):
     office.machines[NORTH] = Twins(first, second)
     while office.deliver():
         pass
-    assert first.ending["reason"] == f"another process has joined as {NORTH}: there must be one only"
-    assert second.ending["status"] == "finished"
+    assert first.ending.reason == f"another process has joined as {NORTH}: there must be one only"
+    assert second.ending.status == "finished"
     assert {end.status for end in office.ends.values()} == {"finished"}
 
 
