@@ -16,7 +16,9 @@ import numpy as np
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.launch import Trial, environment
-from tdcd.runtime.protocol.messages import Message, encode
+from tdcd.runtime.protocol.messages import Phi
+from tdcd.runtime.protocol.structure import Array
+from tdcd.runtime.protocol.wire import encode
 
 EVERY, ROUNDS, TURNS = 500, 1000, 5
 CONFIG = {
@@ -42,9 +44,9 @@ def real_round(folder: Path) -> float:
 def echo_round(folder: Path) -> float:
     """Seconds of a round of messages alone; the slower of the two hubs' figures."""
     sizes = {
-        "block": _size({"weight": np.zeros((42, 1), np.float32)}),
-        "phi": _size({"phi": np.zeros((333, 1), np.float32)}),
-        "exchange": _size({"phi": np.zeros((1000, 1), np.float32)}),
+        "block": _size(np.zeros((42, 1), np.float32)),
+        "phi": _size(np.zeros((333, 1), np.float32)),
+        "exchange": _size(np.zeros((1000, 1), np.float32)),
     }
     parties = [f"hub.{s}" for s in "ab"] + [f"client.{s}.c{k}" for s in "ab" for k in (1, 2, 3)]
     processes = [
@@ -59,8 +61,8 @@ def echo_round(folder: Path) -> float:
     return max(float(line) for line in printed if line)
 
 
-def _size(arrays: dict[str, np.ndarray]) -> int:
-    return len(encode(Message("phi", "client.a.c1", "hub.a", 100, "0" * 32, arrays=arrays)))
+def _size(phi: np.ndarray) -> int:
+    return len(encode(Phi("client.a.c1", "hub.a", 100, "0" * 32, phi=Array.of(phi))))
 
 
 def _turn() -> tuple[float, float, float]:

@@ -18,7 +18,7 @@ from tdcd.runtime.process.driver import ClientDriver, HubDriver
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import decode
+from tdcd.runtime.protocol.wire import decode
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
@@ -235,7 +235,7 @@ class Lab:
             self.counts["cut"] += 1
             self.unlink(sender, receiver)
             self.link(sender, receiver)
-        self.drivers[receiver].desk.transport.news.append(self.queues[sender, receiver].popleft())
+        self.drivers[receiver].endpoint.transport.news.append(self.queues[sender, receiver].popleft())
         self.turn(receiver)
 
     def turn(self, party):
@@ -313,7 +313,7 @@ class Lab:
 
     def stuck(self):
         where = {
-            party: (driver.hub.phase, driver.hub.round, driver.hub.missing(), driver.desk.last_refusal)
+            party: (driver.hub.phase, driver.hub.round, driver.hub.missing(), driver.endpoint.last_refusal)
             for party, driver in self.drivers.items()
             if isinstance(driver, HubDriver)
         }

@@ -21,20 +21,20 @@ CORRUPTION = 0.05
 """The share of chunks with a flipped bit."""
 
 HUB_FAILPOINTS = [
-    *(f"send.{kind}.{when}" for kind in ("who", "welcome", "hello", "ready", "want") for when in ("before", "after")),
+    *(f"send.{kind}.{when}" for kind in ("who", "welcome", "hello", "opening", "want") for when in ("before", "after")),
     *(
         f"send.{kind}.{when}:4"
-        for kind in ("begin", "phi", "steps", "evaluate", "scores")
+        for kind in ("begin", "phi_part", "steps", "evaluate", "scores_part")
         for when in ("before", "after")
     ),
     *(f"{place}:2" for place in ("save.before", "save.half", "save.after", "append.before", "append.after")),
 ]
 CLIENT_FAILPOINTS = [
-    *(f"send.{kind}.{when}" for kind in ("hello", "ready") for when in ("before", "after")),
+    *(f"send.{kind}.{when}" for kind in ("enrol", "ready") for when in ("before", "after")),
     *(f"send.{kind}.{when}:3" for kind in ("phi", "block", "scores") for when in ("before", "after")),
 ]
 LAST_FAILPOINTS = {
-    "hub.lab": ["finish.before", "rename.farewell.tdcd", "rename.hub.json", "finish.after", "send.stop.before"],
+    "hub.lab": ["finish.before", "rename.shutdown.tdcd", "rename.hub.json", "finish.after", "send.stop.before"],
     "client.lab.north": ["send.bye.before"],
 }
 """Those of the end of a run, one after the other."""

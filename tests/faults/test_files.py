@@ -90,7 +90,7 @@ def in_round_7(lab):
 
 
 def at_the_end(lab):
-    return lab.drivers[HUB].hub.farewell is not None
+    return lab.drivers[HUB].hub.shutdown is not None
 
 
 def kill(lab, is_there):
@@ -225,15 +225,15 @@ def test_the_history_of_another_hub_repairs_that_of_a_damaged_one(quiet, tmp_pat
 
 
 @pytest.mark.parametrize("how", DAMAGES, ids=lambda how: how.__name__)
-@pytest.mark.parametrize("file", ["history.jsonl", "hub.json", "farewell.tdcd", "checkpoint/0.tdcd"])
+@pytest.mark.parametrize("file", ["history.jsonl", "hub.json", "shutdown.tdcd", "checkpoint/0.tdcd"])
 def test_a_file_damaged_after_the_end_of_the_run(quiet, another, tmp_path, file, how):
     lab = kill(Lab(*quiet[:2], tmp_path, 0).begin(quiet[2]), at_the_end)
     if how is of_another_hub:
         # It comes to its end too, and waits for this one's good-bye.
-        lab.until((tmp_path / OTHER / "farewell.tdcd").exists)
+        lab.until((tmp_path / OTHER / "shutdown.tdcd").exists)
     damage(lab, file, how, another[1])
     sentence = exact_or_refused(lab, quiet[2])
-    is_needed = file in ("hub.json", "farewell.tdcd") or (
+    is_needed = file in ("hub.json", "shutdown.tdcd") or (
         file == "history.jsonl" and how in (truncated, emptied, changed, removed)
     )
     assert (sentence is not None) == is_needed, sentence

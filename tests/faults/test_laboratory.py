@@ -11,7 +11,9 @@ from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared, reference_of
 
 from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, decode, encode
+from tdcd.runtime.protocol.messages import Checkpoint, PhiPart
+from tdcd.runtime.protocol.structure import Array
+from tdcd.runtime.protocol.wire import decode, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.storage.lock import is_alive
@@ -75,7 +77,8 @@ def test_a_shared_model_after_crashes(tmp_path, seed):
 
 
 def state(round_index):
-    word = Message("phi", "hub.a", "", round_index - 1, "run", {"heard": {"hub.b": "x"}}, {"phi": np.ones((2, 1))})
+    phi = {"phi": Array.of(np.ones((2, 1)))}
+    word = PhiPart("hub.a", "", round_index - 1, "run", received={"hub.b": "x"}, arrays=phi)
     return State("run", round_index, {"weights": np.full((2, 1), round_index)}, (word,), {"hub.b": "y"})
 
 
@@ -88,9 +91,9 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     checkpoints = Checkpoints(tmp_path, "hub.a")
     assert not checkpoints.complaints
     found = checkpoints.newest
-    assert (found.run, found.round, found.heard) == ("run", 5, {"hub.b": "y"})
+    assert (found.run, found.round, found.digests) == ("run", 5, {"hub.b": "y"})
     assert found.block["weights"].tolist() == [[5], [5]]
-    assert [encode(word) for word in found.said] == [encode(word) for word in state(5).said]
+    assert [encode(word) for word in found.outbox] == [encode(word) for word in state(5).outbox]
 
 
 def test_a_damaged_or_foreign_checkpoint_is_refused_and_the_one_before_it_used(tmp_path):
@@ -98,7 +101,7 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_and_the_one_before_it_used(t
     for index in (1, 5, 6):
         checkpoints.save(state(index))
     older, middle, newest = (tmp_path / f"{index}.tdcd" for index in range(3))
-    old, whole, foreign = older.read_bytes(), newest.read_bytes(), encode(Message("checkpoint", "hub.b", "hub.b", 6))
+    old, whole, foreign = older.read_bytes(), newest.read_bytes(), encode(Checkpoint("hub.b", "hub.b", 6, block={}))
     places = range(len(whole))
     flipped = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in places]
     # What a crash leaves of a file that is written over: the new one's beginning, or that and the old one's end.
@@ -207,8 +210,9 @@ class Liar(Lab):
     def post(self, sender, receiver, data):
         if (sender, receiver) == ("hub.a", "hub.c"):
             message = decode(data, sender=sender, receiver=receiver)
-            if message.kind == "phi" and message.round == 2:
-                data = encode(message.but(arrays={"phi": message.arrays["phi"] + np.float32(1e-3)}))
+            if message.kind == "phi_part" and message.round == 2:
+                phi = message.arrays["phi"].values
+                data = encode(message.replace(arrays={"phi": Array.of(phi + phi.dtype.type(1e-3))}))
         super().post(sender, receiver, data)
 
 
@@ -245,16 +249,16 @@ class Mutated(Lab):
 
     def turn(self, party):
         driver = self.drivers[party]
-        news = driver.desk.transport.news
+        news = driver.endpoint.transport.news
         copies = [] if not news or not isinstance(news[0], Received) else [*self.mutations(news[0])]
         super().turn(party)
         for copy in copies:
             if party in self.drivers:
-                before = sum(driver.desk.refused.values())
+                before = sum(driver.endpoint.refused.values())
                 news.append(copy)
                 super().turn(party)
                 self.sent += 1
-                self.refused += sum(driver.desk.refused.values()) - before
+                self.refused += sum(driver.endpoint.refused.values()) - before
 
     def mutations(self, received):
         rng, data = self.rng, received.data

@@ -9,7 +9,7 @@ from processes import reference
 from slow_link import SlowLink
 
 from tdcd.runtime.certificates.issue import throwaway
-from tdcd.runtime.process.endpoint import Patience
+from tdcd.runtime.process.endpoint import Backoff
 from tdcd.runtime.transport.transport import Joined, Received
 from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
 
@@ -91,7 +91,7 @@ def test_a_federation_of_far_parties_ends_with_the_same_history(tmp_path):
 
 def test_reminders_wait_twice_as_long_as_answers_take():
     now = 0.0
-    patience = Patience(2.0, 30.0, lambda: now)
+    patience = Backoff(2.0, 30.0, lambda: now)
 
     def wait():
         nonlocal now
@@ -128,12 +128,12 @@ def test_nobody_is_reminded_while_an_answer_arrives(tmp_path):
     parties.until(lambda: hub.hub.missing() == [client] and not parties.queues["client.lab.south", "hub.lab"])
 
     def sent(arriving):
-        before = hub.desk.wire_bytes
+        before = hub.endpoint.wire_bytes
         for _ in range(100):
             parties.now += 1.0
-            hub.desk.transport.arriving[client] += arriving
+            hub.endpoint.transport.arriving[client] += arriving
             hub.step()
-        return hub.desk.wire_bytes - before
+        return hub.endpoint.wire_bytes - before
 
     assert sent(arriving=1000) == 0
     assert sent(arriving=0) > 0

@@ -9,8 +9,9 @@ from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, decode, encode
 from tdcd.runtime.protocol.rounds import Append, End, Save
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
 SECRET = bytes(range(32))
 
@@ -68,7 +69,7 @@ class InProcess:
         data = self.queues[sender, receiver].popleft()
         try:
             self.act(receiver, self.machines[receiver].receive(decode(data, sender=sender, receiver=receiver)))
-        except Refused as refusal:
+        except RejectedMessage as refusal:
             self.refused[f"{sender} to {receiver}: {refusal}"] += 1
         return True
 

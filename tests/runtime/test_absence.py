@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from altering import with_fields
 from in_process import SECRET, InProcess
 from test_machines import RIDGE, with_keys
 
@@ -14,7 +15,9 @@ from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, decode, encode
+from tdcd.runtime.protocol.messages import Remaining, Who
+from tdcd.runtime.protocol.structure import Array, Message
+from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
 UNEQUAL = with_keys(
     RIDGE,
@@ -78,17 +81,17 @@ class Silo:
 
     def __init__(self, office, index):
         job = office.hubs["hub.a"].job
-        roll = office.hubs["hub.a"].meeting.roll
+        sample_index = office.hubs["hub.a"].handshake.sample_index
         self.clients, self.noted = job.clients(index), office.absences[job.hubs[index]]
-        place = {one: number for number, one in enumerate(roll.ids)}
+        place = {one: number for number, one in enumerate(sample_index.ids)}
         held = [office.data[client] for client in self.clients]
         rows = np.concatenate([[place[one] for one in data.ids] for data in held])
         features = np.concatenate([data.features for data in held])[np.argsort(rows)].astype(float)
         owner = np.repeat(np.arange(len(held)), [len(data.ids) for data in held])[np.argsort(rows)]
-        self.features, self.test = features[~roll.held_out], features[roll.held_out]
-        self.owner, self.test_owner = owner[~roll.held_out], owner[roll.held_out]
+        self.features, self.test = features[~sample_index.held_out], features[sample_index.held_out]
+        self.owner, self.test_owner = owner[~sample_index.held_out], owner[sample_index.held_out]
         self.sizes = np.bincount(self.owner, minlength=len(held))
-        self.block = np.asarray(office.hubs[job.hubs[index]].meeting.compute.start["weight"])
+        self.block = np.asarray(office.hubs[job.hubs[index]].handshake.compute.start["weight"])
 
     def out(self, round_index, kind):
         order, found = ("evaluate", "begin", "steps"), set()
@@ -100,8 +103,11 @@ class Silo:
 
 def trained(office, config):
     """Losses by round over the samples that are there, and the blocks at the end."""
-    silos, roll = [Silo(office, index) for index in range(len(config.silos))], office.hubs["hub.a"].meeting.roll
-    labels, tests, losses = roll.train_labels, roll.test_labels, {}
+    silos, sample_index = (
+        [Silo(office, index) for index in range(len(config.silos))],
+        office.hubs["hub.a"].handshake.sample_index,
+    )
+    labels, tests, losses = sample_index.train_labels, sample_index.test_labels, {}
     for index in range(config.train.rounds + 1):
         if index % config.evaluate.every == 0:
             losses[index] = measured(silos, index, labels, tests, config.model.l2)
@@ -195,14 +201,16 @@ def test_every_hub_has_the_same_history_with_every_absence(seed):
 
 def test_masks_and_counts_are_sent_only_where_somebody_is_absent():
     office = Deaf(UNEQUAL, shards(plan(UNEQUAL)), SCRIPT).run()
-    told = {(m.kind, m.round): set(m.arrays) for m in office.sent if m.receiver == C1 and m.kind == "steps"}
-    assert {key[1] for key, arrays in told.items() if arrays != {"phi_others"}} == {3, 4, 5, 8, 9}
-    masked = {(m.sender, m.kind, m.round) for m in office.sent if {*m.arrays} & {"absent", "train_absent"}}
-    assert {(kind, at) for sender, kind, at in masked if sender == "hub.a" and kind != "steps"} == {
-        *(("phi", at) for at in (3, 4, 5, 8, 9)),
-        *(("scores", at) for at in (4, 8, 10)),
+    told = {m.round: m.remaining for m in office.sent if m.receiver == C1 and m.kind == "steps"}
+    assert {at for at, remaining in told.items() if remaining is not None} == {3, 4, 5, 8, 9}
+    masks = {"phi_part": "absent", "scores_part": "train_absent"}
+    parts = [m for m in office.sent if m.kind in masks]
+    masked = {(m.sender, m.kind, m.round) for m in parts if getattr(m, masks[m.kind]) is not None}
+    assert {(kind, at) for sender, kind, at in masked if sender == "hub.a"} == {
+        *(("phi_part", at) for at in (3, 4, 5, 8, 9)),
+        *(("scores_part", at) for at in (4, 8, 10)),
     }
-    assert {(kind, at) for sender, kind, at in masked if sender == "hub.b" and kind != "steps"} == {("phi", 5)}
+    assert {(kind, at) for sender, kind, at in masked if sender == "hub.b"} == {("phi_part", 5)}
 
 
 def test_a_silo_alone_averages_and_measures_those_that_are_there():
@@ -212,11 +220,11 @@ def test_a_silo_alone_averages_and_measures_those_that_are_there():
     assert office.lines()[6] == ({A2: [4, 5]}, [])
     hub = office.hubs["hub.a"]
     sent = {m.sender: m for m in office.sent if m.kind == "block" and m.round == 4}
-    sizes = {client: hub.meeting.compute.rows_of(index, False) for index, client in enumerate(hub.clients)}
+    sizes = {client: hub.handshake.compute.rows_of(index, False) for index, client in enumerate(hub.clients)}
     assert set(sent) == {"client.a.c1", A3}
-    mean = sum(sizes[client] * m.arrays["weight"] for client, m in sent.items()) / sum(sizes[c] for c in sent)
+    mean = sum(sizes[client] * m.block["weight"].values for client, m in sent.items()) / sum(sizes[c] for c in sent)
     begin = next(m for m in office.sent if m.kind == "begin" and m.round == 5)
-    assert begin.arrays["weight"] == pytest.approx(mean, rel=1e-12)
+    assert begin.block["weight"].values == pytest.approx(mean, rel=1e-12)
 
 
 def test_samples_that_are_nowhere_complete_give_no_line_and_are_told_of_in_the_next():
@@ -316,7 +324,7 @@ def test_a_client_that_is_another_process_now_takes_part_again():
 
 def test_the_grace_period_is_that_of_a_question_and_not_of_a_hub_that_sleeps():
     now = [0.0]
-    grace, (one, other) = Grace(5.0, 0.25, lambda: now[0]), (Message("begin", "hub", "a"), Message("begin", "hub", "b"))
+    grace, (one, other) = Grace(5.0, 0.25, lambda: now[0]), (Who("hub", "a"), Who("hub", "b"))
 
     def over_at(time, *questions):
         now[0] = time
@@ -339,8 +347,8 @@ def test_absences_are_looked_up_by_round_and_question():
     books = Absences(("x", "y"), noted)
     cases = [(2, "steps"), (3, "evaluate"), (3, "begin"), (5, "evaluate"), (6, "begin"), (6, "steps"), (9, "evaluate")]
     assert [books.out(*case) for case in cases] == [[], [], [0], [0, 1], [1], [0, 1], [0, 1]]
-    assert books.claims(2, 8) == {"absent": {"x": [3, 4, 5, 6, 7], "y": [5, 6, 7]}, "unscored": ["x", "y"]}
-    assert books.claims(0, 3) == {}
+    assert books.claims(2, 8) == ({"x": [3, 4, 5, 6, 7], "y": [5, 6, 7]}, ["x", "y"])
+    assert books.claims(0, 3) == ({}, [])
     assert books.take_back(7) == [Absence("x", 7, None), Absence("y", 7, None)]
     assert books.out(7, "evaluate") == []
 
@@ -394,15 +402,15 @@ def reminded(office):
 # What nobody may say
 
 
-def refusal(machine, message):
-    data = encode(message)
-    with pytest.raises(Refused) as refused:
+def refusal(machine, message, **fields):
+    data = with_fields(message, **fields) if fields else encode(message)
+    with pytest.raises(RejectedMessage) as refused:
         machine.receive(decode(data, sender=message.sender, receiver=message.receiver))
     return str(refused.value)
 
 
 def changed(message, **arrays):
-    return message.but(arrays={**message.arrays, **arrays})
+    return message.replace(**{name: Array.of(value) for name, value in arrays.items()})
 
 
 def heard_by(office, receiver, kind, sender="hub.b"):
@@ -421,53 +429,53 @@ def early():
 
 
 def test_a_hub_refuses_masks_that_do_not_fit(early):
-    hub, message = heard_by(early, "hub.a", "phi")
-    size = len(message.arrays["phi"])
+    hub, message = heard_by(early, "hub.a", "phi_part")
+    size = UNEQUAL.train.local_steps * UNEQUAL.train.batch_size
     for wrong, text in (
         (np.zeros(size - 1, np.uint8), f"'absent' is uint8 [{size - 1}], not uint8 [{size}]"),
         (np.zeros(size), f"'absent' is float64 [{size}], not uint8 [{size}]"),
         (np.full(size, 2, np.uint8), "'absent' must be 0 or 1 for each sample"),
     ):
         assert refusal(hub, changed(message, absent=wrong)) == text
-    hub, message = heard_by(early, "hub.a", "scores")
+    hub, message = heard_by(early, "hub.a", "scores_part")
     for name in ("train", "test"):
-        size = len(message.arrays[name])
+        size = len(getattr(message, name).values)
         wrong = changed(message, **{f"{name}_absent": np.full(size, 255, np.uint8)})
         assert refusal(hub, wrong) == f"'{name}_absent' must be 0 or 1 for each sample"
 
 
 @pytest.mark.parametrize(
-    ("note", "text"),
+    ("claims", "text"),
     [
-        ({"absent": []}, "'absent' must be the rounds before this one, in order, by client"),
+        ({"absent": []}, "it is not a message: Expected `object`, got `array` - at `$.absent`"),
         ({"absent": {B1: [4]}}, "'absent' must be the rounds before this one, in order, by client"),
         ({"absent": {B1: [-1]}}, "'absent' must be the rounds before this one, in order, by client"),
         ({"absent": {B1: [2, 1]}}, "'absent' must be the rounds before this one, in order, by client"),
-        ({"absent": {B1: [True]}}, "'absent' must be the rounds before this one, in order, by client"),
+        ({"absent": {B1: [True]}}, "it is not a message: Expected `int`, got `bool` - at `$.absent[...][0]`"),
         ({"absent": {B1: []}}, "'absent' must be the rounds before this one, in order, by client"),
         ({"absent": {A2: [1]}}, f"'{A2}' is no client of hub.b"),
-        ({"unscored": {B1: 1}}, "'unscored' must be a list of clients"),
-        ({"unscored": [1]}, "'unscored' must be a list of clients"),
+        ({"unscored": {B1: 1}}, "it is not a message: Expected `array`, got `object` - at `$.unscored`"),
+        ({"unscored": [1]}, "it is not a message: Expected `str`, got `int` - at `$.unscored[0]`"),
         ({"unscored": [C1]}, f"'{C1}' is no client of hub.b"),
         ({"unscored": [B1, B1]}, "'unscored' names a client twice, or all clients"),
         ({"unscored": [B1, "client.b.c2"]}, "'unscored' names a client twice, or all clients"),
     ],
 )
-def test_a_hub_refuses_what_cannot_be_said_of_another_ones_clients(early, note, text):
-    hub, message = heard_by(early, "hub.a", "scores")
-    assert refusal(hub, message.but(note={**message.note, **note})) == text
+def test_a_hub_refuses_what_cannot_be_said_of_another_ones_clients(early, claims, text):
+    hub, message = heard_by(early, "hub.a", "scores_part")
+    assert refusal(hub, message, **claims) == text
 
 
 @pytest.mark.parametrize("name", ["absent", "present", "rows"])
 def test_a_client_refuses_masks_and_counts_that_do_not_fit(early, name):
     client, message = heard_by(early, A2, "steps", "hub.a")
-    rows = len(message.arrays["phi_others"])
+    rows = len(message.phi_others.values)
     batches, held = UNEQUAL.train.local_steps, len(early.data[A2].ids)
     size = UNEQUAL.train.batch_size
     good = {
         "absent": np.zeros(rows, np.uint8),
         "present": np.full(batches, size, np.int32),
-        "rows": np.array([early.hubs["hub.a"].meeting.roll.num_samples]),
+        "rows": early.hubs["hub.a"].handshake.sample_index.num_samples,
     }
     limits = f"'present' must be at least the client's own samples that are, and {size} at most"
     known = "'rows' must be at least the client's own rows, and the number of samples at most"
@@ -482,23 +490,28 @@ def test_a_client_refuses_masks_and_counts_that_do_not_fit(early, name):
             (np.full(batches, -1, np.int32), limits),
             (np.full(batches + 1, size, np.int32), f"'present' is int32 [{batches + 1}], not int32 [{batches}]"),
         ],
-        "rows": [(np.array([0]), known), (np.array([10**9]), known), (np.array([-held]), known)],
+        "rows": [(0, known), (10**9, known), (-held, known)],
     }
     for value, text in wrong[name]:
-        assert refusal(client, changed(message, **{**good, name: value})) == text
-    if name != "absent":
-        without = {key: value for key, value in good.items() if key != name}
-        assert refusal(client, changed(message, **without)) == f"it has no array '{name}'"
-    assert [answer.kind for answer in client.receive(changed(message, **good))] == ["block"]
+        assert refusal(client, with_remaining(message, **{**good, name: value})) == text
+    header = {key: 1 if key == "rows" else ["|u1", [0]] for key in good if key != name}
+    assert refusal(client, message, remaining=header).startswith("it is not a message: Object missing required field")
+    assert [answer.kind for answer in client.receive(with_remaining(message, **good))] == ["block"]
+
+
+def with_remaining(message, absent, present, rows):
+    return message.replace(remaining=Remaining(Array.of(absent), Array.of(present), rows))
 
 
 def test_nobody_is_left_out_by_others_without_the_setting():
     config = with_keys(UNEQUAL.model_dump(), federation={"client_grace_s": None})
     office = stopped({}, config, until=lambda office: office.hubs["hub.a"].round >= 2)
     text = "it leaves clients out, and federation.client_grace_s is not set"
-    hub, message = heard_by(office, "hub.a", "phi")
-    assert refusal(hub, changed(message, absent=np.zeros(len(message.arrays["phi"]), np.uint8))) == text
+    hub, message = heard_by(office, "hub.a", "phi_part")
+    size = UNEQUAL.train.local_steps * UNEQUAL.train.batch_size
+    assert refusal(hub, changed(message, absent=np.zeros(size, np.uint8))) == text
     client, message = heard_by(office, A2, "steps", "hub.a")
-    assert refusal(client, changed(message, absent=np.zeros(len(message.arrays["phi_others"]), np.uint8))) == text
-    hub, message = heard_by(office, "hub.a", "scores")
-    assert refusal(hub, message.but(note={**message.note, "unscored": [B1]})) == text
+    absent, present = np.zeros(len(message.phi_others.values), np.uint8), np.zeros(UNEQUAL.train.local_steps, np.int32)
+    assert refusal(client, with_remaining(message, absent, present, 1)) == text
+    hub, message = heard_by(office, "hub.a", "scores_part")
+    assert refusal(hub, message.replace(unscored=[B1])) == text

@@ -25,15 +25,15 @@ IDS = {
 COMMON = ["11", "3", "ä"]
 
 
-def talk_all(talks):
-    """Each talk in a thread of its own, over one network; what became of each."""
+def talk_all(dialogues):
+    """Each dialogue in a thread of its own, over one network; what became of each."""
     network, outcomes, late = LocalNetwork(), {}, Event()
 
-    def run(talk):
-        with network.join(talk.name, talk.partners) as transport:
-            outcomes[talk.name] = converse(talk, transport, lambda missing: None, late.is_set)
+    def run(dialogue):
+        with network.join(dialogue.name, dialogue.partners) as transport:
+            outcomes[dialogue.name] = converse(dialogue, transport, lambda missing: None, late.is_set)
 
-    threads = [Thread(target=run, args=(talk,), daemon=True) for talk in talks]
+    threads = [Thread(target=run, args=(dialogue,), daemon=True) for dialogue in dialogues]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -55,10 +55,10 @@ def parties(method="digests", ids=IDS, methods=None, silos=SILOS):
 
 @pytest.mark.parametrize("method", ["digests", "psi"])
 def test_everybody_learns_the_common_ids_and_clients_only_their_own(method):
-    talks = parties(method)
-    outcomes = talk_all(talks)
+    dialogues = parties(method)
+    outcomes = talk_all(dialogues)
     assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
-    found = {talk.name: talk.common for talk in talks}
+    found = {dialogue.name: dialogue.common for dialogue in dialogues}
     assert found["hub.bank"] == found["hub.shop"] == found["hub.bureau"] == COMMON
     assert found["client.bank.n"] == ["3", "ä"]
     assert found["client.bank.s"] == ["11"]
@@ -77,10 +77,10 @@ def test_hubs_must_choose_the_same_method():
 
 
 def test_different_shared_files_are_told_apart():
-    talks = parties()
+    dialogues = parties()
     other = Job(check_config({"silos": SILOS, "train": {"rounds": 7}}))
-    talks[1] = AlignHub(other, 1, "digests", SECRET, {"hub.shop": IDS["hub.shop"]})
-    reasons = " ".join(outcome.reason for outcome in talk_all(talks).values())
+    dialogues[1] = AlignHub(other, 1, "digests", SECRET, {"hub.shop": IDS["hub.shop"]})
+    reasons = " ".join(outcome.reason for outcome in talk_all(dialogues).values())
     assert "train.rounds is" in reasons
 
 

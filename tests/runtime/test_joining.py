@@ -13,7 +13,9 @@ from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused
+from tdcd.runtime.protocol.messages import Ready
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage
 
 CONFIG = with_keys(RIDGE)
 NORTH, SOUTH, C1 = "client.lab.north", "client.lab.south", "client.clinic.c1"
@@ -79,8 +81,8 @@ def assert_nobody_starts(office, *words):
             reason = machine.reason
         else:
             assert machine.ending is not None, f"{name} still waits"
-            assert machine.ending["status"] == "refused"
-            reason = machine.ending["reason"]
+            assert machine.ending.status == "refused"
+            reason = machine.ending.reason
         for word in words:
             assert word in reason, f"{name} was told: {reason}"
 
@@ -94,20 +96,20 @@ SEEDS = pytest.mark.parametrize("seed", range(3))
 @SEEDS
 def test_another_version_of_a_client(data, seed):
     def newer(message):
-        return message.but(note={**message.note, "protocol": 2}) if message.sender == NORTH else message
+        return message.replace(protocol=9) if message.sender == NORTH and message.kind == "enrol" else message
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, f"{NORTH} speaks protocol 2 and hub.lab speaks 1: upgrade the older one")
+    assert_nobody_starts(office, f"{NORTH} speaks protocol 9 and hub.lab speaks 2: upgrade the older one")
 
 
 @SEEDS
 def test_another_version_of_a_hub(data, seed):
     def newer(message):
         is_hello = message.kind == "hello" and message.sender == "hub.lab"
-        return message.but(note={**message.note, "protocol": 7}) if is_hello else message
+        return message.replace(protocol=7) if is_hello else message
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "1", "upgrade the older one")
+    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "2", "upgrade the older one")
     assert (
         "hub.clinic speaks protocol 1 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
     )
@@ -219,7 +221,7 @@ def test_who_is_missing_is_said_and_the_run_begins_when_they_come(data, referenc
     assert clinic.missing() == [C1, "client.clinic.c2", "client.clinic.c3"]
     office.arrive(SOUTH)
     office.settle()
-    assert (lab.phase, lab.missing()) == ("meeting", ["hub.clinic"])
+    assert (lab.phase, lab.missing()) == ("comparing", ["hub.clinic"])
     assert not lab.remind() or {m.receiver for m in lab.remind()} == {"hub.clinic"}
     assert not office.history
     office.arrive("hub.clinic")
@@ -293,7 +295,7 @@ def test_a_client_that_comes_back_with_another_file_is_turned_away(data, referen
     office = begun(data, seed)
     restart(office, NORTH, Client(Job(with_keys(RIDGE, seed=3)), 1, NORTH, data[NORTH]))
     office.settle()
-    assert f"seed is 3 at {NORTH} and 0 at hub.lab" in office.machines[NORTH].ending["reason"]
+    assert f"seed is 3 at {NORTH} and 0 at hub.lab" in office.machines[NORTH].ending.reason
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
     office.settle()
     assert office.history == reference
@@ -362,11 +364,11 @@ def test_rows_in_any_order_give_the_same_training(data, reference):
 def test_a_client_cannot_make_its_hub_take_all_memory(data):
     office = Office(data, 0)
     office.start()
-    while office.hubs["hub.clinic"].meeting.phase != "preparing" and office.deliver():
+    while office.hubs["hub.clinic"].handshake.phase != "preparing" and office.deliver():
         pass
     hub = office.hubs["hub.clinic"]
-    ready = Message("ready", C1, "hub.clinic", run=hub.meeting.run, note={"feature_shape": [10**11]})
-    with pytest.raises(Refused, match="no message could carry a block for so many features"):
+    ready = Ready(C1, "hub.clinic", run=hub.handshake.run, feature_shape=(10**11,))
+    with pytest.raises(RejectedMessage, match="no message could carry a block for so many features"):
         hub.receive(ready)
 
 
@@ -389,8 +391,8 @@ def test_of_two_processes_with_one_name_the_later_one_stays(data, seed):
     office.machines[NORTH] = Twins(first, second)
     while office.deliver():
         pass
-    assert first.ending["reason"] == f"another process has joined as {NORTH}: there must be one only"
-    assert second.ending["status"] == "finished"
+    assert first.ending.reason == f"another process has joined as {NORTH}: there must be one only"
+    assert second.ending.status == "finished"
     assert {end.status for end in office.ends.values()} == {"finished"}
 
 

@@ -18,7 +18,8 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, array, decode, encode, pack, unpack
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
 # The wire format
 
@@ -94,7 +95,7 @@ def test_an_array_is_taken_only_as_expected():
         ("nan", "float64", [2], "'nan' has numbers that are not finite"),
         ("inf", "float64", [1], "'inf' has numbers that are not finite"),
     ):
-        with pytest.raises(Refused, match=text):
+        with pytest.raises(RejectedMessage, match=text):
             array(message, name, dtype, shape)
 
 
@@ -177,18 +178,18 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_sender_that_speaks_nonsense_is_refused(name):
-    with pytest.raises(Refused, match=r"^it is not a message: .{10,}"):
+    with pytest.raises(RejectedMessage, match=r"^it is not a message: .{10,}"):
         decode(signed(BAD[name]), sender="a", receiver="b")
 
 
 def test_the_envelope_is_compared_with_the_link():
     data = encode(GENUINE)
-    with pytest.raises(Refused, match=r"^it says that it is from 'a'$"):
+    with pytest.raises(RejectedMessage, match=r"^it says that it is from 'a'$"):
         decode(data, sender="c", receiver="b")
-    with pytest.raises(Refused, match=r"^it was meant for 'b'$"):
+    with pytest.raises(RejectedMessage, match=r"^it was meant for 'b'$"):
         decode(data, sender="a", receiver="c")
     for other in (data[:-1], data + b"x", data[:16] + data[17:], data[1:], b"", b"x"):
-        with pytest.raises(Refused, match=r"^its content does not match its digest$"):
+        with pytest.raises(RejectedMessage, match=r"^its content does not match its digest$"):
             decode(other, sender="a", receiver="b")
 
 
@@ -218,7 +219,7 @@ def test_no_mutated_message_is_accepted():
     for _ in range(10_000):
         changed = mutated(rng, data)
         if changed != data:
-            with pytest.raises(Refused):
+            with pytest.raises(RejectedMessage):
                 decode(changed, sender="a", receiver="b")
 
 
@@ -230,7 +231,7 @@ def test_no_mutation_with_a_digest_that_fits_raises_anything_but_a_refusal():
         try:
             found = decode(signed(mutated(rng, body)), sender="a", receiver="b")
             outcomes[found.sender, found.receiver] += 1
-        except Refused:
+        except RejectedMessage:
             outcomes["refused"] += 1
     assert set(outcomes) == {"refused", ("a", "b")}
     assert outcomes["refused"] > 5000
@@ -313,10 +314,10 @@ def test_a_client_gets_its_own_rows_of_the_others_sum(office):
     job = next(iter(office.hubs.values())).job
     if len(job.hubs) == 1:
         return
-    settings, roll = job.settings, next(iter(office.hubs.values())).meeting.roll
+    settings, sample_index = job.settings, next(iter(office.hubs.values())).handshake.sample_index
     full = settings.minibatches == "full"
     told = {(m.sender, m.round): m.arrays["phi"] for m in office.sent if m.kind == "phi" and role(m.sender) == "hub"}
-    train_ids = np.array(roll.ids)[~roll.held_out]
+    train_ids = np.array(sample_index.ids)[~sample_index.held_out]
     checked = 0
     for message in office.sent:
         if message.kind != "steps":
@@ -324,8 +325,8 @@ def test_a_client_gets_its_own_rows_of_the_others_sum(office):
         batches = batch_ids(
             settings.seed,
             [message.round],
-            num_samples=roll.num_samples,
-            batch_size=roll.num_samples if full else settings.batch_size,
+            num_samples=sample_index.num_samples,
+            batch_size=sample_index.num_samples if full else settings.batch_size,
             local_steps=settings.local_steps,
             minibatches=settings.minibatches,
         )[0].ravel()

@@ -5,11 +5,11 @@ from test_align import talk_all
 
 from tdcd.config import check_config
 from tdcd.prediction.predict import SiloScores, combine
-from tdcd.runtime.process.predict import PredictHub
+from tdcd.runtime.process.predict import ModelOf, PredictHub
 from tdcd.runtime.protocol.job import Job
 
 SECRET = bytes(range(32))
-MODEL = {"run": "abc", "status": "finished"}
+MODEL = ModelOf("abc", "finished")
 SILOS = [{"name": name} for name in ("bank", "shop", "bureau")]
 IDS = {"bank": ["1", "2", "3"], "shop": ["3", "2", "9"], "bureau": ["2", "1", "7", "3"]}
 
@@ -47,7 +47,7 @@ def test_every_hub_gets_the_others_scores_of_its_own_ids_and_no_others():
 
 
 def test_blocks_of_different_runs_are_not_added_up():
-    outcomes = talk_all(hubs(models={"shop": {"run": "xyz", "status": "finished"}}).values())
+    outcomes = talk_all(hubs(models={"shop": ModelOf("xyz", "finished")}).values())
     assert {outcome.status for outcome in outcomes.values()} == {"refused"}
     assert any("the blocks do not belong together" in outcome.reason for outcome in outcomes.values())
 

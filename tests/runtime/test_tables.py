@@ -72,7 +72,7 @@ def same_as_the_simulation(config, folder):
     for hub, block in office.blocks().items():
         assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
     for hub, machine in office.hubs.items():
-        assert machine.meeting.preparation == planned.assembled.preparations[hub.removeprefix("hub.")]
+        assert machine.handshake.preparation == planned.assembled.preparations[hub.removeprefix("hub.")]
 
 
 def test_every_client_its_own_table(federation, tmp_path):
@@ -123,9 +123,9 @@ def test_hubs_know_the_predictions_of_held_out_samples(federation, tmp_path):
     with (tmp_path / "run" / "held-out.csv").open(newline="") as file:
         wanted = list(csv.DictReader(file))
     for hub, machine in office.hubs.items():
-        folder = HubFolder(tmp_path / hub, machine.job, machine.meeting.silo)
-        folder.describe(machine.meeting)
-        folder.save_held_out(machine.meeting, office.test_scores[hub])
+        folder = HubFolder(tmp_path / hub, machine.job, machine.handshake.silo)
+        folder.describe(machine.handshake)
+        folder.save_held_out(machine.handshake, office.test_scores[hub])
         folder.close()
         with (tmp_path / hub / "held-out.csv").open(newline="") as file:
             found = list(csv.DictReader(file))
@@ -136,7 +136,7 @@ def test_hubs_know_the_predictions_of_held_out_samples(federation, tmp_path):
         np.testing.assert_allclose(*chances, rtol=1e-10)
         # Of a client that was absent there are no scores.
         folder.save_held_out(
-            machine.meeting, np.where(np.arange(len(wanted))[:, None] == 2, np.nan, office.test_scores[hub])
+            machine.handshake, np.where(np.arange(len(wanted))[:, None] == 2, np.nan, office.test_scores[hub])
         )
         with (tmp_path / hub / "held-out.csv").open(newline="") as file:
             assert [row["id"] for row in csv.DictReader(file)] == [row["id"] for row in (*wanted[:2], *wanted[3:])]

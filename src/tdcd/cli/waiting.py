@@ -1,4 +1,4 @@
-"""What the terminal shows while parties talk."""
+"""What the terminal shows while parties exchange messages."""
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn

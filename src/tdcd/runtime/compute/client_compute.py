@@ -25,8 +25,8 @@ AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
 """The most rounds whose rows are laid out at once, and the most bytes of them: a round takes less time so."""
 
 
-class Share(NamedTuple):
-    """A client's part of one round's minibatches."""
+class ClientRows(NamedTuple):
+    """A client's rows of one round's minibatches."""
 
     places: NDArray[np.int64]
     """``[n]``: where its rows are among the E * P padded places; ordered by minibatch, then by place in it."""
@@ -43,7 +43,7 @@ class Presence(NamedTuple):
 
     rows: NDArray[np.bool_]
     """``[n]``: which of the client's rows take part."""
-    share: Share
+    left: ClientRows
     """Those rows."""
     sizes: NDArray[np.int32]
     """``[E]``: how many samples each minibatch still has, of all clients."""
@@ -89,7 +89,7 @@ class ClientCompute:
         row_bytes = self._features[:1].nbytes * self._padding.usual
         per_round = max(1, settings.num_exchanged * row_bytes)
         self._at_once = max(1, min(AT_ONCE, BYTES_AT_ONCE // per_round))
-        self._shares = lru_cache(maxsize=2)(self._lay_out)
+        self._laid_out = lru_cache(maxsize=2)(self._lay_out)
         with self.precision():
             self._step_size = jnp.asarray(settings.step_size, settings.dtype)
             self._held = jnp.asarray(len(samples), settings.dtype)
@@ -100,12 +100,12 @@ class ClientCompute:
         # Calls inside the context take three times as long, even where it changes nothing.
         return nullcontext() if config.jax_enable_x64 == wanted else jax.enable_x64(wanted)
 
-    def share(self, round_index: int) -> Share:
+    def rows(self, round_index: int) -> ClientRows:
         """Which of the client's rows are in the round's minibatches, and where."""
-        return self._shares(round_index // self._at_once)[round_index % self._at_once]
+        return self._laid_out(round_index // self._at_once)[round_index % self._at_once]
 
-    def _lay_out(self, which: int) -> list[Share]:
-        """The shares of as many rounds as are laid out at once."""
+    def _lay_out(self, which: int) -> list[ClientRows]:
+        """The rows of as many rounds as are laid out at once."""
         first = which * self._at_once
         ids = np.stack([self._draws(index) for index in range(first, first + self._at_once)])
         rows = self._row_of[ids]
@@ -118,20 +118,20 @@ class ClientCompute:
         places = np.split(everywhere % padded[0].size, np.cumsum(counts.sum(axis=1))[:-1])
         # NumPy gathers faster than a compiled program does.
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
-        return [Share(*of_round) for of_round in zip(places, features, labels, counts, strict=True)]
+        return [ClientRows(*of_round) for of_round in zip(places, features, labels, counts, strict=True)]
 
-    def only(self, share: Share, kept: NDArray[np.bool_]) -> Share:
+    def only(self, rows: ClientRows, kept: NDArray[np.bool_]) -> ClientRows:
         """The same without some of the rows: ``kept`` is ``[n]``."""
-        (size, width), held = share.labels.shape, share.places[kept]
+        (size, width), held = rows.labels.shape, rows.places[kept]
         counts = np.bincount(held // width, minlength=size).astype(np.int32)
         places = _places(counts, width)
         source = np.zeros((size, width), np.int64)
         source.ravel()[places] = held
-        return Share(places, _rows(share.features)[source], share.labels.ravel()[source], counts)
+        return ClientRows(places, _flat(rows.features)[source], rows.labels.ravel()[source], counts)
 
-    def phi(self, block: Tree, share: Share) -> NDArray[Any]:
+    def phi(self, block: Tree, rows: ClientRows) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
-        return self._phi(block, _rows(share.features)).take(share.places, axis=0)
+        return self._phi(block, _flat(rows.features)).take(rows.places, axis=0)
 
     def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
         """``[rows, C]``: the phi of all training rows, or of other rows."""
@@ -148,7 +148,7 @@ class ClientCompute:
     def steps(
         self,
         block: Tree,
-        share: Share,
+        rows: ClientRows,
         received: NDArray[Any],
         round_index: int = 0,
         presence: Presence | None = None,
@@ -160,19 +160,19 @@ class ClientCompute:
         """
         held = self._held
         if presence is not None:
-            share, received = presence.share, received[presence.rows]
+            rows, received = presence.left, received[presence.rows]
             # A row weighs M' / (n_k B') now, with the M' rows and B' samples that are left: M / (held B) for this held.
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
             with self.precision():
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
-        start = self.phi(block, share) if self._variant.knowledge.needs_phi_start else None
-        known = Known(share.labels, _padded(share, received), None if start is None else _padded(share, start))
+        start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start else None
+        known = Known(rows.labels, _padded(rows, received), None if start is None else _padded(rows, start))
         with self.precision():
             stepped = _steps(
                 block,
-                share.features,
+                rows.features,
                 known,
-                share.counts,
+                rows.counts,
                 held,
                 self._step_size,
                 np.int32(round_index * self.settings.local_steps),
@@ -188,11 +188,11 @@ class ClientCompute:
         return jax.tree.map(np.asarray, stepped)
 
 
-def _padded(share: Share, rows: NDArray[Any]) -> NDArray[Any]:
+def _padded(rows: ClientRows, values: NDArray[Any]) -> NDArray[Any]:
     """``[E, P, C]``, from ``[n, C]``; zero on padding."""
-    padded = np.zeros((share.labels.size, rows.shape[1]), rows.dtype)
-    padded[share.places] = rows
-    return padded.reshape(*share.labels.shape, -1)
+    padded = np.zeros((rows.labels.size, values.shape[1]), values.dtype)
+    padded[rows.places] = values
+    return padded.reshape(*rows.labels.shape, -1)
 
 
 def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
@@ -202,7 +202,7 @@ def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
     return places
 
 
-def _rows(padded: NDArray[Any]) -> NDArray[Any]:
+def _flat(padded: NDArray[Any]) -> NDArray[Any]:
     """``[E, P, ...]`` as ``[E * P, ...]``."""
     return padded.reshape(-1, *padded.shape[2:])
 

@@ -16,10 +16,13 @@ from tdcd.federation.party_names import client_of
 from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.driver import Outcome
 from tdcd.runtime.process.party import PartySection, open_transport, secret_of
-from tdcd.runtime.protocol.handshake import compare_settings
+from tdcd.runtime.protocol.comparing import compare_settings
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, array, pack, unpack
-from tdcd.runtime.protocol.sample_index import Mismatch
+from tdcd.runtime.protocol.messages import AlignCommon, AlignHello, AlignIds, AlignRows
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
+from tdcd.runtime.protocol.structure import Array, Message
+from tdcd.runtime.protocol.taking import take
+from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.client_table import find_silo
 from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import Columns
@@ -45,7 +48,7 @@ class AlignHub:
         self._silo, self._method, self._secret, self._progress = silo, method, secret, progress
         self._ids: dict[str, Sequence[str]] = dict(ids or {})
         self._alignment: Alignment | None = None
-        self._early: list[Message] = []
+        self._early: list[AlignRows] = []
         self._met: set[str] = set()
 
     @property
@@ -61,33 +64,33 @@ class AlignHub:
 
     def start(self) -> list[Message]:
         """Greet the other hubs; begin at once if the ids are here."""
-        note, arrays = {"method": self._method}, {"config": pack(self.job.shared)}
-        greetings = [Message("hello", self.name, peer, note=note, arrays=arrays) for peer in self.peers]
-        return greetings + self._begin()
+        hello = AlignHello(self.name, "", method=self._method, config=self.job.shared)
+        return [*(hello.to(peer) for peer in self.peers), *self._begin()]
 
     def receive(self, message: Message) -> list[Message]:
         """A client's ids, or another hub's part of the alignment."""
-        if message.sender in self.clients and message.kind == "ids":
-            ids = unpack(message, "ids")
-            if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
-                raise Refused("'ids' must be a list of texts")
-            compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
-            self._ids[message.sender] = ids
+        if message.sender in self.clients and isinstance(message, AlignIds):
+            compare_settings(message.sender, message.config, self.name, self.job)
+            self._ids[message.sender] = message.ids
             return self._begin()
         if message.sender not in self.peers:
-            raise Refused(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+        if not isinstance(message, AlignHello | AlignRows):
+            raise RejectedMessage(f"a hub was not to send '{message.kind}'")
         self._met.add(message.sender)
-        if message.kind == "hello":
-            compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
-            if message.note.get("method") != self._method:
-                theirs = message.note.get("method")
-                raise Mismatch(f"{message.sender} aligns by {theirs} and {self.name} by {self._method}: choose one")
+        if isinstance(message, AlignHello):
+            compare_settings(message.sender, message.config, self.name, self.job)
+            if message.method != self._method:
+                theirs = message.method
+                raise IncompatibleParties(
+                    f"{message.sender} aligns by {theirs} and {self.name} by {self._method}: choose one"
+                )
             return []
         if self._alignment is None:
             self._early.append(message)
             return []
-        rows = array(message, "rows", np.uint8, [None, None])
-        return self._said(self._alignment.receive(self.job.hubs.index(message.sender), message.kind, rows))
+        rows = take(message.rows, "rows", np.uint8, [None, None])
+        return self._to_messages(self._alignment.receive(self.job.hubs.index(message.sender), message.step, rows))
 
     def _begin(self) -> list[Message]:
         if any(client not in self._ids for client in self.clients):
@@ -96,30 +99,33 @@ class AlignHub:
         for source in self.clients or self._ids:
             for one in self._ids[source]:
                 if one in holder:
-                    raise Mismatch(f"id '{one}' is held by {holder[one]} and by {source}")
+                    raise IncompatibleParties(f"id '{one}' is held by {holder[one]} and by {source}")
                 holder[one] = source
         number = len(self.job.hubs)
         self._alignment = Alignment(self._silo, number, [*holder], self._method, self._secret, progress=self._progress)
-        out = self._said(self._alignment.start())
+        out = self._to_messages(self._alignment.start())
         early, self._early = self._early, []
         for message in early:
             out += self.receive(message)
         return out
 
-    def _said(self, outgoing: Sequence[Outgoing]) -> list[Message]:
-        out = [Message(o.kind, self.name, self.job.hubs[o.receiver], arrays={"rows": o.payload}) for o in outgoing]
+    def _to_messages(self, outgoing: Sequence[Outgoing]) -> list[Message]:
+        out: list[Message] = [
+            AlignRows(self.name, self.job.hubs[one.receiver], step=one.kind, rows=Array.of(one.payload))
+            for one in outgoing
+        ]
         if self.done and not self.common:
             assert self._alignment is not None
             self.common = self._alignment.common
             chosen = set(self.common)
             for client in self.clients:
                 kept = [one for one in self._ids[client] if one in chosen]
-                out.append(Message("common", self.name, client, arrays={"ids": pack(kept)}))
+                out.append(AlignCommon(self.name, client, ids=kept))
         return out
 
 
 class AlignClient:
-    """A client's side: say the ids, hear which remain."""
+    """A client's side: send the ids, receive which remain."""
 
     def __init__(self, job: Job, silo: int, name: str, ids: Sequence[str]) -> None:
         self.name, self.hub = name, job.hubs[silo]
@@ -134,15 +140,13 @@ class AlignClient:
 
     def start(self) -> list[Message]:
         """The client's ids."""
-        arrays = {"ids": pack(list(self._ids)), "config": pack(self._job.shared)}
-        return [Message("ids", self.name, self.hub, arrays=arrays)]
+        return [AlignIds(self.name, self.hub, ids=[*self._ids], config=self._job.shared)]
 
     def receive(self, message: Message) -> list[Message]:
         """Which of them every silo has."""
-        ids = unpack(message, "ids")
-        if message.kind != "common" or not isinstance(ids, list) or not set(ids) <= set(self._ids):
-            raise Refused("it is not a choice of this client's ids")
-        self.common, self.done = ids, True
+        if not isinstance(message, AlignCommon) or not set(message.ids) <= set(self._ids):
+            raise RejectedMessage("it is not a choice of this client's ids")
+        self.common, self.done = message.ids, True
         return []
 
 

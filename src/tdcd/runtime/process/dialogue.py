@@ -1,4 +1,4 @@
-"""Short conversations between parties, beside training: who says what to whom is the matter of a :class:`Talk`."""
+"""Short dialogues between parties, beside training; a :class:`Dialogue` says who sends what to whom."""
 
 import hashlib
 import time
@@ -6,37 +6,39 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tdcd.runtime.process.driver import TICK_S, Outcome
-from tdcd.runtime.process.endpoint import Desk
-from tdcd.runtime.protocol.messages import Message, Refused
-from tdcd.runtime.protocol.sample_index import Mismatch
+from tdcd.runtime.process.endpoint import Endpoint
+from tdcd.runtime.protocol.messages import Bye, Stop
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.transport.transport import Joined, Left, Received, Transport
 
 LINGER_S = 20.0
 """How long a party that is done waits for those that are not."""
 
 
-class Talk(Protocol):
-    """One party's side of a conversation: messages in, messages out."""
+class Dialogue(Protocol):
+    """One party's side of a dialogue: messages in, messages out."""
 
     name: str
     partners: tuple[str, ...]
 
     @property
     def done(self) -> bool:
-        """Whether this party has heard all that it needs."""
+        """Whether this party has received all that it needs."""
 
     def start(self) -> list[Message]:
-        """What to say at first."""
+        """What to send first."""
 
     def receive(self, message: Message) -> list[Message]:
-        """What to say to that; raises Mismatch if the parties do not fit together."""
+        """What to send in answer; raises IncompatibleParties if the parties do not fit together."""
 
     def missing(self) -> list[str]:
         """Who is being waited for."""
 
 
 class Waiting(Protocol):
-    """Whoever watches a conversation, and may end it."""
+    """Whoever watches a dialogue, and may end it."""
 
     def show(self, missing: list[str]) -> None:
         """Say who is being waited for."""
@@ -49,96 +51,98 @@ class Waiting(Protocol):
 
 
 def converse(
-    talk: Talk, transport: Transport, watch: Callable[[list[str]], None], should_stop: Callable[[], bool]
+    dialogue: Dialogue, transport: Transport, watch: Callable[[list[str]], None], should_stop: Callable[[], bool]
 ) -> Outcome:
-    """Talk until everybody is done. Who comes back is told everything again; who hears it again does not mind."""
-    table = _Table(talk, Desk(transport))
-    table.attempt(talk.start)
-    while not table.is_empty:
+    """Exchange messages until everybody is done. A party that comes back is sent everything again."""
+    session = _Session(dialogue, Endpoint(transport))
+    session.attempt(dialogue.start)
+    while not session.is_over:
         if should_stop():
             return Outcome("interrupted", "nothing was written")
         news = transport.receive(TICK_S)
         if isinstance(news, Received):
-            table.hear(news)
+            session.hear(news)
         elif news is not None:
-            table.note_presence(news)
-        watch(talk.missing())
-    return table.outcome or Outcome("finished")
+            session.note_presence(news)
+        watch(dialogue.missing())
+    return session.outcome or Outcome("finished")
 
 
-class _Table:
-    """Who has said what so far, and who still sits there."""
+class _Session:
+    """What was sent and received so far, and who is still there."""
 
-    def __init__(self, talk: Talk, desk: Desk) -> None:
-        self.talk, self.desk = talk, desk
+    def __init__(self, dialogue: Dialogue, endpoint: Endpoint) -> None:
+        self.dialogue, self.endpoint = dialogue, endpoint
         self.outcome: Outcome | None = None
         """How it ended for this party, once it has."""
-        self._said: dict[str, list[Message]] = {partner: [] for partner in talk.partners}
-        self._heard: set[bytes] = set()
+        self._outbox: dict[str, list[Message]] = {partner: [] for partner in dialogue.partners}
+        self._inbox: set[bytes] = set()
         self._gone: set[str] = set()
         self._ended_at = 0.0
 
     @property
-    def is_empty(self) -> bool:
+    def is_over(self) -> bool:
         """Whether everybody knows how it ended, or has had the time to hear of it."""
         if self.outcome is None:
             return False
-        return self._gone >= set(self.talk.partners) or time.monotonic() - self._ended_at > LINGER_S
+        return self._gone >= set(self.dialogue.partners) or time.monotonic() - self._ended_at > LINGER_S
 
     def attempt(self, speak: Callable[[], list[Message]]) -> None:
         """Say what follows; if the parties do not fit together, say that instead."""
         try:
             self._say(speak())
-        except (Mismatch, ValueError) as error:
-            self._end(Outcome("refused", str(error)), "stop", {"reason": str(error)})
+        except (IncompatibleParties, ValueError) as error:
+            self._refuse(str(error))
         else:
-            if self.talk.done and self.outcome is None:
-                self._end(Outcome("finished"), "bye", {})
+            if self.dialogue.done and self.outcome is None:
+                self._end(Outcome("finished"), Bye(self.dialogue.name, ""))
 
     def hear(self, news: Received) -> None:
         """Take in a message, once."""
         digest = hashlib.blake2b(news.sender.encode() + news.data, digest_size=16).digest()
-        if digest in self._heard:
+        if digest in self._inbox:
             return
         try:
-            message = self.desk.read(news)
-            self._heard.add(digest)
-            if message.kind in ("bye", "stop"):
+            message = self.endpoint.read(news)
+            self._inbox.add(digest)
+            if isinstance(message, Bye | Stop):
                 self._on_leaving(message)
             elif self.outcome is None:
-                self.attempt(lambda: self.talk.receive(message))
-        except Refused as refusal:
-            self.desk.refuse(news.sender, refusal)
+                self.attempt(lambda: self.dialogue.receive(message))
+        except RejectedMessage as refusal:
+            self.endpoint.refuse(news.sender, refusal)
 
     def note_presence(self, news: Joined | Left) -> None:
         """Tell a party that has come, or come back, everything."""
-        self.desk.note_presence(news)
+        self.endpoint.note_presence(news)
         if isinstance(news, Joined):
-            for message in self._said[news.party]:
-                self.desk.send(message)
+            for message in self._outbox[news.party]:
+                self.endpoint.send(message)
                 self._note_told(message)
 
-    def _on_leaving(self, message: Message) -> None:
+    def _on_leaving(self, message: Bye | Stop) -> None:
         self._gone.add(message.sender)
-        if message.kind == "stop" and self.outcome is None:
-            reason = f"{message.sender} stopped: {message.note.get('reason')}"
-            self._end(Outcome("refused", reason), "stop", {"reason": reason})
+        if isinstance(message, Stop) and self.outcome is None:
+            self._refuse(f"{message.sender} stopped: {message.reason}")
 
     def _say(self, messages: list[Message]) -> None:
         for message in messages:
-            self._said[message.receiver].append(message)
-            self.desk.send(message)
+            self._outbox[message.receiver].append(message)
+            self.endpoint.send(message)
 
-    def _end(self, outcome: Outcome, kind: str, note: dict[str, str]) -> None:
+    def _refuse(self, reason: str) -> None:
+        self._end(Outcome("refused", reason), Stop(self.dialogue.name, "", status="refused", reason=reason))
+
+    def _end(self, outcome: Outcome, said: Bye | Stop) -> None:
         self.outcome, self._ended_at = outcome, time.monotonic()
-        for partner in self.talk.partners:
-            farewell = Message(kind, self.talk.name, partner, note=note)
+        for partner in self.dialogue.partners:
+            last = said.to(partner)
             # What came before a refusal is of no use to anybody any more.
-            self._said[partner] = [*self._said[partner], farewell] if kind == "bye" else [farewell]
-            self.desk.send(farewell)
-            self._note_told(farewell)
+            self._outbox[partner] = [*self._outbox[partner], last] if isinstance(last, Bye) else [last]
+            self.endpoint.send(last)
+            self._note_told(last)
 
     def _note_told(self, message: Message) -> None:
         """Who was told that it is off needs no answer; who was wished well answers when it is done too."""
-        if message.kind == "stop" and message.receiver in self.desk.present:
+        if isinstance(message, Stop) and message.receiver in self.endpoint.present:
             self._gone.add(message.receiver)

@@ -1,4 +1,4 @@
-"""Running a state machine for real: messages over a transport, instructions into a folder, patience by the clock."""
+"""Running a state machine for real: messages over a transport, instructions into a folder, reminders by the clock."""
 
 import logging
 import math
@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
-from tdcd.runtime.process.endpoint import Desk, Patience, is_worth_logging
+from tdcd.runtime.process.endpoint import Backoff, Endpoint, is_worth_logging
 from tdcd.runtime.process.grace import Grace
 from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
-from tdcd.runtime.protocol.messages import Message, Refused
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.transport.transport import Joined, Received, Transport
 
@@ -44,8 +45,8 @@ class HubDriver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         runtime = hub.job.config.runtime
-        self.hub, self.folder, self.desk = hub, folder, Desk(transport)
-        self._patience = Patience(resend_s, runtime.longest_resend_s, clock)
+        self.hub, self.folder, self.endpoint = hub, folder, Endpoint(transport)
+        self._backoff = Backoff(resend_s, runtime.longest_resend_s, clock)
         self._grace = Grace(hub.job.config.federation.client_grace_s, TICK_S, clock)
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
         self._unsaved: State | None = None
@@ -54,7 +55,7 @@ class HubDriver:
         self._stage: tuple[str, int] | None = None
         self._missing: list[str] = []
         self._arriving: list[int] = []
-        self._ended_at = None if hub.farewell is None else clock()
+        self._ended_at = None if hub.shutdown is None else clock()
         self._shown_at = -math.inf
         self._missing_since: dict[str, float] = {}
         self._disk_errors = 0
@@ -69,12 +70,12 @@ class HubDriver:
 
     def step(self) -> Outcome | None:
         """Act on the next event, or on the lack of one; how the run ended, if that was all."""
-        news = self.desk.transport.receive(TICK_S)
+        news = self.endpoint.transport.receive(TICK_S)
         if isinstance(news, Received):
             self._receive(news)
         elif news is not None:
-            self.desk.note_presence(news)
-            self._patience.disturb()
+            self.endpoint.note_presence(news)
+            self._backoff.disturb()
             if isinstance(news, Joined):
                 self._perform(self.hub.joined(news.party))
         if news is None:
@@ -91,9 +92,9 @@ class HubDriver:
 
     def _receive(self, news: Received) -> None:
         try:
-            instructions = self.hub.receive(self.desk.read(news))
-        except Refused as refusal:
-            self.desk.refuse(news.sender, refusal)
+            instructions = self.hub.receive(self.endpoint.read(news))
+        except RejectedMessage as refusal:
+            self.endpoint.refuse(news.sender, refusal)
         else:
             self._perform(instructions)
 
@@ -105,17 +106,17 @@ class HubDriver:
     def _wait(self) -> None:
         """Remind those who are missing when nothing has come of them for long enough."""
         missing = self.hub.missing()
-        stage, arriving = (self.hub.phase, self.hub.round), [self.desk.transport.arriving[p] for p in missing]
+        stage, arriving = (self.hub.phase, self.hub.round), [self.endpoint.transport.arriving[p] for p in missing]
         if stage != self._stage:
-            self._patience.next_stage()
+            self._backoff.next_stage()
         elif missing != self._missing:
-            self._patience.reset()
+            self._backoff.reset()
         elif arriving != self._arriving:
-            self._patience.prolong()
-        elif self._patience.is_over():
+            self._backoff.prolong()
+        elif self._backoff.is_over():
             self._remind()
             # A slow link takes its time for the reminder, too.
-            self._patience.prolong()
+            self._backoff.prolong()
         if (stage, missing) != (self._stage, self._missing):
             # Who has answered meanwhile is not late, though asked again.
             self._missing_since = {p: since for p, since in self._missing_since.items() if p in missing}
@@ -133,7 +134,7 @@ class HubDriver:
         unaware = set(self.hub.missing())
         if self.hub.status == "refused":
             # Nothing here is of use to those who are away.
-            unaware &= self.desk.present
+            unaware &= self.endpoint.present
         return not unaware or self._clock() - self._ended_at > self._linger
 
     def _depart(self) -> Outcome:
@@ -144,14 +145,14 @@ class HubDriver:
             if self.hub.is_over:
                 self.folder.close_run()
         if not self.hub.is_over:
-            event("left without good-bye", logging.WARNING, parties=self.hub.missing())
+            event("left without confirmation", logging.WARNING, parties=self.hub.missing())
         self._show()
         return Outcome(self.hub.status, self.hub.reason)
 
     def _perform(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Message):
-                self.desk.send(instruction)
+                self.endpoint.send(instruction)
             elif isinstance(instruction, Append):
                 self._append(instruction)
             elif isinstance(instruction, Save):
@@ -166,7 +167,7 @@ class HubDriver:
                 self._finish(instruction)
         if self.hub.rounds is not None and self.hub.rounds.has_time:
             self._save()
-            self.hub.rounds.rest()
+            self.hub.rounds.prefetch_next_round()
 
     def _keep(self, write: Callable[[], None]) -> None:
         """Write to the folder; a disk that takes nothing is reported, and does not stop the training."""
@@ -198,7 +199,7 @@ class HubDriver:
 
     def _append(self, line: Append) -> None:
         if not self._described:
-            self._keep(partial(self.folder.describe, self.hub.meeting))
+            self._keep(partial(self.folder.describe, self.hub.handshake))
             self._described = True
         self._keep(partial(self.folder.append, line.record, self._clock() - self._began))
         self._last = line
@@ -209,15 +210,15 @@ class HubDriver:
         """Leave a complete folder. One that was refused stays as it is: put right, the same command goes on."""
         self._ended_at = self._clock()
         self._save()
-        rounds, farewell = self.hub.rounds, self.hub.farewell
+        rounds, shutdown = self.hub.rounds, self.hub.shutdown
         level = logging.INFO if end.status == "finished" else logging.ERROR
         event("ended", level, status=end.status, reason=end.reason)
-        if rounds is not None and farewell is not None and end.status != "refused":
+        if rounds is not None and shutdown is not None and end.status != "refused":
             blocks = {hub.removeprefix("hub."): block for hub, block in rounds.models().items()}
             others = {hub.removeprefix("hub."): one for hub, one in rounds.preparations().items()}
             if end.status == "finished" and self._last is not None and self._last.test_scores is not None:
-                self._keep(partial(self.folder.save_held_out, self.hub.meeting, self._last.test_scores))
-            self.folder.finish(blocks, others, farewell)
+                self._keep(partial(self.folder.save_held_out, self.hub.handshake, self._last.test_scores))
+            self.folder.finish(blocks, others, shutdown)
 
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
@@ -243,15 +244,15 @@ class HubDriver:
             "train_loss": None if record is None else record.train_loss,
             "test_loss": None if record is None else record.test_loss,
             "metrics": None if record is None else record.metrics,
-            "connected": sorted(self.desk.present),
+            "connected": sorted(self.endpoint.present),
             "missing": self.hub.missing(),
             "missing_s": self._waiting(),
             "left_out": self.hub.left_out(),
-            "bytes_sent": self.desk.wire_bytes,
-            "payload_bytes_sent": sum(self.desk.payload.values()),
-            "refused": dict(self.desk.refused),
-            "dropped": dict(self.desk.transport.dropped),
-            "last_error": self.hub.reason or self._last_error or self.desk.last_refusal,
+            "bytes_sent": self.endpoint.wire_bytes,
+            "payload_bytes_sent": sum(self.endpoint.payload.values()),
+            "refused": dict(self.endpoint.refused),
+            "dropped": dict(self.endpoint.transport.dropped),
+            "last_error": self.hub.reason or self._last_error or self.endpoint.last_refusal,
             "status": self.hub.status,
         }
         self.folder.write_status(status)
@@ -261,7 +262,7 @@ class ClientDriver:
     """A client at work."""
 
     def __init__(self, client: Client, transport: Transport) -> None:
-        self.client, self.desk = client, Desk(transport)
+        self.client, self.endpoint = client, Endpoint(transport)
 
     def run(self, should_stop: Callable[[], bool]) -> Outcome:
         """Until the hub says that the run is over, or until ``should_stop``."""
@@ -272,20 +273,20 @@ class ClientDriver:
 
     def step(self) -> Outcome | None:
         """Act on the next event; how the run ended, if that was all."""
-        news = self.desk.transport.receive(TICK_S)
+        news = self.endpoint.transport.receive(TICK_S)
         if isinstance(news, Received):
             self._answer(news)
         elif news is not None:
-            self.desk.note_presence(news)
-        ending: Any = self.client.ending
-        return None if ending is None else Outcome(ending["status"], ending["reason"])
+            self.endpoint.note_presence(news)
+        ending = self.client.ending
+        return None if ending is None else Outcome(ending.status, ending.reason)
 
     def _answer(self, news: Received) -> None:
         try:
-            answers = self.client.receive(self.desk.read(news))
-        except Refused as refusal:
-            self.desk.refuse(news.sender, refusal)
+            answers = self.client.receive(self.endpoint.read(news))
+        except RejectedMessage as refusal:
+            self.endpoint.refuse(news.sender, refusal)
             return
         for answer in answers:
-            self.desk.send(answer)
-        self.client.rest()
+            self.endpoint.send(answer)
+        self.client.prefetch_next_round()

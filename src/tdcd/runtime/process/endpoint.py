@@ -1,11 +1,12 @@
-"""A party's correspondence, and its patience."""
+"""A party's end of its links: what it sends, receives and refuses, and when it reminds others."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable
 
 from tdcd.runtime.process.log import event
-from tdcd.runtime.protocol.messages import Message, Refused, decode, encode
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 from tdcd.runtime.transport.transport import Joined, Left, Received, Transport
 
@@ -13,7 +14,7 @@ _FADING = 0.9
 """How much of what a stage took at most is remembered in the next one."""
 
 
-class Desk:
+class Endpoint:
     """What is sent and received, who is there, what is refused and why."""
 
     def __init__(self, transport: Transport) -> None:
@@ -39,7 +40,7 @@ class Desk:
         """The message in what was received."""
         return decode(received.data, sender=received.sender, receiver=self.transport.party)
 
-    def refuse(self, sender: str, why: Refused) -> None:
+    def refuse(self, sender: str, why: RejectedMessage) -> None:
         """Count that something was not acted upon; the log hears of it more and more rarely, so that it cannot fill."""
         self.refused[sender] += 1
         # The sender's own words may be in it, as many as it likes.
@@ -55,7 +56,7 @@ class Desk:
         event("joined" if joined else "left", who=news.party)
 
 
-class Patience:
+class Backoff:
     """When to remind the others: after a while without progress, then twice as long each time.
 
     The first wait is twice what a stage of the run has taken lately, and ``first_s`` at least: on a slow link, what is

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from tdcd.runtime.protocol.messages import Message
+from tdcd.runtime.protocol.structure import Message
 
 
 class Grace:

@@ -1,8 +1,9 @@
 """Predictions across the federation: every hub scores its own columns, and only those scores travel."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +13,32 @@ from tdcd.core.stopping import Interrupted
 from tdcd.prediction.predict import SiloScores, silo_scores
 from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.party import PartySection, open_transport, read_job, secret_of
-from tdcd.runtime.protocol.handshake import compare_settings
+from tdcd.runtime.protocol.comparing import compare_settings
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, array, pack, unpack
-from tdcd.runtime.protocol.sample_index import Mismatch
+from tdcd.runtime.protocol.messages import PredictHello, PredictScores
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
+from tdcd.runtime.protocol.structure import Array, Message
+from tdcd.runtime.protocol.taking import take
+from tdcd.runtime.protocol.wire import RejectedMessage
+
+
+class ModelOf(NamedTuple):
+    """Which training a block is of, and how that ended."""
+
+    run: str | None
+    status: str | None
 
 
 class PredictHub:
     """A hub's side: say which samples it has, by keyed digests, and to each peer its scores of the common ones."""
 
-    def __init__(self, job: Job, silo: int, secret: bytes, own: SiloScores, model: Mapping[str, object]) -> None:
+    def __init__(self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf) -> None:
         """Take this silo's scores, and which run and round its block is of."""
         self.job, self.name, self.partners = job, job.hubs[silo], job.peers(silo)
         self.own = own
         self.parts: dict[str, SiloScores] = {}
         """What the peers sent, by hub, for those of this silo's ids that they have."""
-        self._model = dict(model)
+        self._model = model
         self._digests = keyed_digests(list(own.ids), secret)
         self._place = {row.tobytes(): place for place, row in enumerate(self._digests)}
         self._met: set[str] = set()
@@ -43,35 +54,36 @@ class PredictHub:
 
     def start(self) -> list[Message]:
         """Which samples this silo has."""
-        arrays = {"config": pack(self.job.shared), "digests": self._digests}
-        return [Message("hello", self.name, peer, note={"model": self._model}, arrays=arrays) for peer in self.partners]
+        digests, (run, status) = Array.of(self._digests), self._model
+        hello = PredictHello(self.name, "", model_run=run, model_status=status, digests=digests, config=self.job.shared)
+        return [hello.to(peer) for peer in self.partners]
 
     def receive(self, message: Message) -> list[Message]:
         """A peer's samples, or its scores."""
-        if message.kind == "hello":
+        if isinstance(message, PredictHello):
             return self._on_hello(message)
-        if message.kind != "scores":
-            raise Refused(f"nobody asked for '{message.kind}'")
-        places = array(message, "places", np.int64, [None])
-        phi = array(message, "phi", self.own.phi.dtype, [len(places), self.own.phi.shape[1]])
+        if not isinstance(message, PredictScores):
+            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+        places = take(message.places, "places", np.int64, [None])
+        phi = take(message.phi, "phi", self.own.phi.dtype, [len(places), self.own.phi.shape[1]])
         if len(places) and not 0 <= places.min() <= places.max() < len(self.own.ids):
-            raise Refused("'places' points past this hub's samples")
+            raise RejectedMessage("'places' points past this hub's samples")
         self.parts[message.sender] = SiloScores([self.own.ids[place] for place in places], phi)
         return []
 
-    def _on_hello(self, message: Message) -> list[Message]:
-        compare_settings(message.sender, unpack(message, "config"), self.name, self.job)
-        if message.note.get("model") != self._model:
-            theirs = message.note.get("model")
-            raise Mismatch(
+    def _on_hello(self, message: PredictHello) -> list[Message]:
+        compare_settings(message.sender, message.config, self.name, self.job)
+        theirs = ModelOf(message.model_run, message.model_status)
+        if theirs != self._model:
+            raise IncompatibleParties(
                 f"the blocks do not belong together: {message.sender} has {theirs}, {self.name} {self._model}"
             )
-        theirs_ids: NDArray[np.uint8] = array(message, "digests", np.uint8, [None, self._digests.shape[1]])
+        theirs_ids: NDArray[np.uint8] = take(message.digests, "digests", np.uint8, [None, self._digests.shape[1]])
         pairs = [(p, self._place[r.tobytes()]) for p, r in enumerate(theirs_ids) if r.tobytes() in self._place]
         places = np.array([place for place, _ in pairs], np.int64)
         phi = self.own.phi[[row for _, row in pairs]]
         self._met.add(message.sender)
-        return [Message("scores", self.name, message.sender, arrays={"places": places, "phi": phi})]
+        return [PredictScores(self.name, message.sender, places=Array.of(places), phi=Array.of(phi))]
 
 
 def predict_with_peers(
@@ -101,8 +113,8 @@ def predict_with_peers(
     return {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.parts.items()}}
 
 
-def _model_of(run: Path) -> dict[str, object]:
-    """Which training a run folder's block is of: the hubs' own number of it, where there is one."""
+def _model_of(run: Path) -> ModelOf:
+    """Which training a run folder's block is of: the hubs' own name of it, where there is one."""
     path = run / "hub.json"
     about = json.loads(path.read_text()) if path.exists() else {}
-    return {"run": about.get("run"), "status": about.get("status")}
+    return ModelOf(about.get("run"), about.get("status"))

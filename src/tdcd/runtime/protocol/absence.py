@@ -4,22 +4,29 @@ Who takes part is the one thing in a run that a clock decides, so a hub writes e
 on it. A hub that comes back reads them and plays its last rounds again with the same clients.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.runtime.protocol.instructions import Absence
-from tdcd.runtime.protocol.messages import Message, Refused, array
+from tdcd.runtime.protocol.messages import ScoresPart
+from tdcd.runtime.protocol.structure import Array, Message
+from tdcd.runtime.protocol.wire import RejectedMessage
 
 QUESTIONS = ("evaluate", "begin", "steps")
 """What a hub asks its clients in a round, in this order."""
-Claims = Mapping[str, Any]
-"""What a hub says of its clients with its scores."""
-_MASKS = ("absent", "train_absent", "test_absent")
-_CLAIMS = ("absent", "unscored")
+
+
+class Claims(NamedTuple):
+    """What a hub says of its clients with its scores."""
+
+    absent: dict[str, list[int]]
+    """By client: the rounds since the last scores in which it was left out."""
+    unscored: list[str]
+    """The clients whose rows are not in these scores."""
 
 
 class Absences:
@@ -74,59 +81,33 @@ class Absences:
         return [self._unanswered[client] for client in self._clients if client in self._silent]
 
     def claims(self, since: int, round_index: int) -> Claims:
-        """What other hubs are told with the scores of a round.
-
-        Returns:
-            ``absent``: the rounds from ``since`` on in which clients were left out, by client; ``unscored``: the
-            clients whose rows are not in these scores. Nothing where there is nothing to tell.
-        """
+        """What other hubs are told with the scores of a round: the absences from round ``since`` on."""
         spans: dict[str, list[int]] = {}
         for past in range(since, round_index):
             for index in self.out(past):
                 spans.setdefault(self._clients[index], []).append(past)
         absent = {client: spans[client] for client in self._clients if client in spans}
         unscored = [self._clients[index] for index in self.out(round_index, QUESTIONS[0])]
-        return {name: told for name, told in (("absent", absent), ("unscored", unscored)) if told}
+        return Claims(absent, unscored)
 
 
-# Masks: one number a sample, 1 where it is absent.
+def union(masks: Iterable[Array | None]) -> NDArray[np.bool_] | None:
+    """The samples that are absent in at least one hub's mask; None if no hub has one."""
+    found = [mask.values for mask in masks if mask is not None]
+    return np.logical_or.reduce(found) if found else None
 
 
-def union(parts: Iterable[Message], name: str) -> NDArray[np.bool_] | None:
-    """The samples that are absent in at least one hub's part; None if no part has a mask of that name."""
-    masks = [part.arrays[name] for part in parts if name in part.arrays]
-    return np.logical_or.reduce(masks) if masks else None
-
-
-def read_mask(message: Message, name: str, size: int) -> NDArray[np.bool_]:
-    """A message's mask, checked."""
-    found = array(message, name, np.uint8, [size])
-    if (found > 1).any():
-        raise Refused(f"'{name}' must be 0 or 1 for each sample")
-    return found.astype(np.bool_)
-
-
-def check_nobody_left_out(message: Message) -> None:
-    """Refuse a message that leaves somebody out, where all agreed that this does not happen."""
-    if message.arrays.keys() & {*_MASKS} or message.note.keys() & {*_CLAIMS}:
-        raise Refused("it leaves clients out, and federation.client_grace_s is not set")
-
-
-def check_claims(message: Message, clients: Sequence[str]) -> None:
+def check_claims(message: ScoresPart, clients: Sequence[str]) -> None:
     """Refuse what a hub says of its ``clients`` that cannot be: other names, or rounds that are not in the past."""
-    absent, unscored = message.note.get("absent", {}), message.note.get("unscored", [])
-    if not isinstance(absent, dict) or not all(_are_rounds(rounds, message.round) for rounds in absent.values()):
-        raise Refused("'absent' must be the rounds before this one, in order, by client")
-    if not isinstance(unscored, list) or not all(isinstance(client, str) for client in unscored):
-        raise Refused("'unscored' must be a list of clients")
+    absent, unscored = message.absent, message.unscored
+    if not all(_are_rounds(rounds, message.round) for rounds in absent.values()):
+        raise RejectedMessage("'absent' must be the rounds before this one, in order, by client")
     for client in (*absent, *unscored):
         if client not in clients:
-            raise Refused(f"'{client}' is no client of {message.sender}")
+            raise RejectedMessage(f"'{client}' is no client of {message.sender}")
     if len({*unscored}) != len(unscored) or len(unscored) >= len(clients):
-        raise Refused("'unscored' names a client twice, or all clients")
+        raise RejectedMessage("'unscored' names a client twice, or all clients")
 
 
-def _are_rounds(rounds: Any, before: int) -> bool:
-    if not isinstance(rounds, list) or not rounds or not all(type(one) is int for one in rounds):
-        return False
-    return rounds[0] >= 0 and rounds[-1] < before and all(a < b for a, b in pairwise(rounds))
+def _are_rounds(rounds: list[int], before: int) -> bool:
+    return bool(rounds) and rounds[0] >= 0 and rounds[-1] < before and all(a < b for a, b in pairwise(rounds))

@@ -4,23 +4,51 @@ It keeps no state that its data and its hub cannot give it again: whenever it is
 means for, it introduces itself anew, and the hub sends what is missing.
 """
 
+import json
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
-from tdcd.core.choices import Loss
 from tdcd.core.objective import Objective, Tree
 from tdcd.records.run_folder import named_leaves
-from tdcd.runtime.compute.client_compute import ClientCompute, Presence, Share
+from tdcd.runtime.compute.client_compute import ClientCompute, ClientRows, Presence
 from tdcd.runtime.process.client_data import ClientData
-from tdcd.runtime.protocol.absence import check_nobody_left_out, read_mask
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PROTOCOL, Message, Refused, array, pack, unpack
+from tdcd.runtime.protocol.messages import (
+    Begin,
+    Block,
+    Bye,
+    ColumnSummary,
+    Diverged,
+    Enrol,
+    Evaluate,
+    Phi,
+    Prepare,
+    Ready,
+    Remaining,
+    Scores,
+    Status,
+    Steps,
+    Stop,
+    Target,
+    Welcome,
+    Who,
+)
+from tdcd.runtime.protocol.structure import Array, Message, named
+from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_json, take_mask, take_named
+from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
+
+
+class Ending(NamedTuple):
+    """How the run ended for a client."""
+
+    status: Status
+    reason: str
 
 
 class Client:
@@ -33,130 +61,134 @@ class Client:
         self.hub = job.hubs[silo]
         self.round = -1
         """The round that it works on; -1 before the first."""
-        self.ending: dict[str, Any] | None = None
-        """What the hub said when it ended the run: ``status`` and ``reason``."""
+        self.ending: Ending | None = None
+        """How the hub ended the run."""
         self._run = ""
-        self._welcome: Message | None = None
+        self._welcome: Welcome | None = None
         self._compute: ClientCompute | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._structure: Any = None
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
-        self._share: Share | None = None
+        self._rows: ClientRows | None = None
         self._answers: dict[str, Message] = {}
-        self._handlers: dict[str, Callable[[Message], list[Message]]] = {
-            "who": lambda message: self.introduce(),
-            "welcome": self._on_welcome,
-            "prepare": self._on_prepare,
-            "begin": self._on_begin,
-            "steps": self._on_steps,
-            "evaluate": self._on_evaluate,
-            "stop": self._on_stop,
+        self._handlers: dict[type[Message], Callable[[Any], list[Message]]] = {
+            Who: lambda message: self.introduce(),
+            Welcome: self._on_welcome,
+            Prepare: self._on_prepare,
+            Begin: self._on_begin,
+            Steps: self._on_steps,
+            Evaluate: self._on_evaluate,
+            Stop: self._on_stop,
         }
 
     def introduce(self) -> list[Message]:
         """Who this is and which samples it has: said at the start, and whenever something is missing."""
         self._answers.clear()
-        data = self.data
-        arrays = {"config": pack(self.job.shared), "ids": pack(data.ids)}
-        if isinstance(data.labels, list):
-            arrays["label_names"] = pack(data.labels)
-        else:
-            arrays["labels"] = np.asarray(data.labels, np.float64)
-        if data.held_out is not None:
-            arrays["held_out"] = data.held_out.astype(np.uint8)
-        note: dict[str, Any] = {"protocol": PROTOCOL, "session": self._session, "target": data.target}
-        note |= {"is_table": data.table is not None, "rows": data.digest}
-        return [Message("hello", self.name, self.hub, note=note, arrays=arrays)]
+        data, is_named = self.data, isinstance(self.data.labels, list)
+        target = None if data.target is None else Target(**data.target)
+        enrol = Enrol(
+            self.name,
+            self.hub,
+            protocol=PROTOCOL,
+            session=self._session,
+            config=self.job.shared,
+            ids=data.ids,
+            labels=None if is_named else Array.of(np.asarray(data.labels, np.float64)),
+            label_names=[*data.labels] if is_named else None,
+            held_out=None if data.held_out is None else Array.of(data.held_out.astype(np.uint8)),
+            target=target,
+            is_table=data.table is not None,
+            rows=data.digest,
+        )
+        return [enrol]
 
     def receive(self, message: Message) -> list[Message]:
         """Act on a message of the hub; what to send back."""
-        handler = self._handlers.get(message.kind)
+        handler = self._handlers.get(type(message))
         if handler is None:
-            raise Refused(f"a client knows no '{message.kind}'")
-        if message.kind not in ("who", "welcome", "stop"):
+            raise RejectedMessage(f"a client knows no '{message.kind}'")
+        if not isinstance(message, Who | Welcome | Stop):
             if not self._run:
                 return self.introduce()
             if message.run != self._run:
-                raise Refused(f"it belongs to run {message.run!r}, not to {self._run!r}")
-            if not self.round <= message.round <= self.job.config.train.rounds and message.kind != "prepare":
-                raise Refused(f"it is of round {message.round}, and this is round {self.round}")
+                raise RejectedMessage(f"it belongs to run {message.run!r}, not to {self._run!r}")
+            if not self.round <= message.round <= self.job.config.train.rounds and not isinstance(message, Prepare):
+                raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
             # A question that is asked again gets the same answer, byte for byte.
             known = self._answers.get(message.kind)
             if known is not None and known.round == message.round:
                 return [known]
         return handler(message)
 
-    def rest(self) -> None:
-        """Nothing to do for the moment: lay out the next round's rows."""
+    def prefetch_next_round(self) -> None:
+        """Lay out the next round's rows, while there is time."""
         if self._compute is not None and self.round + 1 < self.job.config.train.rounds:
-            self._compute.share(self.round + 1)
+            self._compute.rows(self.round + 1)
 
-    def _answer(self, question: Message, kind: str, **content: Any) -> list[Message]:
-        answer = Message(kind, self.name, self.hub, question.round, self._run, **content)
+    def _answer(self, question: Message, kind: type[Message], **content: Any) -> list[Message]:
+        answer = kind(self.name, self.hub, question.round, self._run, **content)
         self._answers[question.kind] = answer
         return [answer]
 
-    def _on_welcome(self, message: Message) -> list[Message]:
+    def _on_welcome(self, message: Welcome) -> list[Message]:
         """The hub says which samples the rows are, and what the labels mean."""
-        if message.note.get("session") != self._session:
+        if message.session != self._session:
             return self._on_successor()
         self._check_welcome(message)
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
-        self._share, self.round = None, -1
+        self._rows, self.round = None, -1
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = self._places(message)
-        return self._answer(message, "summary", arrays={"summary": pack(self.data.summary(train >= 0))})
+        return self._answer(message, ColumnSummary, summary=json.dumps(self.data.summary(train >= 0)))
 
     def _on_successor(self) -> list[Message]:
         """Another process of this name is welcome: if it came after this one, this one leaves."""
         if self._welcome is not None:
             reason = f"another process has joined as {self.name}: there must be one only"
-            self.ending = {"status": "refused", "reason": reason}
+            self.ending = Ending("refused", reason)
         return []
 
-    def _on_prepare(self, message: Message) -> list[Message]:
+    def _on_prepare(self, message: Prepare) -> list[Message]:
         """The hub sends the silo's means, scales and levels, made of all clients' sums and counts."""
         if self._welcome is None or self.data.table is None:
             return self.introduce()
         try:
-            preparation = Preparation.from_json(unpack(message, "preparation"))
-            features = self.data.prepared(preparation, bool(message.note.get("bias")), self.job.settings.dtype)
+            preparation = Preparation.from_json(take_json(message.preparation, "preparation"))
+            features = self.data.prepared(preparation, message.bias, self.job.settings.dtype)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Refused(f"'preparation' does not fit the rows: {error}") from None
+            raise RejectedMessage(f"'preparation' does not fit the rows: {error}") from None
         return self._ready(message, features)
 
-    def _check_welcome(self, message: Message) -> None:
+    def _check_welcome(self, message: Welcome) -> None:
         """Refuse places and labels that nothing could be computed with."""
-        note, (train, _) = message.note, self._places(message)
-        labels = array(message, "labels", np.float64, [len(train)])
-        samples, outputs = note.get("num_samples"), note.get("num_outputs")
-        if type(samples) is not int or type(outputs) is not int or not 0 < outputs <= samples < 2**31:
-            raise Refused("'num_samples' and 'num_outputs' must be numbers of samples and of outputs")
-        if note.get("loss") not in get_args(Loss):
-            raise Refused(f"'loss' must be one of {', '.join(get_args(Loss))}")
+        train, _ = self._places(message)
+        labels = take(message.labels, "labels", np.float64, [len(train)])
+        samples, outputs = message.num_samples, message.num_outputs
+        if not 0 < outputs <= samples:
+            raise RejectedMessage("'num_samples' and 'num_outputs' must be numbers of samples and of outputs")
         chosen = train[train >= 0]
         if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
-            raise Refused("two rows are the same sample, or one is a sample that is not there")
-        if note["loss"] == "softmax" and not np.isin(labels, np.arange(outputs)).all():
-            raise Refused(f"'labels' must be classes from 0 to {outputs - 1}")
+            raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
+        if message.loss == "softmax" and not np.isin(labels, np.arange(outputs)).all():
+            raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
 
-    def _places(self, message: Message) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _places(self, message: Welcome) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of every row: which training sample it is, and which held-out one; -1 where it is not one."""
         rows = len(self.data.ids)
-        train, test = array(message, "train", np.int64, [rows]), array(message, "test", np.int64, [rows])
+        train, test = take(message.train, "train", np.int64, [rows]), take(message.test, "test", np.int64, [rows])
         if not ((train >= 0) ^ (test >= 0)).all():
-            raise Refused("a row must be a training sample or a held-out one")
+            raise RejectedMessage("a row must be a training sample or a held-out one")
         return train, test
 
     def _ready(self, message: Message, features: NDArray[Any]) -> list[Message]:
         welcome = self._welcome
         assert welcome is not None
         train, test = self._places(welcome)
-        labels, note = array(welcome, "labels", np.float64, [len(train)]), welcome.note
-        objective = Objective(note["loss"], self.job.config.model.l2)
+        labels = take(welcome.labels, "labels", np.float64, [len(train)])
+        objective = Objective(welcome.loss, self.job.config.model.l2)
         model, settings = self.job.blocks[self.silo], self.job.settings
         chosen = train >= 0
         self._compute = ClientCompute(
@@ -166,84 +198,82 @@ class Client:
             features[chosen],
             labels[chosen],
             train[chosen],
-            int(note["num_samples"]),
+            welcome.num_samples,
             self.job.variant,
             self.silo,
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
-        template = start_block(model, settings, self.silo, shape, int(note["num_outputs"]), name)
+        template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name)
         self._shapes = {name: leaf.shape for name, leaf in named_leaves(template).items()}
         self._structure = jax.tree.structure(template)
-        return self._answer(message, "ready", note={"feature_shape": list(shape)})
+        return self._answer(message, Ready, feature_shape=shape)
 
-    def _read_block(self, message: Message) -> Tree:
+    def _read_block(self, message: Begin | Evaluate) -> Tree:
         dtype = self.job.settings.dtype
-        leaves = [array(message, name, dtype, shape) for name, shape in self._shapes.items()]
+        leaves = [take_named(message.block, name, dtype, shape) for name, shape in self._shapes.items()]
         return jax.tree.unflatten(self._structure, leaves)
 
-    def _on_begin(self, message: Message) -> list[Message]:
+    def _on_begin(self, message: Begin) -> list[Message]:
         """Line 9: phi of the client's rows of this round's minibatches, with the fresh hub block."""
         if self._compute is None:
             return self.introduce()
         self._block, self.round = self._read_block(message), message.round
-        self._share = share = self._compute.share(message.round)
-        self._answers.pop("steps", None)
+        self._rows = rows = self._compute.rows(message.round)
+        self._answers.pop(Steps.tag(), None)
         if len(self.job.hubs) == 1:
-            return self._step(message, np.zeros((len(share.places), self._num_outputs), self.job.settings.dtype))
-        return self._answer(message, "phi", arrays={"phi": self._compute.phi(self._block, share)})
+            return self._step(message, np.zeros((len(rows.places), self._num_outputs), self.job.settings.dtype))
+        return self._answer(message, Phi, phi=Array.of(self._compute.phi(self._block, rows)))
 
-    def _on_steps(self, message: Message) -> list[Message]:
+    def _on_steps(self, message: Steps) -> list[Message]:
         """Lines 14 to 19: the others' phi of its rows, then Q local steps."""
-        if self._share is None or self.round != message.round:
+        if self._rows is None or self.round != message.round:
             return self.introduce()
-        shape = (len(self._share.places), self._num_outputs)
-        phi_others = array(message, "phi_others", self.job.settings.dtype, shape)
-        return self._step(message, phi_others, self._presence(message, self._share, len(phi_others)))
+        shape = (len(self._rows.places), self._num_outputs)
+        phi_others = take(message.phi_others, "phi_others", self.job.settings.dtype, shape)
+        return self._step(message, phi_others, self._presence(message.remaining, self._rows, len(phi_others)))
 
-    def _presence(self, message: Message, share: Share, num_rows: int) -> Presence | None:
+    def _presence(self, remaining: Remaining | None, rows: ClientRows, num_rows: int) -> Presence | None:
         """What is left of the minibatches, if somebody is absent."""
-        if self.job.config.federation.client_grace_s is None:
-            check_nobody_left_out(message)
-        if "absent" not in message.arrays:
+        if remaining is None:
             return None
+        if self.job.config.federation.client_grace_s is None:
+            raise RejectedMessage(LEAVES_OUT)
         assert self._compute is not None
-        present = ~read_mask(message, "absent", num_rows)
-        left, most = self._compute.only(share, present), self._compute.batch_size
-        sizes = array(message, "present", np.int32, left.counts.shape)
+        present = ~take_mask(remaining.absent, "absent", num_rows)
+        left, most = self._compute.only(rows, present), self._compute.batch_size
+        sizes = take(remaining.present, "present", np.int32, left.counts.shape)
         if (sizes < left.counts).any() or (sizes > most).any():
-            raise Refused(f"'present' must be at least the client's own samples that are, and {most} at most")
-        rows = int(array(message, "rows", np.int64, [1])[0])
-        if not max(1, self._compute.num_rows) <= rows <= self._compute.num_samples:
-            raise Refused("'rows' must be at least the client's own rows, and the number of samples at most")
-        return Presence(present, left, sizes, rows)
+            raise RejectedMessage(f"'present' must be at least the client's own samples that are, and {most} at most")
+        if not max(1, self._compute.num_rows) <= remaining.rows <= self._compute.num_samples:
+            raise RejectedMessage("'rows' must be at least the client's own rows, and the number of samples at most")
+        return Presence(present, left, sizes, remaining.rows)
 
     def _step(self, message: Message, phi_others: NDArray[Any], presence: Presence | None = None) -> list[Message]:
         assert self._compute is not None
-        assert self._share is not None
-        leaves = named_leaves(self._compute.steps(self._block, self._share, phi_others, message.round, presence))
+        assert self._rows is not None
+        leaves = named_leaves(self._compute.steps(self._block, self._rows, phi_others, message.round, presence))
         if not all(np.isfinite(leaf).all() for leaf in leaves.values()):
-            return self._answer(message, "diverged")
-        return self._answer(message, "block", arrays=leaves)
+            return self._answer(message, Diverged)
+        return self._answer(message, Block, block=named(leaves))
 
-    def _on_evaluate(self, message: Message) -> list[Message]:
+    def _on_evaluate(self, message: Evaluate) -> list[Message]:
         """Phi of all rows, for the global model's loss and metrics."""
         if self._compute is None:
             return self.introduce()
         block = self._read_block(message)
-        arrays = {"train": self._compute.scores(block)}
-        if self._test is not None:
-            arrays["test"] = self._compute.scores(block, self._test)
-        return self._answer(message, "scores", arrays=arrays)
+        train = Array.of(self._compute.scores(block))
+        test = None if self._test is None else Array.of(self._compute.scores(block, self._test))
+        return self._answer(message, Scores, train=train, test=test)
 
-    def _on_stop(self, message: Message) -> list[Message]:
+    def _on_stop(self, message: Stop) -> list[Message]:
         if self._run and message.run != self._run:
             # Of a hub that came back damaged: the right one may follow.
-            raise Refused(f"it ends run {message.run!r}, and this is {self._run!r}")
-        self.ending = {"status": str(message.note.get("status")), "reason": str(message.note.get("reason", ""))}
-        return [Message("bye", self.name, self.hub, message.round, self._run)]
+            raise RejectedMessage(f"it ends run {message.run!r}, and this is {self._run!r}")
+        self.ending = Ending(message.status, message.reason)
+        return [Bye(self.name, self.hub, message.round, self._run)]
 
     @property
     def _num_outputs(self) -> int:
         assert self._welcome is not None
-        return int(self._welcome.note["num_outputs"])
+        return self._welcome.num_outputs

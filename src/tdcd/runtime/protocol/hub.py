@@ -7,13 +7,27 @@ any time: it introduces itself again, and is told again what it needs.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tdcd.runtime.protocol.handshake import Meeting
-from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, Status, TurnedAway
+from tdcd.runtime.protocol.handshake import Handshake
+from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused
+from tdcd.runtime.protocol.messages import (
+    ColumnSummary,
+    Enrol,
+    Gone,
+    Hello,
+    Opening,
+    Published,
+    Ready,
+    Status,
+    Stop,
+    Want,
+    Who,
+)
 from tdcd.runtime.protocol.rounds import Rounds
-from tdcd.runtime.protocol.sample_index import WAY_ON, Lost, Mismatch
-from tdcd.runtime.protocol.shutdown import Farewell
+from tdcd.runtime.protocol.sample_index import WAY_ON, IncompatibleParties, Lost
+from tdcd.runtime.protocol.shutdown import Shutdown
+from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.wire import RejectedMessage
 
 
 class Hub:
@@ -26,7 +40,7 @@ class Hub:
         *,
         secret: bytes,
         nonce: str,
-        restored: State | Farewell | None = None,
+        restored: State | Shutdown | None = None,
         absences: Sequence[Absence] = (),
     ) -> None:
         """Take the silo's index and what was saved of it, if this is not its first start.
@@ -39,12 +53,12 @@ class Hub:
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
         self._silo, self._restored = silo, restored if isinstance(restored, State) else None
-        self.meeting = Meeting(job, silo, secret, nonce, () if self._restored is None else self._restored.rows)
+        self.handshake = Handshake(job, silo, secret, nonce, () if self._restored is None else self._restored.rows)
         self.rounds: Rounds | None = None
-        self.farewell = restored if isinstance(restored, Farewell) else None
+        self.shutdown = restored if isinstance(restored, Shutdown) else None
         """The end of the run, when it has come."""
         self._absences = absences
-        self._verdict: Message | None = None
+        self._verdict: Stop | None = None
         """The end of a peer whose client diverged."""
 
     # Facts for those who watch.
@@ -52,45 +66,45 @@ class Hub:
     @property
     def status(self) -> Status | None:
         """How the run ended."""
-        return None if self.farewell is None else self.farewell.status
+        return None if self.shutdown is None else self.shutdown.status
 
     @property
     def reason(self) -> str:
         """Why the run ended, if it did not finish."""
-        return "" if self.farewell is None else self.farewell.reason
+        return "" if self.shutdown is None else self.shutdown.reason
 
     @property
     def phase(self) -> str:
         """What the hub is doing."""
-        if self.farewell is not None:
+        if self.shutdown is not None:
             return "ending"
-        return self.rounds.phase if self.rounds is not None and self.rounds.phase else self.meeting.phase
+        return self.rounds.phase if self.rounds is not None and self.rounds.phase else self.handshake.phase
 
     @property
     def round(self) -> int:
         """The round that the hub stands at."""
-        if self.farewell is not None:
-            return self.farewell.round
+        if self.shutdown is not None:
+            return self.shutdown.round
         return self.rounds.round if self.rounds is not None else 0
 
     @property
     def is_over(self) -> bool:
         """Whether the run has ended and everybody knows."""
-        return self.farewell is not None and not self.farewell.unaware
+        return self.shutdown is not None and not self.shutdown.unaware
 
     @property
     def _is_training(self) -> bool:
-        return self.rounds is not None and self.meeting.phase == "done"
+        return self.rounds is not None and self.handshake.phase == "done"
 
     def missing(self) -> list[str]:
         """The parties that are being waited for."""
-        if self.farewell is not None:
-            return sorted(self.farewell.unaware)
+        if self.shutdown is not None:
+            return sorted(self.shutdown.unaware)
         if self.rounds is None or not self.rounds.phase:
-            return self.meeting.missing()
-        if len(self.meeting.ready) == len(self.clients):
+            return self.handshake.missing()
+        if len(self.handshake.ready) == len(self.clients):
             return self.rounds.missing()
-        present = {*self.meeting.ready, *self.left_out()}
+        present = {*self.handshake.ready, *self.left_out()}
         away = [client for client in self.clients if client not in present]
         return list(dict.fromkeys([*away, *self.rounds.missing()]))
 
@@ -102,36 +116,36 @@ class Hub:
 
     def open_questions(self) -> list[Message]:
         """What clients have not answered that the hub may go on without, or has."""
-        return [] if self.rounds is None or self.farewell is not None else self.rounds.open_questions()
+        return [] if self.rounds is None or self.shutdown is not None else self.rounds.open_questions()
 
     # Events.
 
     def joined(self, party: str) -> list[Instruction]:
         """A party can be reached, for the first time or again."""
-        if self.farewell is not None:
-            return [*self.farewell.joined(party)]
+        if self.shutdown is not None:
+            return [*self.shutdown.joined(party)]
         if party in self.clients:
-            return [Message("who", self.name, party, run=self.meeting.run)]
+            return [Who(self.name, party, run=self.handshake.run)]
         wants = [] if self.rounds is None else self.rounds.wants(party)
-        return [*(message.to(party) for message in self.meeting.published.values()), *wants]
+        return [*(message.to(party) for message in self.handshake.published.values()), *wants]
 
     def remind(self) -> list[Instruction]:
         """Ask again for everything that is being waited for."""
-        if self.farewell is not None:
-            return [*self.farewell.remind()]
+        if self.shutdown is not None:
+            return [*self.shutdown.remind()]
         if self.rounds is None or not self.rounds.phase:
-            return [*self.meeting.remind()]
-        away = [client for client in self.clients if client not in self.meeting.ready]
+            return [*self.handshake.remind()]
+        away = [client for client in self.clients if client not in self.handshake.ready]
         again = [message for message in self.rounds.remind() if message.receiver not in away]
-        return [*(self.meeting.call(client) for client in away), *again]
+        return [*(self.handshake.call(client) for client in away), *again]
 
     def overdue(self, question: Message) -> list[Instruction]:
         """A question of :meth:`open_questions` was open for the whole grace period."""
-        if self.rounds is None or self.farewell is not None:
+        if self.rounds is None or self.shutdown is not None:
             return []
         try:
             return self.rounds.overdue(question) + self._advance()
-        except Mismatch as mismatch:
+        except IncompatibleParties as mismatch:
             return self._end("refused", str(mismatch))
 
     def receive(self, message: Message) -> list[Instruction]:
@@ -140,8 +154,8 @@ class Hub:
             return self._handle(message) + self._advance()
         except Lost as loss:
             return self._end("refused", str(loss), tell=())
-        except Mismatch as mismatch:
-            if message.kind == "hello" and (self._is_training or self._is_back_with(message.sender)):
+        except IncompatibleParties as mismatch:
+            if isinstance(message, Enrol | Hello) and (self._is_training or self._is_back_with(message.sender)):
                 return self._turn_away(message.sender, str(mismatch))
             return self._end("refused", str(mismatch))
 
@@ -151,90 +165,91 @@ class Hub:
 
     def _turn_away(self, party: str, reason: str) -> list[Instruction]:
         """A party that comes back with other data or settings must leave; those who train do not."""
-        note = {"status": "refused", "reason": reason, "in_block": False}
-        return [TurnedAway(party, reason), Message("stop", self.name, party, self.round, self.meeting.run, note)]
+        stop = Stop(self.name, party, self.round, self.handshake.run, status="refused", reason=reason)
+        return [TurnedAway(party, reason), stop]
 
     def _handle(self, message: Message) -> list[Instruction]:
         from_client = message.sender in self.clients
         if not from_client and message.sender not in self.peers:
-            raise Refused("its sender has no business here")
-        if self.farewell is not None:
-            return [*self.farewell.receive(message)]
-        if message.kind == "want" and not from_client:
-            return [*self._told_again(message)]
-        if message.kind == "stop" and not from_client:
+            raise RejectedMessage("its sender has no business here")
+        if self.shutdown is not None:
+            return [*self.shutdown.receive(message)]
+        if isinstance(message, Want) and not from_client:
+            return [*self._resend(message)]
+        if isinstance(message, Stop) and not from_client:
             return self._on_stop(message)
-        if message.kind == "hello":
-            meeting = self.meeting
-            return [*(meeting.client_hello(message) if from_client else meeting.peer_hello(message))]
-        if message.run != self.meeting.run:
-            raise Refused(f"it belongs to run {message.run!r}, not to {self.meeting.run!r}")
+        if isinstance(message, Enrol) and from_client:
+            return [*self.handshake.client_enrol(message)]
+        if isinstance(message, Hello) and not from_client:
+            return [*self.handshake.peer_hello(message)]
+        if message.run != self.handshake.run:
+            raise RejectedMessage(f"it belongs to run {message.run!r}, not to {self.handshake.run!r}")
         return [*(self._of_client(message) if from_client else self._of_peer(message))]
 
     def _of_client(self, message: Message) -> list[Message]:
-        if message.kind == "summary":
-            return self.meeting.client_summary(message)
-        if message.kind == "ready":
-            ready = self.meeting.client_ready(message)
+        if isinstance(message, ColumnSummary):
+            return self.handshake.client_summary(message)
+        if isinstance(message, Ready):
+            ready = self.handshake.client_ready(message)
             return ready + (self.rounds.client_back(message.sender) if self.rounds is not None else [])
         if self.rounds is None:
-            raise Refused(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"nobody asked for '{message.kind}'")
         self.rounds.client_answer(message)
         return []
 
     def _of_peer(self, message: Message) -> list[Message]:
-        if message.kind == "ready":
-            return self.meeting.peer_ready(message)
+        if isinstance(message, Opening):
+            return self.handshake.peer_opening(message)
         if self.rounds is None:
-            raise Refused(f"nobody can use '{message.kind}' yet")
-        if message.kind == "gone":
+            raise RejectedMessage(f"nobody can use '{message.kind}' yet")
+        if isinstance(message, Gone):
             self.rounds.peer_forgot(message)
-        self.rounds.peer_part(message)
+        else:
+            self.rounds.peer_part(message)
         return []
 
-    def _told_again(self, message: Message) -> list[Message]:
+    def _resend(self, message: Want) -> list[Message]:
         """What a peer lacks, if it was to be had already."""
-        kind = str(message.note.get("kind"))
-        known = self.meeting.published.get(kind)
-        if known is None and self.rounds is not None and message.run == self.meeting.run:
-            known = self.rounds.exchange.told_again(message, self.round)
+        known: Message | None = self.handshake.published.get(message.what)
+        if known is None and self.rounds is not None and message.run == self.handshake.run:
+            known = self.rounds.exchange.resend(message, self.round)
         return [] if known is None else [known.to(message.sender)]
 
     def _advance(self) -> list[Instruction]:
-        if self.farewell is not None:
+        if self.shutdown is not None:
             return []
-        meeting = self.meeting
-        was_done = meeting.phase == "done"
-        out: list[Instruction] = [*meeting.advance()]
-        if self.rounds is None and meeting.compute is not None:
+        handshake = self.handshake
+        was_done = handshake.phase == "done"
+        out: list[Instruction] = [*handshake.advance()]
+        if self.rounds is None and handshake.compute is not None:
             restored = self._restored
-            if restored is not None and restored.run != meeting.run:
-                runs = f"{self.name} was left in run {restored.run}, but the others are in run {meeting.run}"
+            if restored is not None and restored.run != handshake.run:
+                runs = f"{self.name} was left in run {restored.run}, but the others are in run {handshake.run}"
                 raise Lost(f"{runs}. {WAY_ON}")
-            compute, preparation = meeting.compute, meeting.preparation
-            self.rounds = Rounds(self.job, self._silo, compute, meeting.run, restored, preparation, self._absences)
-        if self.rounds is None or meeting.phase != "done":
+            compute, preparation = handshake.compute, handshake.preparation
+            self.rounds = Rounds(self.job, self._silo, compute, handshake.run, restored, preparation, self._absences)
+        if self.rounds is None or handshake.phase != "done":
             return out
         if not was_done:
-            out += self.rounds.begin([int(meeting.openings[hub]["parameters"]) for hub in self.job.hubs])
+            out += self.rounds.begin([handshake.openings[hub].parameters for hub in self.job.hubs])
         for instruction in self.rounds.advance():
             if isinstance(instruction, End):
                 out += self._end(instruction.status, instruction.reason, instruction.in_block)
             elif isinstance(instruction, Save):
-                out.append(Save(replace(instruction.state, rows=meeting.rows())))
+                out.append(Save(replace(instruction.state, rows=handshake.rows())))
             else:
                 out.append(instruction)
-        return out + self._obey(self.rounds) if self.farewell is None else out
+        return out + self._obey(self.rounds) if self.shutdown is None else out
 
     # The end.
 
-    def _on_stop(self, message: Message) -> list[Instruction]:
+    def _on_stop(self, message: Stop) -> list[Instruction]:
         """A peer has ended the run. If it finished, or its loss is not finite, we shall find the same by ourselves."""
-        if self._is_training and message.run != self.meeting.run:
-            raise Refused(f"it ends run {message.run!r}, and this is {self.meeting.run!r}")
-        if message.note.get("status") == "refused":
+        if self._is_training and message.run != self.handshake.run:
+            raise RejectedMessage(f"it ends run {message.run!r}, and this is {self.handshake.run!r}")
+        if message.status == "refused":
             return self._end("refused", _stopped(message))
-        if message.note.get("status") == "diverged" and message.note.get("in_block"):
+        if message.status == "diverged" and message.in_block:
             self._verdict = message
         return []
 
@@ -250,13 +265,16 @@ class Hub:
     ) -> list[Instruction]:
         """End the run for everybody, or for this hub and those whom it is to ``tell``."""
         rounds = self.rounds
-        words = (*self.meeting.published.values(), *(() if rounds is None else rounds.exchange.words))
-        unaware = {*self.clients, *self.peers} if tell is None else {*tell}
-        self.farewell = Farewell(
-            self.name, self.meeting.run, self.round, status, reason, in_block, self.peers, words, unaware
+        outbox: tuple[Published, ...] = (
+            *self.handshake.published.values(),
+            *(() if rounds is None else rounds.exchange.outbox),
         )
-        return [End(status, reason, in_block), *self.farewell.remind()]
+        unaware = {*self.clients, *self.peers} if tell is None else {*tell}
+        self.shutdown = Shutdown(
+            self.name, self.handshake.run, self.round, status, reason, in_block, self.peers, outbox, unaware
+        )
+        return [End(status, reason, in_block), *self.shutdown.remind()]
 
 
-def _stopped(message: Message) -> str:
-    return f"{message.sender} stopped: {message.note.get('reason')}"
+def _stopped(message: Stop) -> str:
+    return f"{message.sender} stopped: {message.reason}"

@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 
 from tdcd.records.history import Record
 from tdcd.records.mark import NO_LINES, Mark
-from tdcd.runtime.protocol.messages import Message
-
-Status = Literal["finished", "diverged", "refused"]
-Arrays = Mapping[str, NDArray[Any]]
+from tdcd.runtime.protocol.messages import Published, Status
+from tdcd.runtime.protocol.structure import Arrays, Message
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +19,10 @@ class State:
     run: str
     round: int
     block: Arrays
-    said: tuple[Message, ...] = ()
-    """What it told its peers in the rounds before."""
-    heard: Mapping[str, str] | None = None
-    """The digest of what each hub said in the last exchange."""
+    outbox: tuple[Published, ...] = ()
+    """What it sent its peers in the rounds before."""
+    digests: Mapping[str, str] | None = None
+    """The digest of what each hub sent in the last exchange."""
     recorded: int = 0
     """The round of the last line of the history; 0 before the first."""
     rows: tuple[str, ...] = ()
@@ -73,7 +71,7 @@ class TurnedAway:
 
 @dataclass(frozen=True)
 class End:
-    """The run is over, but for the good-byes."""
+    """The run is over; the others are yet to confirm."""
 
     status: Status
     reason: str = ""

@@ -1,181 +1,322 @@
-"""What parties say to each other: named arrays and a few words, bound to run, round, sender, receiver and content.
+"""Every message of the protocol, as a typed structure of one tagged union.
 
-On the wire: sixteen bytes of BLAKE2b over the rest; eight bytes that say how long the envelope is; the envelope, JSON
-with the message's words and each array's name, type and shape; the arrays' bytes, each at a multiple of eight. Nothing
-is ever unpickled; every length is checked against what has arrived before it is used.
+:mod:`tdcd.runtime.protocol.wire` writes and reads them; reading checks the types. What types cannot say, such as shapes
+that depend on the round, is checked in :mod:`tdcd.runtime.protocol.parts`.
 """
 
-import hashlib
-import json
-import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
+from msgspec import Meta
 
-PROTOCOL = 1
-"""Parties of different protocol versions refuse each other."""
-_DIGEST_BYTES, _HEAD_BYTES = 16, 24
-_MOST_NUMBERS, _MOST_DEPTH = 2**40, 32
-_MOST_WORDS = 2**20
-_Code = Literal["<f8", "<f4", "<i8", "<i4", "|u1"]
-# No axis is taken as it is, not even beside one of length 0.
-_Axis = Annotated[int, msgspec.Meta(ge=0, le=_MOST_NUMBERS)]
-_Shape = Annotated[tuple[_Axis, ...], msgspec.Meta(max_length=32)]
+from tdcd.core.choices import Loss
+from tdcd.core.losses import Task
+from tdcd.records.mark import NO_LINES, Mark
+from tdcd.runtime.protocol.structure import Array, Message, Named
 
-
-class _Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    run: str
-    kind: str
-    round: int
-    sender: str
-    receiver: str
-    note: Mapping[str, Any]
-    arrays: list[tuple[str, _Code, _Shape]]
-
-
-_words_of, _envelope_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(_Envelope).decode
+Status = Literal["finished", "diverged", "refused"]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Count = Annotated[int, Meta(ge=0, lt=2**31)]
+Shape = Annotated[tuple[Annotated[int, Meta(gt=0)], ...], Meta(max_length=32)]
+Setting = (
+    str
+    | bool
+    | int
+    | float
+    | None
+    | Annotated[list[None], Meta(max_length=0)]
+    | Annotated[dict[str, None], Meta(max_length=0)]
+)
+"""A setting of the shared file, by its dotted key; a list or table only if it is empty."""
+Json = str
+"""A document of another module, as JSON."""
 
 
-class Refused(Exception):  # noqa: N818
-    """An incoming message that is not acted upon; the text says why."""
+# A client to its hub.
 
 
-class Message(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """One message."""
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What labels mean that are ready for training."""
 
-    kind: str
-    sender: str
-    receiver: str
-    round: int = 0
-    run: str = ""
-    """Which training this belongs to; empty before the hubs have agreed on it."""
-    note: Mapping[str, Any] = {}
-    """Small facts, as JSON: texts, finite numbers of 64 bits, and lists and dicts of them."""
-    arrays: Mapping[str, NDArray[Any]] = {}
-
-    @property
-    def payload_bytes(self) -> int:
-        """The bytes of the arrays: what the ledger counts."""
-        return sum(array.nbytes for array in self.arrays.values())
-
-    @cached_property
-    def kept(self) -> bytes:
-        """What :func:`encode` gives, for those who need it again."""
-        return encode(self)
-
-    def to(self, receiver: str) -> "Message":
-        """The same message to somebody else."""
-        return self if receiver == self.receiver else self.but(receiver=receiver)
-
-    def but(self, **changes: Any) -> "Message":
-        """The same message with something else in it."""
-        return msgspec.structs.replace(self, **changes)
+    task: Task
+    label_scale: float
 
 
-def encode(message: Message) -> bytes:
-    """The bytes on the wire; the same message always gives the same bytes."""
-    arrays = [np.asarray(array, order="C") for array in message.arrays.values()]
-    described: list[Any] = [
-        (name, array.dtype.str, array.shape) for name, array in zip(message.arrays, arrays, strict=True)
-    ]
-    who, note = (message.sender, message.receiver), message.note
-    envelope = _Envelope(message.run, message.kind, message.round, *who, note, described)
-    try:
-        words = _words_of(envelope)
-    except UnicodeEncodeError:
-        # A reason may quote what somebody sent: half a character is no reason to fail.
-        envelope.note = {name: _whole(value) if isinstance(value, str) else value for name, value in note.items()}
-        words = _words_of(envelope)
-    parts: list[bytes | memoryview] = [len(words).to_bytes(8, "little"), words, bytes(-len(words) % 8)]
-    for array in arrays:
-        parts += [array.data, bytes(-array.nbytes % 8)] if array.size else []
-    body = b"".join(parts)
-    return _digest(body) + body
+class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
+    """Who a client is and which samples it has."""
+
+    protocol: int
+    session: str
+    """Tells one process of the client from another."""
+    config: dict[str, Setting]
+    ids: list[str]
+    labels: Array | None = None
+    label_names: list[str] | None = None
+    """Instead of ``labels``, where these are no numbers."""
+    held_out: Array | None = None
+    target: Target | None = None
+    is_table: bool = False
+    rows: Digest
+    """Of all rows, features too: a client that comes back must have the same."""
 
 
-def _whole(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+class ColumnSummary(Message, frozen=True, kw_only=True, tag="summary"):
+    """Sums and counts of a client's columns."""
+
+    summary: Json
 
 
-def decode(data: bytes, *, sender: str, receiver: str) -> Message:
-    """The message in ``data``, which came over ``sender``'s link to ``receiver``; anything else is refused."""
-    if data[:_DIGEST_BYTES] != _digest(memoryview(data)[_DIGEST_BYTES:]):
-        raise Refused("its content does not match its digest")
-    end = _HEAD_BYTES + int.from_bytes(data[_DIGEST_BYTES:_HEAD_BYTES], "little")
-    if end > _HEAD_BYTES + _MOST_WORDS:
-        raise Refused("it is not a message: its envelope is too long")
-    try:
-        envelope = _envelope_in(data[_HEAD_BYTES:end])
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Refused(f"it is not a message: {error}") from None
-    if not _is_shallow(envelope.note, _MOST_DEPTH):
-        raise Refused("it is not a message: its note is too deep")
-    if envelope.sender != sender:
-        raise Refused(f"it says that it is from {envelope.sender!r}")
-    if envelope.receiver != receiver:
-        raise Refused(f"it was meant for {envelope.receiver!r}")
-    arrays = _arrays(envelope.arrays, data, end + -end % 8)
-    return Message(envelope.kind, sender, receiver, envelope.round, envelope.run, envelope.note, arrays)
+class Ready(Message, frozen=True, kw_only=True, tag="ready"):
+    """The client's features are ready; the shape of one sample."""
+
+    feature_shape: Shape
 
 
-def _arrays(described: list[tuple[str, _Code, _Shape]], data: bytes, place: int) -> dict[str, NDArray[Any]]:
-    """The arrays that begin at ``place``: views of ``data``, which they must fill to its end."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, code, shape in described:
-        if name in arrays or not name.isprintable() or name == "__metadata__":
-            raise Refused(f"it is not a message: {name[:80]!r} cannot name an array")
-        if math.prod(size or 1 for size in shape) > _MOST_NUMBERS:
-            raise Refused(f"it is not a message: '{name[:80]}' has too many numbers")
-        dtype, count = np.dtype(code), math.prod(shape)
-        end = place + count * dtype.itemsize
-        if end > len(data):
-            raise Refused(f"it is not a message: '{name[:80]}' is longer than what arrived")
-        arrays[name] = np.frombuffer(data, dtype, count, place).reshape(shape) if count else np.empty(shape, dtype)
-        place = end + -end % 8
-    if place != len(data):
-        raise Refused(f"it is not a message: it has {len(data)} bytes, and {place} are told of")
-    return arrays
+class Phi(Message, frozen=True, kw_only=True, tag="phi"):
+    """Phi of the client's rows of the round's minibatches."""
+
+    phi: Array
 
 
-def _is_shallow(value: Any, depth: int) -> bool:
-    """Whether dicts and lists are at most so deep inside each other."""
-    if not isinstance(value, dict | list):
-        return True
-    return depth > 0 and all(
-        _is_shallow(one, depth - 1) for one in (value.values() if isinstance(value, dict) else value)
-    )
+class Block(Message, frozen=True, kw_only=True, tag="block"):
+    """The client's block after its local steps."""
+
+    block: Named
 
 
-def array(message: Message, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
-    """The message's array ``name``, if it has this dtype and shape (None fits any length) and only finite numbers."""
-    found = message.arrays.get(name)
-    if found is None:
-        raise Refused(f"it has no array '{name}'")
-    fits = len(found.shape) == len(shape) and all(w is None or w == s for w, s in zip(shape, found.shape, strict=True))
-    if found.dtype != np.dtype(dtype) or not fits:
-        wanted = f"{np.dtype(dtype)} {[*shape]}"
-        raise Refused(f"'{name}' is {found.dtype} {[*found.shape]}, not {wanted}".replace("None", "any"))
-    if found.dtype.kind == "f" and not np.isfinite(found).all():
-        raise Refused(f"'{name}' has numbers that are not finite")
-    return found
+class Diverged(Message, frozen=True, kw_only=True, tag="diverged"):
+    """The client's block stopped being finite."""
 
 
-def pack(value: Any) -> NDArray[np.uint8]:
-    """Anything that JSON can say, as an array: for what is too long for the note."""
-    return np.frombuffer(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"), np.uint8)
+class Scores(Message, frozen=True, kw_only=True, tag="scores"):
+    """Phi of all training rows and all held-out rows of the client, if it has any."""
+
+    train: Array
+    test: Array | None = None
 
 
-def unpack(message: Message, name: str) -> Any:
-    """What :func:`pack` packed."""
-    try:
-        return json.loads(array(message, name, np.uint8, [None]).tobytes().decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"'{name}' is not JSON: {error}") from None
+class Bye(Message, frozen=True, kw_only=True, tag="bye"):
+    """The sender knows that it is over."""
 
 
-def _digest(body: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+# A hub to its client.
+
+
+class Who(Message, frozen=True, kw_only=True, tag="who"):
+    """Asks a client to enrol."""
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """Which samples the client's rows are, and what the labels mean."""
+
+    session: str
+    num_samples: Count
+    num_outputs: Count
+    loss: Loss
+    train: Array
+    """Of every row: which training sample it is; -1 if it is none."""
+    test: Array
+    labels: Array
+
+
+class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
+    """How the silo's columns become features."""
+
+    preparation: Json
+    bias: bool = False
+
+
+class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
+    """Asks for the scores of all rows with this block."""
+
+    block: Named
+
+
+class Begin(Message, frozen=True, kw_only=True, tag="begin"):
+    """The block at the start of a round."""
+
+    block: Named
+
+
+class Remaining(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
+    """What is left of a round's minibatches without the absent clients."""
+
+    absent: Array
+    """``[n]``: 1 for those of the client's rows that take no part."""
+    present: Array
+    """``[E]``: how many samples each minibatch still has."""
+    rows: int
+    """How many samples the silo's clients that take part hold."""
+
+
+class Steps(Message, frozen=True, kw_only=True, tag="steps"):
+    """The others' phi of the client's rows; asks for the local steps."""
+
+    phi_others: Array
+    remaining: Remaining | None = None
+
+
+class Stop(Message, frozen=True, kw_only=True, tag="stop"):
+    """The run is over, for everybody or for the receiver."""
+
+    status: Status
+    reason: str = ""
+    in_block: bool = False
+    """Whether a client's block stopped being finite, which the other hubs do not know yet."""
+
+
+# A hub to another hub.
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """What hubs compare before they train: keyed digests of secret, ids and labels."""
+
+    protocol: int
+    nonce: Annotated[str, Meta(pattern="^[ -~]*$")]
+    samples: int
+    secret: str
+    ids: str
+    labels: str
+    config: dict[str, Setting]
+
+
+class Opening(Message, frozen=True, kw_only=True, tag="opening"):
+    """How large a silo is."""
+
+    parameters: int
+    feature_shape: Shape
+    clients: list[Count]
+    """The training rows of each client."""
+
+
+class Part(Message, frozen=True, kw_only=True):
+    """A hub's part of an exchange."""
+
+    received: dict[str, str]
+    """The digest of what each hub sent in the exchange before."""
+
+
+class PhiPart(Part, frozen=True, kw_only=True, tag="phi_part"):
+    """A silo's phi of the round's minibatches, as the exchange encodes it."""
+
+    arrays: Named
+    absent: Array | None = None
+    """1 for the samples of clients without an answer."""
+
+
+class ScoresPart(Part, frozen=True, kw_only=True, tag="scores_part"):
+    """A silo's phi of all samples."""
+
+    train: Array
+    test: Array
+    penalty: float
+    train_absent: Array | None = None
+    test_absent: Array | None = None
+    absent: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    """By client: the rounds since the last scores in which it was left out."""
+    unscored: list[str] = msgspec.field(default_factory=list)
+    """The clients whose rows are not in these scores."""
+
+
+class Model(Part, frozen=True, kw_only=True, tag="model"):
+    """A silo's block at the end, if all agreed to share the model."""
+
+    block: Named
+    preparation: Json | None = None
+
+
+AnyPart = PhiPart | ScoresPart | Model
+Published = Hello | Opening | AnyPart
+PublishedKind = Literal["hello", "opening", "phi_part", "scores_part", "model"]
+
+
+class Want(Message, frozen=True, kw_only=True, tag="want"):
+    """Asks a hub for what it published."""
+
+    what: PublishedKind
+
+
+class Gone(Message, frozen=True, kw_only=True, tag="gone"):
+    """The sender, which is at round ``now``, no longer has what was asked for."""
+
+    what: PublishedKind
+    now: int
+
+
+# A hub to itself, in files.
+
+
+class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
+    """A hub's state at the start of a round; see :class:`~tdcd.runtime.protocol.instructions.State`."""
+
+    block: Named
+    memory: Named = msgspec.field(default_factory=dict)
+    outbox: tuple[Published, ...] = ()
+    digests: dict[str, str] | None = None
+    recorded: int = 0
+    rows: tuple[Digest, ...] = ()
+    history: Mark = NO_LINES
+    absences: Mark = NO_LINES
+
+
+class Ended(Message, frozen=True, kw_only=True, tag="ended"):
+    """The end of a hub's run; see :class:`~tdcd.runtime.protocol.shutdown.Shutdown`."""
+
+    status: Status
+    reason: str
+    in_block: bool
+    peers: tuple[str, ...]
+    unaware: tuple[str, ...]
+    outbox: tuple[Published, ...]
+
+
+# Dialogues beside training.
+
+
+class AlignHello(Message, frozen=True, kw_only=True, tag="align_hello"):
+    """What hubs compare before they align."""
+
+    method: str
+    config: dict[str, Setting]
+
+
+class AlignIds(Message, frozen=True, kw_only=True, tag="align_ids"):
+    """A client's ids."""
+
+    ids: list[str]
+    config: dict[str, Setting]
+
+
+class AlignRows(Message, frozen=True, kw_only=True, tag="align_rows"):
+    """One step of an alignment between hubs; see :class:`~tdcd.alignment.messages.Outgoing`."""
+
+    step: str
+    rows: Array
+
+
+class AlignCommon(Message, frozen=True, kw_only=True, tag="align_common"):
+    """Which of a client's ids every silo has."""
+
+    ids: list[str]
+
+
+class PredictHello(Message, frozen=True, kw_only=True, tag="predict_hello"):
+    """Which samples a hub has, by keyed digests, and which training its block is of."""
+
+    model_run: str | None = None
+    model_status: str | None = None
+    digests: Array
+    config: dict[str, Setting]
+
+
+class PredictScores(Message, frozen=True, kw_only=True, tag="predict_scores"):
+    """A hub's phi of the samples that the receiver has too; ``places`` are those in the receiver's list."""
+
+    places: Array
+    phi: Array
+
+
+_OfClient = Enrol | ColumnSummary | Ready | Phi | Block | Diverged | Scores | Bye
+_OfHub = Who | Welcome | Prepare | Evaluate | Begin | Steps | Stop | Published | Want | Gone | Checkpoint | Ended
+_OfDialogue = AlignHello | AlignIds | AlignRows | AlignCommon | PredictHello | PredictScores
+AnyMessage = _OfClient | _OfHub | _OfDialogue

@@ -1,51 +1,71 @@
 """What a hub takes as a client's answer, or as a peer's part of an exchange; anything else is refused."""
 
-import numpy as np
+import math
 
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.protocol.absence import check_claims, check_nobody_left_out, read_mask
+from tdcd.runtime.protocol.absence import check_claims
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused, array
+from tdcd.runtime.protocol.messages import AnyPart, Block, Model, Phi, PhiPart, Scores, ScoresPart
 from tdcd.runtime.protocol.sharing import preparation_in
+from tdcd.runtime.protocol.structure import Array, Message
+from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_mask, take_named
+from tdcd.runtime.protocol.wire import RejectedMessage
 
 
 def check_answer(message: Message, client: int, compute: HubCompute) -> None:
     """Refuse an answer whose arrays do not fit the client's rows."""
-    dtype = compute.settings.dtype
-    if message.kind == "phi":
-        array(message, "phi", dtype, [compute.count(message.round, client), compute.num_outputs])
-    elif message.kind == "block":
+    dtype, outputs = compute.settings.dtype, compute.num_outputs
+    if isinstance(message, Phi):
+        take(message.phi, "phi", dtype, [compute.count(message.round, client), outputs])
+    elif isinstance(message, Block):
         for name, shape in compute.shapes.items():
-            array(message, name, dtype, shape)
-    elif message.kind == "scores":
-        for name, held_out in (("train", False), ("test", True)):
-            rows = compute.rows_of(client, held_out)
-            if rows or name in message.arrays:
-                array(message, name, dtype, [rows, compute.num_outputs])
+            take_named(message.block, name, dtype, shape)
+    elif isinstance(message, Scores):
+        take(message.train, "train", dtype, [compute.rows_of(client, held_out=False), outputs])
+        held_out = compute.rows_of(client, held_out=True)
+        if message.test is not None:
+            take(message.test, "test", dtype, [held_out, outputs])
+        elif held_out:
+            raise RejectedMessage("it has no array 'test'")
 
 
-def check_part(message: Message, job: Job, compute: HubCompute) -> None:
-    """Refuse a peer's part that does not fit the samples, or that nobody agreed to."""
-    dtype = job.settings.dtype
-    samples = compute.num_exchanged * compute.batch_size
-    training, held_out = compute.roll.num_samples, int(compute.roll.held_out.sum())
-    if message.kind == "phi":
-        for name, (kind, shape) in compute.wire.items():
-            array(message, name, kind, shape)
-    elif message.kind == "scores":
-        array(message, "train", dtype, [training, compute.num_outputs])
-        array(message, "test", dtype, [held_out, compute.num_outputs])
-        array(message, "penalty", np.float64, [1])
-    elif message.kind != "model" or not job.config.federation.share_model:
-        raise Refused(f"a hub was not to send '{message.kind}'")
-    else:
-        for name in message.arrays.keys() - {"preparation"}:
-            array(message, name, dtype, message.arrays[name].shape)
+def check_part(message: Message, job: Job, compute: HubCompute) -> AnyPart:
+    """The message, if it is a peer's part that fits the samples, and that all agreed to."""
+    if isinstance(message, PhiPart):
+        _check_phi(message, job, compute)
+    elif isinstance(message, ScoresPart):
+        _check_scores(message, job, compute)
+    elif isinstance(message, Model) and job.config.federation.share_model:
+        for name, array in message.block.items():
+            take(array, name, job.settings.dtype, array.shape)
         preparation_in(message)
+    else:
+        raise RejectedMessage(f"a hub was not to send '{message.kind}'")
+    return message
+
+
+def _check_phi(message: PhiPart, job: Job, compute: HubCompute) -> None:
+    for name, (dtype, shape) in compute.wire.items():
+        take_named(message.arrays, name, dtype, shape)
+    _check_mask(message.absent, "absent", compute.num_exchanged * compute.batch_size, job)
+
+
+def _check_scores(message: ScoresPart, job: Job, compute: HubCompute) -> None:
+    training, held_out = compute.sample_index.num_samples, int(compute.sample_index.held_out.sum())
+    take(message.train, "train", job.settings.dtype, [training, compute.num_outputs])
+    take(message.test, "test", job.settings.dtype, [held_out, compute.num_outputs])
+    if not math.isfinite(message.penalty):
+        raise RejectedMessage("'penalty' is not finite")
+    if (message.absent or message.unscored) and job.config.federation.client_grace_s is None:
+        raise RejectedMessage(LEAVES_OUT)
+    check_claims(message, job.clients(job.hubs.index(message.sender)))
+    _check_mask(message.train_absent, "train_absent", training, job)
+    _check_mask(message.test_absent, "test_absent", held_out, job)
+
+
+def _check_mask(mask: Array | None, name: str, size: int, job: Job) -> None:
+    if mask is None:
         return
     if job.config.federation.client_grace_s is None:
-        check_nobody_left_out(message)
-    check_claims(message, job.clients(job.hubs.index(message.sender)))
-    for name, size in (("absent", samples), ("train_absent", training), ("test_absent", held_out)):
-        if name in message.arrays:
-            read_mask(message, name, size)
+        raise RejectedMessage(LEAVES_OUT)
+    take_mask(mask, name, size)

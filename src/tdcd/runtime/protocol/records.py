@@ -14,7 +14,8 @@ from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.absence import union
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message
+from tdcd.runtime.protocol.messages import ScoresPart
+from tdcd.runtime.protocol.structure import Array
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,12 @@ class Records:
     parameters: Sequence[int]
     """Of each silo's block."""
 
-    def evaluated(self, round_index: int, parts: Sequence[Message]) -> Record | None:
+    def evaluated(self, round_index: int, parts: Sequence[ScoresPart]) -> Record | None:
         """The line of a round, from every hub's scores in silo order; None if no training sample is in all of them."""
-        penalty = float(sum(float(part.arrays["penalty"][0]) for part in parts))
-        figures = {name: self._figures(parts, name, penalty) for name in ("train", "test")}
-        train, test = figures["train"], figures["test"]
+        penalty = float(sum(part.penalty for part in parts))
+        train = self._figures([(part.train, part.train_absent) for part in parts], False, penalty)
+        test = self._figures([(part.test, part.test_absent) for part in parts], True, penalty)
+        figures = {"train": train, "test": test}
         if train is None:
             return None
         record = self._record(
@@ -39,22 +41,22 @@ class Records:
             {name: found[1] for name, found in figures.items() if found is not None},
             None if test is None else test[0],
         )
-        absent = {client: rounds for part in parts for client, rounds in part.note.get("absent", {}).items()}
-        return replace(record, absent=absent, unscored=[one for part in parts for one in part.note.get("unscored", [])])
+        absent = {client: rounds for part in parts for client, rounds in part.absent.items()}
+        return replace(record, absent=absent, unscored=[one for part in parts for one in part.unscored])
 
-    def test_scores(self, parts: Sequence[Message]) -> NDArray[Any]:
+    def test_scores(self, parts: Sequence[ScoresPart]) -> NDArray[Any]:
         """``[m, C]``: the held-out samples' scores; not a number for those that are not in every part."""
-        scores, absent = _sum([part.arrays["test"] for part in parts]), union(parts, "test_absent")
+        scores, absent = _sum([part.test.values for part in parts]), union(part.test_absent for part in parts)
         return scores if absent is None else np.where(absent[:, None], np.nan, scores)
 
     def _figures(
-        self, parts: Sequence[Message], name: str, penalty: float
+        self, parts: Sequence[tuple[Array, Array | None]], held_out: bool, penalty: float
     ) -> tuple[float, dict[str, float | None]] | None:
         """Loss and metrics over the samples that are in every part; None if there are none."""
-        scores, absent = _sum([part.arrays[name] for part in parts]), union(parts, f"{name}_absent")
+        scores, absent = _sum([scores.values for scores, _ in parts]), union(mask for _, mask in parts)
         if not len(scores) or (absent is not None and absent.all()):
             return None
-        return self.compute.figures(scores, name == "test", penalty, absent)
+        return self.compute.figures(scores, held_out, penalty, absent)
 
     def diverged(self, round_index: int) -> Record:
         """The line that says that the run diverged in this round."""
@@ -70,7 +72,7 @@ class Records:
     ) -> Record:
         compute, counts = self.compute, [len(self.job.clients(index)) for index in range(len(self.job.hubs))]
         settings = self.job.settings
-        phi = phi_bytes(settings, compute.roll.num_samples, compute.num_outputs, compute.variant.exchange)
+        phi = phi_bytes(settings, compute.sample_index.num_samples, compute.num_outputs, compute.variant.exchange)
         sent = round_messages(self.parameters, counts, phi, itemsize=item_bytes(settings))
         return Record(
             round=round_index,

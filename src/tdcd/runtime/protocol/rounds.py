@@ -13,26 +13,44 @@ a hub has told its peers it can tell again, byte for byte, for this round and th
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import Any
 
 from tdcd.core.objective import Tree
 from tdcd.records.history import Record
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.protocol.absence import Absences, Claims, union
+from tdcd.runtime.protocol.absence import Absences, union
 from tdcd.runtime.protocol.exchange import KEPT_ROUNDS, Exchange
-from tdcd.runtime.protocol.instructions import Absence, Append, Arrays, End, Instruction, Save, State, Status
+from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Message, Refused
+from tdcd.runtime.protocol.making import Header, model_part, phi_part, remaining, scores_part
+from tdcd.runtime.protocol.messages import (
+    AnyPart,
+    Begin,
+    Block,
+    Diverged,
+    Evaluate,
+    Gone,
+    Model,
+    Phi,
+    PhiPart,
+    Scores,
+    ScoresPart,
+    Status,
+    Steps,
+    Want,
+)
 from tdcd.runtime.protocol.parts import check_answer, check_part
 from tdcd.runtime.protocol.records import Records
 from tdcd.runtime.protocol.sample_index import WAY_ON, Lost
-from tdcd.runtime.protocol.sharing import blocks_in, model_part, preparations_in
+from tdcd.runtime.protocol.sharing import blocks_in, preparations_in
+from tdcd.runtime.protocol.structure import Array, Arrays, Message, arrays_of, named
+from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.preparation import Preparation
 
-_SHARED_IN = {"evaluating": "scores", "exchanging": "phi", "sharing": "model"}
+_SHARED_IN: dict[str, type[AnyPart]] = {"evaluating": ScoresPart, "exchanging": PhiPart, "sharing": Model}
 """What hubs exchange in each phase."""
-_ANSWER_TO = {"evaluate": "scores", "begin": "phi", "steps": "block"}
+_ANSWER_TO: dict[str, type[Message]] = {"evaluate": Scores, "begin": Phi, "steps": Block}
 
 
 class Rounds:
@@ -68,7 +86,7 @@ class Rounds:
             self.round, self.block = restored.round, compute.tree(restored.block)
             self._memory = compute.remembered(restored.memory)
             self._behind, self._recorded = restored.round + 2, restored.recorded
-            self.exchange.restore(restored.said, dict(restored.heard or {}))
+            self.exchange.restore(restored.outbox, dict(restored.digests or {}))
         # What it may have told its peers before it came back, it must tell them again with the same clients.
         self._free_from = self.round + KEPT_ROUNDS
 
@@ -89,35 +107,34 @@ class Rounds:
             return
         missed = self.absences.question_to(client)
         if missed is None or not self._is_answer(message, missed):
-            raise Refused(f"nobody asked for '{message.kind}' of round {message.round}")
+            raise RejectedMessage(f"nobody asked for '{message.kind}' of round {message.round}")
         self.absences.show_life(client)
 
     def _is_answer(self, message: Message, asked: Message) -> bool:
-        expected = "block" if asked.kind == "begin" and not self.peers else _ANSWER_TO[asked.kind]
-        return message.round == asked.round and message.kind in (expected, "diverged")
+        expected = Block if isinstance(asked, Begin) and not self.peers else _ANSWER_TO[asked.kind]
+        return message.round == asked.round and isinstance(message, expected | Diverged)
 
     def peer_part(self, message: Message) -> None:
         """A peer's part of this round's exchange, or of the next one's if the peer is ahead."""
         if not self.round <= message.round <= self.round + 1:
-            raise Refused(f"it is of round {message.round}, and this is round {self.round}")
-        check_part(message, self.job, self.compute)
-        self.exchange.hear(message)
+            raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
+        self.exchange.receive(check_part(message, self.job, self.compute))
 
-    def peer_forgot(self, message: Message) -> None:
+    def peer_forgot(self, message: Gone) -> None:
         """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
-        kind = str(message.note.get("kind"))
-        if message.sender not in self._silent_peers() or (kind, message.round) != (_SHARED_IN[self.phase], self.round):
-            raise Refused(f"nobody waits for '{kind}' of round {message.round}")
+        asked, what = (message.what, message.round), message.what
+        if message.sender not in self._silent_peers() or asked != (_SHARED_IN[self.phase].tag(), self.round):
+            raise RejectedMessage(f"nobody waits for '{what}' of round {message.round}")
         raise Lost(
             f"{self.name} was restored to round {self.round}, and {message.sender} is at round "
-            f"{message.note.get('round')} and no longer has '{kind}' of that round. {WAY_ON}"
+            f"{message.now} and no longer has '{what}' of that round. {WAY_ON}"
         )
 
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
         out: list[Instruction] = []
         while self.phase and not self._asked:
-            diverged = next((m.sender for m in self._answers.values() if m.kind == "diverged"), None)
+            diverged = next((m.sender for m in self._answers.values() if isinstance(m, Diverged)), None)
             if diverged is not None:
                 return [*out, *self._diverged(diverged)]
             step = {
@@ -154,8 +171,8 @@ class Rounds:
         """Whether all of the hub's clients are at work on their steps."""
         return self.phase == "stepping"
 
-    def rest(self) -> None:
-        """Nothing to do for the moment: work out where the next round's samples are."""
+    def prefetch_next_round(self) -> None:
+        """Work out where the next round's samples are, while there is time."""
         self.compute.layout(self.round + 1)
 
     # For those who are late, or back.
@@ -175,13 +192,15 @@ class Rounds:
         if message is None:
             return []
         # Before its steps it needs the round's block again.
-        return [self._request("begin", client), message] if message.kind == "steps" else [message]
+        begin = Begin(self.name, client, self.round, self.run, block=named(named_leaves(self.block)))
+        return [begin, message] if isinstance(message, Steps) else [message]
 
     def wants(self, peer: str) -> list[Message]:
         """What this phase lacks of a peer."""
         if self._asked or peer not in self._silent_peers():
             return []
-        return [Message("want", self.name, peer, self.round, self.run, {"kind": _SHARED_IN[self.phase]})]
+        what: Any = _SHARED_IN[self.phase].tag()
+        return [Want(self.name, peer, self.round, self.run, what=what)]
 
     def _silent_peers(self) -> list[str]:
         return self.exchange.silent(_SHARED_IN[self.phase], self.round) if self.phase in _SHARED_IN else []
@@ -191,44 +210,53 @@ class Rounds:
     def _enter(self) -> list[Instruction]:
         every, rounds = self.job.config.evaluate.every, self.job.config.train.rounds
         if self.round % every == 0 or self.round == rounds:
-            return self._ask("evaluating", "evaluate")
+            return self._ask_with_block("evaluating", Evaluate)
         return self._exchange()
 
     def _exchange(self) -> list[Instruction]:
         # A silo alone has nothing to exchange: its clients step at once.
-        return self._ask("exchanging" if self.peers else "stepping", "begin")
+        return self._ask_with_block("exchanging" if self.peers else "stepping", Begin)
 
-    def _ask(self, phase: str, kind: str, contents: Sequence[Arrays] | None = None) -> list[Instruction]:
-        """Ask every client that takes part, the next phase's first part."""
+    def _ask_with_block(self, phase: str, kind: type[Begin | Evaluate]) -> list[Instruction]:
+        """Ask every client that takes part, and send it the hub's block."""
+        block = named(named_leaves(self.block))
+        return self._ask(phase, [kind(self.name, client, self.round, self.run, block=block) for client in self.clients])
+
+    def _ask(self, phase: str, questions: Sequence[Message]) -> list[Instruction]:
+        """Ask every client that takes part, the next phase's first part; ``questions`` are in client order."""
         self.phase = phase
         self._answers.clear()
-        block, out = named_leaves(self.block), self.absences.out(self.round, kind)
-        for index, client in enumerate(self.clients):
-            if index not in out:
-                arrays = block if contents is None else contents[index]
-                self._asked[client] = Message(kind, self.name, client, self.round, self.run, arrays=arrays)
+        out = self.absences.out(self.round, questions[0].kind)
+        self._asked = {one.receiver: one for index, one in enumerate(questions) if index not in out}
         return [*self._asked.values()]
 
-    def _request(self, kind: str, client: str) -> Message:
-        return Message(kind, self.name, client, self.round, self.run, arrays=named_leaves(self.block))
+    def _answered(self) -> list[Message | None]:
+        """What every client answered, in client order; None for those that the hub goes on without."""
+        return [self._answers.get(client) for client in self.clients]
 
-    def _answered(self) -> list[Arrays | None]:
-        """What every client said, in client order; None for those that the hub goes on without."""
-        answers = [self._answers.get(client) for client in self.clients]
-        return [None if answer is None else answer.arrays for answer in answers]
-
-    def _tell(self, kind: str, part: Callable[[], Arrays], claims: Callable[[], Claims] = dict) -> list[Message]:
-        """Tell all peers, once a round; afterwards only those who ask again."""
-        if self.exchange.said(kind, self.round) is not None:
+    def _tell(self, kind: type[AnyPart], part: Callable[[], AnyPart]) -> list[Message]:
+        """Tell all peers, once per round; afterwards only those who ask again."""
+        if self.exchange.sent(kind.tag(), self.round) is not None:
             return []
-        told = self.exchange.tell(kind, self.round, part(), claims())
+        told = self.exchange.tell(part())
         return told + [w for peer in self.peers for w in self.wants(peer)] if self.round <= self._behind else told
 
+    def _header(self) -> Header:
+        return Header(self.name, self.round, self.run, dict(self.exchange.digests))
+
+    def _scores_part(self) -> ScoresPart:
+        claims = self.absences.claims(self._recorded, self.round)
+        return scores_part(self._header(), self.compute, self.block, self._answered(), claims)
+
+    def _phi_part(self) -> PhiPart:
+        return phi_part(self._header(), self.compute, self._answered())
+
+    def _model_part(self) -> Model:
+        return model_part(self._header(), self.block, self.preparation)
+
     def _evaluated(self) -> list[Instruction] | None:
-        claims = partial(self.absences.claims, self._recorded, self.round)
-        part = partial(self.compute.scores_part, self.block, self._answered())
-        out: list[Instruction] = [*self._tell("scores", part, claims)]
-        parts = self.exchange.parts("scores", self.round)
+        out: list[Instruction] = [*self._tell(ScoresPart, self._scores_part)]
+        parts = self.exchange.parts(ScoresPart, self.round)
         if parts is None:
             return out or None
         records, is_last = Records(self.job, self.compute, self.parameters), self.round == self.job.config.train.rounds
@@ -243,29 +271,32 @@ class Rounds:
         if not self.job.config.federation.share_model:
             return [*out, *self._over("finished")]
         self.phase = "sharing"
-        return [*out, *self._tell("model", partial(model_part, self.block, self.preparation))]
+        return [*out, *self._tell(Model, self._model_part)]
 
     def _exchanged(self) -> list[Instruction] | None:
-        part = partial(self.compute.phi_part, self.round, self._answered())
-        out: list[Instruction] = [*self._tell("phi", part)]
-        parts = self.exchange.parts("phi", self.round)
+        out: list[Instruction] = [*self._tell(PhiPart, self._phi_part)]
+        parts = self.exchange.parts(PhiPart, self.round)
         if parts is None:
             return out or None
-        others = self.compute.project(self.round, [part.arrays for part in parts])
-        absent, without = union(parts, "absent"), self.absences.out(self.round, "begin")
+        others = self.compute.project(self.round, [arrays_of(part.arrays) for part in parts])
+        absent, without = union(part.absent for part in parts), self.absences.out(self.round, "begin")
         known = self.compute.presence(self.round, absent, without)
-        contents = [{"phi_others": rows, **more} for rows, more in zip(others, known, strict=True)]
-        return out + self._ask("stepping", "steps", contents)
+        questions = [
+            Steps(self.name, client, self.round, self.run, phi_others=Array.of(rows), remaining=remaining(left))
+            for client, rows, left in zip(self.clients, others, known, strict=True)
+        ]
+        return out + self._ask("stepping", questions)
 
     def _stepped(self) -> list[Instruction]:
-        average = self.compute.average(self._answered())
+        blocks = [arrays_of(answer.block) if isinstance(answer, Block) else None for answer in self._answered()]
+        average = self.compute.average(blocks)
         self.block, self._memory = self.compute.next_block(self.block, average, self._memory)
         self.round += 1
         self.exchange.forget(self.round)
         back: list[Absence] = self.absences.take_back(self.round) if self.round >= self._free_from else []
         exchange, block, memory = self.exchange, named_leaves(self.block), named_leaves(self._memory)
         state = State(
-            self.run, self.round, block, exchange.words, dict(exchange.digests), self._recorded, memory=memory
+            self.run, self.round, block, exchange.outbox, dict(exchange.digests), self._recorded, memory=memory
         )
         return [*back, *self._enter(), Save(state)]
 
@@ -274,15 +305,14 @@ class Rounds:
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        return {self.name: named_leaves(self.block), **blocks_in(self._models_heard())}
+        return {self.name: named_leaves(self.block), **blocks_in(self._models_received())}
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
-        return preparations_in(self._models_heard())
+        return preparations_in(self._models_received())
 
-    def _models_heard(self) -> list[Message]:
-        heard = [self.exchange.part_of(peer, "model", self.round) for peer in self.peers]
-        return [message for message in heard if message is not None]
+    def _models_received(self) -> list[Model]:
+        return self.exchange.received(Model, self.round)
 
     def _diverged(self, client: str) -> list[Instruction]:
         reason = f"the block of {client} stopped being finite in round {self.round}: the step size is too large"

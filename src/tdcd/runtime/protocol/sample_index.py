@@ -1,12 +1,11 @@
-"""Taking the roll: from what its clients say they have, a hub works out which samples there are and who holds them."""
+"""The sample index: which samples a silo has and which client holds each, from what the clients say."""
 
 import hashlib
 import hmac
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +13,17 @@ from numpy.typing import NDArray
 from tdcd.config import Config
 from tdcd.core.choices import Loss
 from tdcd.core.losses import Task
-from tdcd.runtime.protocol.messages import Message, Refused, array, unpack
+from tdcd.runtime.protocol.messages import Enrol, Target
+from tdcd.runtime.protocol.taking import take
+from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.labels import FITTING, Labels, choose_held_out, encode, in_words, standardized
 from tdcd.tables.rows import id_order
-
-_DIGEST = re.compile("[0-9a-f]{32}")
 
 MOST_CLASSES = 100_000
 """More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
 
 
-class Mismatch(Exception):  # noqa: N818
+class IncompatibleParties(Exception):  # noqa: N818
     """Parties that cannot train together; the text names both and what differs."""
 
 
@@ -35,56 +34,50 @@ WAY_ON = (
 """What can still be done for a hub that cannot go on from its run folder."""
 
 
-class Lost(Mismatch):
+class Lost(IncompatibleParties):
     """A hub has lost what it needs to go on. It leaves without a word, so that the others hold the round and wait."""
 
 
 @dataclass(frozen=True, eq=False)
-class Hello:
-    """What one client says of itself."""
+class Enrolment:
+    """What one client says of itself, checked."""
 
-    shared: dict[str, Any]
     ids: list[str]
     labels: NDArray[np.float64] | list[str]
     held_out: NDArray[np.bool_] | None
-    target: dict[str, Any] | None
+    target: Target | None
     is_table: bool
     rows: str
     """A digest of all its rows, features too: a client that comes back must have the same."""
 
     @classmethod
-    def read(cls, message: Message) -> "Hello":
-        """Check a ``hello`` and take it apart."""
-        ids, shared = unpack(message, "ids"), unpack(message, "config")
-        if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids) or not isinstance(shared, dict):
-            raise Refused("'ids' must be a list of texts, and 'config' a table")
+    def read(cls, message: Enrol) -> "Enrolment":
+        """Check that labels and masks are as many as the ids."""
+        ids, labels, names = message.ids, message.labels, message.label_names
         if len(set(ids)) != len(ids):
-            raise Refused("'ids' has an id twice")
-        labels: Any
-        if "label_names" in message.arrays:
-            labels = unpack(message, "label_names")
-            if not isinstance(labels, list) or len(labels) != len(ids) or not all(isinstance(x, str) for x in labels):
-                raise Refused("'label_names' must be one text an id")
-        else:
-            labels = array(message, "labels", np.float64, [len(ids)])
-        held_out = None
-        if "held_out" in message.arrays:
-            held_out = array(message, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
-        target = message.note.get("target")
-        if target is not None and (
-            not isinstance(target, dict)
-            or target.get("task") not in FITTING
-            or not isinstance(target.get("label_scale"), float)
-        ):
-            raise Refused("'target' must say task and label_scale")
-        rows = message.note.get("rows")
-        if not isinstance(rows, str) or not _DIGEST.fullmatch(rows):
-            raise Refused("'rows' must be a digest")
-        return cls(shared, ids, labels, held_out, target, bool(message.note.get("is_table")), rows)
+            raise RejectedMessage("'ids' has an id twice")
+        if (labels is None) == (names is None):
+            raise RejectedMessage("it must have either 'labels' or 'label_names'")
+        if names is not None and len(names) != len(ids):
+            raise RejectedMessage("'label_names' must be one text per id")
+        numbers = names if labels is None else take(labels, "labels", np.float64, [len(ids)])
+        assert numbers is not None
+        mask = message.held_out
+        held_out = None if mask is None else take(mask, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
+        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows)
+
+
+class Digests(NamedTuple):
+    """Keyed digests by which silos compare what they must not show each other."""
+
+    secret: str
+    """Of nothing: the same where the secret is."""
+    ids: str
+    labels: str
 
 
 @dataclass(frozen=True, eq=False)
-class Roll:
+class SampleIndex:
     """The silo's samples in the order that all silos share, and which client holds each."""
 
     ids: list[str]
@@ -138,54 +131,58 @@ class Roll:
         chosen = held_out[samples]
         return np.where(chosen, -1, train[samples]), np.where(chosen, test[samples], -1)
 
-    def digests(self, secret: bytes) -> dict[str, str]:
-        """Keyed digests, of nothing, of the ids and of the labels, which other silos compare with their own."""
+    def digests(self, secret: bytes) -> Digests:
+        """What other silos compare with their own."""
         ids = hmac.new(secret, json.dumps(self.ids).encode(), hashlib.sha256).hexdigest()
         known = hmac.new(secret, b"secret", hashlib.sha256).hexdigest()
         content = json.dumps([self.task, self.classes]).encode() + self.labels.tobytes() + self.held_out.tobytes()
-        return {"secret": known, "ids": ids, "labels": hmac.new(secret, content, hashlib.sha256).hexdigest()}
+        return Digests(known, ids, hmac.new(secret, content, hashlib.sha256).hexdigest())
 
     def loss(self, config: Config) -> Loss:
         """The loss that the file asks for, or the one that fits the labels."""
         if self.task == "multiclass" and not 0 <= self.labels.min() <= self.labels.max() < MOST_CLASSES:
-            raise Mismatch(f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most")
+            raise IncompatibleParties(
+                f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most"
+            )
         chosen, fitting = config.model.loss, FITTING[self.task]
         if chosen is not None and chosen not in fitting:
-            raise Mismatch(f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fitting)}")
+            raise IncompatibleParties(
+                f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fitting)}"
+            )
         return chosen or fitting[0]
 
 
-def take_roll(hellos: Mapping[str, Hello], config: Config) -> Roll:
+def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIndex:
     """Order the samples of a silo's clients, refuse an id that two of them hold, and settle what the labels mean."""
-    names, found = list(hellos), list(hellos.values())
-    for name, hello in hellos.items():
-        if hello.is_table != found[0].is_table or hello.target != found[0].target:
-            raise Mismatch(
+    names, found = list(enrolments), list(enrolments.values())
+    for name, enrolment in enrolments.items():
+        if enrolment.is_table != found[0].is_table or enrolment.target != found[0].target:
+            raise IncompatibleParties(
                 f"{names[0]} and {name} have different kinds of data: give all clients the same kind of file"
             )
-    every = [one for hello in found for one in hello.ids]
-    holder = np.repeat(np.arange(len(found), dtype=np.int32), [len(hello.ids) for hello in found])
+    every = [one for enrolment in found for one in enrolment.ids]
+    holder = np.repeat(np.arange(len(found), dtype=np.int32), [len(enrolment.ids) for enrolment in found])
     order = np.asarray(id_order(every), np.int64)
     ids = [every[index] for index in order]
     for before, after, left, right in zip(ids, ids[1:], order, order[1:], strict=False):
         if before == after:
-            raise Mismatch(f"id '{before}' is held by {names[holder[left]]} and by {names[holder[right]]}")
+            raise IncompatibleParties(f"id '{before}' is held by {names[holder[left]]} and by {names[holder[right]]}")
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    bounds = np.cumsum([len(hello.ids) for hello in found])[:-1]
+    bounds = np.cumsum([len(enrolment.ids) for enrolment in found])[:-1]
     labels = _labels(found, order, config)
-    told = [hello.held_out for hello in found]
+    told = [enrolment.held_out for enrolment in found]
     if all(mask is not None for mask in told):
         held_out = np.concatenate([mask for mask in told if mask is not None])[order]
     else:
         held_out = _held_out(labels, config)
     if found[0].target is not None:
-        numbers, mean, scale, words = labels.numbers, 0.0, found[0].target["label_scale"], ""
+        numbers, mean, scale, words = labels.numbers, 0.0, found[0].target.label_scale, ""
     else:
         numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
         words = in_words(labels, config.model.loss)
-    meant = (labels.task, labels.classes, mean, scale, words, labels.of(held_out))
-    return Roll(ids, holder[order], np.split(rank, bounds), held_out, numbers, *meant)
+    meaning = (labels.task, labels.classes, mean, scale, words, labels.of(held_out))
+    return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, numbers, *meaning)
 
 
 def _held_out(labels: Labels, config: Config) -> NDArray[np.bool_]:
@@ -193,19 +190,19 @@ def _held_out(labels: Labels, config: Config) -> NDArray[np.bool_]:
     try:
         return choose_held_out(labels, chosen.holdout, config.data.seed, stratify=chosen.stratify)
     except ValueError as error:
-        raise Mismatch(str(error)) from None
+        raise IncompatibleParties(str(error)) from None
 
 
-def _labels(found: Sequence[Hello], order: NDArray[np.int64], config: Config) -> Labels:
+def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config) -> Labels:
     """The labels in sample order."""
-    if any(isinstance(hello.labels, list) for hello in found):
-        values: Any = np.array([str(one) for hello in found for one in hello.labels])[order]
+    if any(isinstance(enrolment.labels, list) for enrolment in found):
+        values: Any = np.array([str(one) for enrolment in found for one in enrolment.labels])[order]
     else:
-        values = np.concatenate([np.asarray(hello.labels) for hello in found])[order]
+        values = np.concatenate([np.asarray(enrolment.labels) for enrolment in found])[order]
     target = found[0].target
     if target is not None:
-        return Labels(target["task"], values)
+        return Labels(target.task, values)
     try:
         return encode(values, config.model.loss)
     except ValueError as error:
-        raise Mismatch(f"the labels: {error}") from None
+        raise IncompatibleParties(f"the labels: {error}") from None

@@ -1,15 +1,14 @@
 """A hub after the end of its run: it tells everybody, and repeats to slower hubs what they still need."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from tdcd.runtime.protocol.instructions import Status
-from tdcd.runtime.protocol.messages import Message
+from tdcd.runtime.protocol.messages import Bye, Hello, Opening, Published, Status, Stop, Want
+from tdcd.runtime.protocol.structure import Message
 
 
 @dataclass
-class Farewell:
-    """How the run ended, the hub's last words, and who has not said good-bye."""
+class Shutdown:
+    """How the run ended, what peers may still ask for, and who has not confirmed the end."""
 
     name: str
     run: str
@@ -18,34 +17,33 @@ class Farewell:
     reason: str
     in_block: bool
     peers: tuple[str, ...]
-    words: tuple[Message, ...]
+    outbox: tuple[Published, ...]
     """What peers may ask for again."""
     unaware: set[str] = field(default_factory=set)
 
     def joined(self, party: str) -> list[Message]:
-        """A party can be reached: a hub that comes back needs to meet this one before anything else."""
-        meeting = [word.to(party) for word in self.words if word.kind in ("hello", "ready") and party in self.peers]
-        return [*meeting, self.stop(party)]
+        """A party can be reached: a hub that comes back needs the handshake before anything else."""
+        again = [one.to(party) for one in self.outbox if isinstance(one, Hello | Opening) and party in self.peers]
+        return [*again, self.stop(party)]
 
     def remind(self) -> list[Message]:
-        """Tell those who have not said good-bye."""
+        """Tell those who have not confirmed."""
         return [self.stop(party) for party in sorted(self.unaware)]
 
     def receive(self, message: Message) -> list[Message]:
         """Answer a message that came after the end."""
         party = message.sender
-        if message.kind == "bye":
+        if isinstance(message, Bye):
             self.unaware.discard(party)
             return []
-        if message.kind == "want":
-            wanted = (message.note.get("kind"), message.round)
-            return [word.to(party) for word in self.words if (word.kind, word.round) == wanted]
-        if message.kind == "stop":
+        if isinstance(message, Want):
+            return [one.to(party) for one in self.outbox if (one.kind, one.round) == (message.what, message.round)]
+        if isinstance(message, Stop):
             self.unaware.discard(party)
-            return [Message("bye", self.name, party, message.round, self.run)]
+            return [Bye(self.name, party, message.round, self.run)]
         return [self.stop(party)]
 
-    def stop(self, party: str) -> Message:
-        """The good-bye itself."""
-        note: dict[str, Any] = {"status": self.status, "reason": self.reason, "in_block": self.in_block}
-        return Message("stop", self.name, party, self.round, self.run, note)
+    def stop(self, party: str) -> Stop:
+        """That the run is over."""
+        stop = Stop(self.name, party, self.round, self.run, status=self.status)
+        return stop.replace(reason=self.reason, in_block=self.in_block)

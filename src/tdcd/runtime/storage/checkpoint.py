@@ -4,22 +4,18 @@ A checkpoint is a message of the hub to itself, so the same digest and the same 
 """
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import sync_folder, write_all, write_durably
-from tdcd.runtime.protocol.instructions import Arrays, State
-from tdcd.runtime.protocol.messages import Message, Refused, array, decode, encode
-from tdcd.runtime.protocol.shutdown import Farewell
+from tdcd.runtime.protocol.instructions import State
+from tdcd.runtime.protocol.messages import Checkpoint, Ended
+from tdcd.runtime.protocol.shutdown import Shutdown
+from tdcd.runtime.protocol.structure import arrays_of, named
+from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 
 KEPT, SUFFIX = 3, ".tdcd"
-_ROWS_BYTES = 16
-"""Of the digest of one client's rows."""
 
 
 class Checkpoints:
@@ -40,7 +36,7 @@ class Checkpoints:
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             try:
                 found[path] = _read(path, hub, run)
-            except (Refused, ValueError, OSError) as error:
+            except (RejectedMessage, ValueError, OSError) as error:
                 self.complaints.append(f"{path} is not used: {error}")
                 torn.append(path)
         self.states = dict(sorted(found.items(), key=lambda item: -item[1].round))
@@ -56,15 +52,23 @@ class Checkpoints:
 
     def save(self, state: State) -> None:
         """Make a state durable in place of the oldest; if that fails, the same place is for the next."""
-        arrays = {**{f"block/{name}": leaf for name, leaf in state.block.items()}, **_packed(state.said)}
-        arrays |= {f"memory/{name}": leaf for name, leaf in state.memory.items()}
-        # Digests of many clients' rows would be too long for the note.
-        arrays["rows"] = np.frombuffer(bytes.fromhex("".join(state.rows)), np.uint8)
-        note: dict[str, Any] = {"heard": state.heard, "recorded": state.recorded}
-        note |= {"history": state.history, "absences": state.absences}
-        content = encode(Message("checkpoint", self._hub, self._hub, state.round, state.run, note, arrays))
+        content = Checkpoint(
+            self._hub,
+            self._hub,
+            state.round,
+            state.run,
+            block=named(state.block),
+            memory=named(state.memory),
+            outbox=state.outbox,
+            digests=None if state.digests is None else dict(state.digests),
+            recorded=state.recorded,
+            rows=state.rows,
+            history=state.history,
+            absences=state.absences,
+        )
+        data = encode(content)
         failpoint("save.before")
-        _write_over(self._files[0], content)
+        _write_over(self._files[0], data)
         failpoint("save.after")
         self._files.append(self._files.pop(0))
 
@@ -90,67 +94,46 @@ def _write_over(path: Path, content: bytes) -> None:
 
 
 def _read(path: Path, hub: str, run: str | None) -> State:
-    message = decode(path.read_bytes(), sender=hub, receiver=hub)
-    if message.kind != "checkpoint":
-        raise Refused(f"it is a '{message.kind}' of round {message.round}")
-    if run is not None and message.run != run:
-        raise Refused(f"it belongs to run {message.run}, and this is run {run}")
-    heard, recorded = message.note.get("heard"), message.note.get("recorded")
-    if not isinstance(heard, dict | None) or not isinstance(recorded, int):
-        raise Refused("'heard' must be digests by hub, and 'recorded' a round")
-    rows = array(message, "rows", np.uint8, [None]).tobytes()
+    found = decode(path.read_bytes(), sender=hub, receiver=hub)
+    if not isinstance(found, Checkpoint):
+        raise RejectedMessage(f"it is a '{found.kind}' of round {found.round}")
+    if run is not None and found.run != run:
+        raise RejectedMessage(f"it belongs to run {found.run}, and this is run {run}")
     return State(
-        message.run,
-        message.round,
-        _under(message, "block/"),
-        _unpacked(message, hub),
-        heard,
-        recorded,
-        tuple(rows[place : place + _ROWS_BYTES].hex() for place in range(0, len(rows), _ROWS_BYTES)),
-        Mark.read(message.note.get("history")),
-        Mark.read(message.note.get("absences")),
-        _under(message, "memory/"),
+        found.run,
+        found.round,
+        arrays_of(found.block),
+        found.outbox,
+        found.digests,
+        found.recorded,
+        found.rows,
+        Mark.read([*found.history]),
+        Mark.read([*found.absences]),
+        arrays_of(found.memory),
     )
 
 
-def _under(message: Message, prefix: str) -> Arrays:
-    """The arrays whose names begin so, by what follows."""
-    return {name.removeprefix(prefix): part for name, part in message.arrays.items() if name.startswith(prefix)}
-
-
-def save_farewell(path: Path, farewell: Farewell) -> None:
-    """Make the end of a run durable, with the hub's last words."""
-    note = {name: getattr(farewell, name) for name in ("status", "reason", "in_block", "peers")}
-    note["unaware"] = sorted(farewell.unaware)
-    name = farewell.name
-    content = Message("farewell", name, name, farewell.round, farewell.run, note, _packed(farewell.words))
+def save_shutdown(path: Path, shutdown: Shutdown) -> None:
+    """Make the end of a run durable, with what slower hubs may still ask for."""
+    content = Ended(
+        shutdown.name,
+        shutdown.name,
+        shutdown.round,
+        shutdown.run,
+        status=shutdown.status,
+        reason=shutdown.reason,
+        in_block=shutdown.in_block,
+        peers=shutdown.peers,
+        unaware=tuple(sorted(shutdown.unaware)),
+        outbox=shutdown.outbox,
+    )
     write_durably(path, encode(content))
 
 
-def read_farewell(path: Path, hub: str, run: str | None) -> Farewell:
-    """What :func:`save_farewell` wrote, if it belongs to ``run``."""
-    message = decode(path.read_bytes(), sender=hub, receiver=hub)
-    if message.kind != "farewell" or (run is not None and message.run != run):
-        raise Refused(f"it is a '{message.kind}' of run {message.run}, and this is run {run}")
-    note = message.note
-    return Farewell(
-        hub,
-        message.run,
-        message.round,
-        note["status"],
-        note["reason"],
-        note["in_block"],
-        tuple(note["peers"]),
-        _unpacked(message, hub),
-        set(note["unaware"]),
-    )
-
-
-def _packed(said: Sequence[Message]) -> Arrays:
-    """Messages as arrays, byte for byte."""
-    return {f"said/{index:04d}": np.frombuffer(message.kept, np.uint8) for index, message in enumerate(said)}
-
-
-def _unpacked(message: Message, hub: str) -> tuple[Message, ...]:
-    names = sorted(name for name in message.arrays if name.startswith("said/"))
-    return tuple(decode(message.arrays[name].tobytes(), sender=hub, receiver="") for name in names)
+def read_shutdown(path: Path, hub: str, run: str | None) -> Shutdown:
+    """What :func:`save_shutdown` wrote, if it belongs to ``run``."""
+    found = decode(path.read_bytes(), sender=hub, receiver=hub)
+    if not isinstance(found, Ended) or (run is not None and found.run != run):
+        raise RejectedMessage(f"it is a '{found.kind}' of run {found.run}, and this is run {run}")
+    end = (found.status, found.reason, found.in_block)
+    return Shutdown(hub, found.run, found.round, *end, found.peers, found.outbox, set(found.unaware))

@@ -3,12 +3,12 @@
 ::
 
     config.toml, federation.json, history.jsonl, model/<silo>.safetensors, report.html      as in every run folder
-    hub.json                 the silo, a number that only this run has, and how it ended
+    hub.json                 the silo, a nonce of this run, and how it ended
     hub.lock                 locked by the hub's process for as long as it lives
     held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables
     absences.jsonl           which clients were left out when, and since when they are back; if there were any
     checkpoint/*.tdcd        the last few states
-    farewell.tdcd            after the end: what slower hubs may still ask for
+    shutdown.tdcd            after the end: what slower hubs may still ask for
     status.json              what the hub is doing, for those who watch
 """
 
@@ -29,13 +29,13 @@ from tdcd.records.history import Record
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
 from tdcd.report import write_report
-from tdcd.runtime.protocol.handshake import Meeting
+from tdcd.runtime.protocol.handshake import Handshake
 from tdcd.runtime.protocol.instructions import Absence, State
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Refused
 from tdcd.runtime.protocol.sample_index import WAY_ON
-from tdcd.runtime.protocol.shutdown import Farewell
-from tdcd.runtime.storage.checkpoint import Checkpoints, read_farewell, save_farewell
+from tdcd.runtime.protocol.shutdown import Shutdown
+from tdcd.runtime.protocol.wire import RejectedMessage
+from tdcd.runtime.storage.checkpoint import Checkpoints, read_shutdown, save_shutdown
 from tdcd.runtime.storage.failpoints import failpoint
 from tdcd.runtime.storage.hub_restart import (
     about_text,
@@ -63,7 +63,7 @@ class HubFolder:
         self._history, self._absences = Journal(path / "history.jsonl"), Journal(path / "absences.jsonl")
         self.complaints: list[str] = []
         """What was wrong with what the folder held."""
-        self.restored: State | Farewell | None = None
+        self.restored: State | Shutdown | None = None
         """What the hub goes on from."""
         self.absences: list[Absence] = []
         """The clients that were left out, and are back."""
@@ -107,7 +107,7 @@ class HubFolder:
         self._checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
         if self.about["status"] is not None:
             check_ended(self.path, self.about, lines)
-            self.restored = None if self.is_over else self._read_farewell()
+            self.restored = None if self.is_over else self._read_shutdown()
             return
         self.absences, self._noted = read_absences(
             self.path / "absences.jsonl",
@@ -129,11 +129,11 @@ class HubFolder:
         # It follows from the shared file, whose digest is in hub.json.
         self.run.write_config(job.config.model_dump())
 
-    def _read_farewell(self) -> Farewell:
-        path = self.path / "farewell.tdcd"
+    def _read_shutdown(self) -> Shutdown:
+        path = self.path / "shutdown.tdcd"
         try:
-            return read_farewell(path, self.hub, self.about.get("run"))
-        except (Refused, OSError, KeyError, TypeError) as error:
+            return read_shutdown(path, self.hub, self.about.get("run"))
+        except (RejectedMessage, OSError) as error:
             over = "the run has ended, and its history and model are whole; only slower hubs may still need this file"
             raise ValueError(f"{path} is damaged: {error}. In {self.path} {over}. {WAY_ON}") from None
 
@@ -186,58 +186,60 @@ class HubFolder:
         self.write_lines()
         self._checkpoints.save(state)
 
-    def describe(self, meeting: Meeting) -> None:
+    def describe(self, handshake: Handshake) -> None:
         """Say who there is, when all have met. The columns of other silos are theirs to know."""
-        roll, job = meeting.roll, meeting.job
-        assert roll is not None
-        if self.about.get("run") != meeting.run:
-            self.about["run"] = meeting.run
+        sample_index, job = handshake.sample_index, handshake.job
+        assert sample_index is not None
+        if self.about.get("run") != handshake.run:
+            self.about["run"] = handshake.run
             self._write_about()
         own: tuple[str, ...] = ()
-        if meeting.preparation is not None:
-            label_encoding = LabelEncoding(roll.task, roll.classes, roll.label_mean, roll.label_scale)
-            save_preparations(self.path, {self.silo: meeting.preparation}, label_encoding)
-            own = meeting.preparation.columns + ("bias",) * meeting.has_bias
+        if handshake.preparation is not None:
+            label_encoding = LabelEncoding(
+                sample_index.task, sample_index.classes, sample_index.label_mean, sample_index.label_scale
+            )
+            save_preparations(self.path, {self.silo: handshake.preparation}, label_encoding)
+            own = handshake.preparation.columns + ("bias",) * handshake.has_bias
         silos = [
             {
                 "name": silo.name,
-                "feature_shape": opening["feature_shape"],
+                "feature_shape": [*opening.feature_shape],
                 "columns": [*own] if silo.name == self.silo else [],
-                "clients": opening["clients"],
-                "parameters": opening["parameters"],
+                "clients": opening.clients,
+                "parameters": opening.parameters,
             }
             for silo, opening in (
-                (silo, meeting.openings[hub]) for silo, hub in zip(job.config.silos, job.hubs, strict=True)
+                (silo, handshake.openings[hub]) for silo, hub in zip(job.config.silos, job.hubs, strict=True)
             )
         ]
         self.run.write_facts(
             {
                 "name": job.config.title,
-                "num_samples": roll.num_samples,
-                "num_test": int(roll.held_out.sum()),
-                "labels": roll.labels_in_words,
+                "num_samples": sample_index.num_samples,
+                "num_test": int(sample_index.held_out.sum()),
+                "labels": sample_index.labels_in_words,
                 "silos": silos,
             }
         )
 
-    def save_held_out(self, meeting: Meeting, scores: NDArray[Any]) -> None:
+    def save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
         """Write what the model says of the samples that nobody trained on, where clients have tables with ids."""
-        roll, config = meeting.roll, meeting.job.config
-        if roll is None or meeting.preparation is None or not len(scores):
+        sample_index, config = handshake.sample_index, handshake.job.config
+        if sample_index is None or handshake.preparation is None or not len(scores):
             return
-        samples = HeldOut(roll.test_ids, roll.test_originals, scores)
-        id_column = config.silos[meeting.silo].id
-        write_held_out(self.path, id_column, samples, load_label_encoding(self.path), roll.loss(config))
+        samples = HeldOut(sample_index.test_ids, sample_index.test_originals, scores)
+        id_column = config.silos[handshake.silo].id
+        write_held_out(self.path, id_column, samples, load_label_encoding(self.path), sample_index.loss(config))
 
-    def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], farewell: Farewell) -> None:
+    def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], shutdown: Shutdown) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""
         failpoint("finish.before")
         self.write_lines()
         if preparations:
             save_preparations(self.path, preparations, load_label_encoding(self.path))
-        self.run.save_blocks(list(blocks), list(blocks.values()), farewell.round, self._written)
-        save_farewell(self.path / "farewell.tdcd", farewell)
-        self.about |= {"status": farewell.status, "history": self._written}
+        self.run.save_blocks(list(blocks), list(blocks.values()), shutdown.round, self._written)
+        save_shutdown(self.path / "shutdown.tdcd", shutdown)
+        self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
         failpoint("finish.after")
 
@@ -246,7 +248,7 @@ class HubFolder:
         write_report(self.path)
 
     def close_run(self) -> None:
-        """Everybody knows that the run is over: nobody will ask for the hub's last words."""
+        """Everybody knows that the run is over: nobody will ask for anything again."""
         self.about["everybody_knows"] = True
         self._write_about()
 

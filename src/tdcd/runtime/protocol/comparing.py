@@ -1,0 +1,50 @@
+"""What parties compare before they train together; the texts name both and what differs."""
+
+from collections.abc import Mapping
+
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Hello, Setting
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
+
+
+def compare_settings(party: str, theirs: Mapping[str, Setting], own: str, job: Job) -> None:
+    """Raise unless two parties have the same shared settings; the error names the first key that differs.
+
+    A key that one of them does not know, since its version is older, counts unless the other has set it.
+    """
+    ours = job.shared
+    for key in sorted({*(theirs.keys() & ours.keys()), *(job.chosen.keys() - theirs.keys())}):
+        if key not in theirs or theirs[key] != ours[key]:
+            values = f"{theirs.get(key)!r} at {party} and {ours[key]!r} at {own}"
+            raise IncompatibleParties(f"the shared files differ: {key} is {values}")
+    known = {_setting(key) for key in ours}
+    for key in sorted(theirs.keys() - ours.keys()):
+        if _setting(key) in known:
+            raise IncompatibleParties(
+                f"the shared files differ: {key} is {theirs[key]!r} at {party} and absent at {own}"
+            )
+
+
+def _setting(key: str) -> str:
+    """The setting that a dotted key is a part of."""
+    section, _, rest = key.partition(".")
+    return section if section == "silos" else f"{section}.{rest.partition('.')[0]}"
+
+
+def difference(ours: Hello, theirs: Hello) -> str:
+    """What keeps two hubs from training together; nothing if they can."""
+    left, right = ours.sender, theirs.sender
+    if ours.protocol != theirs.protocol:
+        return f"{left} speaks protocol {ours.protocol} and {right} {theirs.protocol}: upgrade the older one"
+    if ours.secret != theirs.secret:
+        return f"{left} and {right} have different secrets: give both the same federation.secret"
+    if ours.samples != theirs.samples:
+        counts = f"{left} has {ours.samples} samples and {right} has {theirs.samples}"
+        return f"{counts}: align their ids first (tdcd align)"
+    if ours.ids != theirs.ids:
+        count = f"both have {ours.samples} samples"
+        advice = "align their ids first (tdcd align), and write them alike: '001' is not '1'"
+        return f"{left} and {right} have different sample ids, though {count}: {advice}"
+    if ours.labels != theirs.labels:
+        return f"{left} and {right} have different labels for the same samples"
+    return ""

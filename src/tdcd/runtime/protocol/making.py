@@ -1,0 +1,74 @@
+"""What a hub sends of its own, made of its clients' answers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tdcd.core.objective import Tree
+from tdcd.records.run_folder import named_leaves
+from tdcd.runtime.compute.hub_compute import HubCompute, Left
+from tdcd.runtime.protocol.absence import Claims
+from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Remaining, Scores, ScoresPart
+from tdcd.runtime.protocol.sharing import preparation_text
+from tdcd.runtime.protocol.structure import Array, Arrays, Message, named
+from tdcd.tables.preparation import Preparation
+
+
+class Header(NamedTuple):
+    """What every part of an exchange says."""
+
+    sender: str
+    round: int
+    run: str
+    received: dict[str, str]
+    """The digest of what each hub sent in the exchange before."""
+
+
+def phi_part(header: Header, compute: HubCompute, answers: Sequence[Message | None]) -> PhiPart:
+    """The silo's phi of a round's minibatches."""
+    sender, round_index, run, received = header
+    phis = [answer.phi.values if isinstance(answer, Phi) else None for answer in answers]
+    phi, absent = compute.phi_part(round_index, phis)
+    mask = None if absent is None else Array.of(absent)
+    return PhiPart(sender, "", round_index, run, received=received, arrays=named(phi), absent=mask)
+
+
+def scores_part(
+    header: Header, compute: HubCompute, block: Tree, answers: Sequence[Message | None], claims: Claims
+) -> ScoresPart:
+    """The silo's phi of all samples, and what it says of its clients."""
+    sender, round_index, run, received = header
+    found = named(compute.scores_part([_scores_in(answer) for answer in answers]))
+    return ScoresPart(
+        sender,
+        "",
+        round_index,
+        run,
+        received=received,
+        train=found["train"],
+        test=found["test"],
+        penalty=compute.penalty(block),
+        train_absent=found.get("train_absent"),
+        test_absent=found.get("test_absent"),
+        absent=claims.absent,
+        unscored=claims.unscored,
+    )
+
+
+def _scores_in(answer: Message | None) -> Arrays | None:
+    """A client's scores by name; ``test`` only if it has any."""
+    if not isinstance(answer, Scores):
+        return None
+    return {"train": answer.train.values, **({} if answer.test is None else {"test": answer.test.values})}
+
+
+def model_part(header: Header, block: Tree, preparation: Preparation | None) -> Model:
+    """The silo's block, and how its columns become features."""
+    sender, round_index, run, received = header
+    text = None if preparation is None else preparation_text(preparation)
+    leaves = named(named_leaves(block))
+    return Model(sender, "", round_index, run, received=received, block=leaves, preparation=text)
+
+
+def remaining(left: Left | None) -> Remaining | None:
+    """What a client is told of the samples that are left."""
+    return None if left is None else Remaining(Array.of(left.absent), Array.of(left.present), left.rows)

@@ -1,0 +1,48 @@
+"""Arrays and documents of a message, taken only if they are as expected."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.runtime.protocol.structure import Array, Named
+from tdcd.runtime.protocol.wire import RejectedMessage
+
+LEAVES_OUT = "it leaves clients out, and federation.client_grace_s is not set"
+
+
+def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
+    """The numbers of ``array``, if it has this dtype and shape (None fits any length) and they are all finite."""
+    found = array.values
+    fits = len(found.shape) == len(shape) and all(w is None or w == s for w, s in zip(shape, found.shape, strict=True))
+    if found.dtype != np.dtype(dtype) or not fits:
+        wanted = f"{np.dtype(dtype)} {[*shape]}"
+        raise RejectedMessage(f"'{name}' is {found.dtype} {[*found.shape]}, not {wanted}".replace("None", "any"))
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise RejectedMessage(f"'{name}' has numbers that are not finite")
+    return found
+
+
+def take_named(arrays: Named, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
+    """The same of the array called ``name``."""
+    if name not in arrays:
+        raise RejectedMessage(f"it has no array '{name}'")
+    return take(arrays[name], name, dtype, shape)
+
+
+def take_mask(array: Array, name: str, size: int) -> NDArray[np.bool_]:
+    """One number per sample, 0 or 1."""
+    found = take(array, name, np.uint8, [size])
+    if (found > 1).any():
+        raise RejectedMessage(f"'{name}' must be 0 or 1 for each sample")
+    return found.astype(np.bool_)
+
+
+def take_json(text: str, name: str) -> Any:
+    """A document."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RejectedMessage(f"'{name}' is not JSON: {error}") from None

@@ -1,0 +1,98 @@
+"""Messages on the wire.
+
+Sixteen bytes of BLAKE2b over the rest; ``tdcd`` and the protocol's number; eight bytes that say how long the header is;
+the header, which is the message as MessagePack; the numbers of its arrays, each array at a multiple of eight. Nothing
+is ever unpickled, and every length is compared with what has arrived before it is used. Fields that are not known and
+values of another type are refused. A message has one form only: other bytes that would mean the same are refused too.
+"""
+
+import hashlib
+import math
+
+import msgspec
+import numpy as np
+
+from tdcd.runtime.protocol.messages import AnyMessage
+from tdcd.runtime.protocol.structure import Message
+
+PROTOCOL = 2
+"""Parties of different protocol versions refuse each other."""
+_DIGEST_BYTES, _MAGIC = 16, b"tdcd" + PROTOCOL.to_bytes(4, "little")
+_LENGTH = _DIGEST_BYTES + len(_MAGIC)
+_START = _LENGTH + 8
+_pack, _unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(AnyMessage).decode
+
+
+class RejectedMessage(Exception):  # noqa: N818
+    """An incoming message that is not acted upon; the text says why."""
+
+
+def encode(message: Message) -> bytes:
+    """The bytes on the wire; the same message always gives the same bytes."""
+    try:
+        header = _pack(message)
+    except UnicodeEncodeError:
+        # A reason may quote what somebody sent: half a character is no reason to fail.
+        texts = {name: _whole(value) for name, value in msgspec.structs.asdict(message).items() if type(value) is str}
+        header = _pack(message.replace(**texts))
+    parts: list[bytes | memoryview] = [_MAGIC, len(header).to_bytes(8, "little"), header, bytes(-len(header) % 8)]
+    for array in message.all_arrays():
+        if array.values.size:
+            parts += [array.values.data, bytes(-array.values.nbytes % 8)]
+    body = b"".join(parts)
+    return _digest(body) + body
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def decode(data: bytes, *, sender: str, receiver: str) -> Message:
+    """The message in ``data``, which came over ``sender``'s link to ``receiver``; anything else is refused."""
+    if data[:_DIGEST_BYTES] != _digest(memoryview(data)[_DIGEST_BYTES:]):
+        raise RejectedMessage("its content does not match its digest")
+    if data[_DIGEST_BYTES:_LENGTH] != _MAGIC:
+        raise RejectedMessage(f"it is not a message of protocol {PROTOCOL}: run the same version of tdcd everywhere")
+    end = _START + int.from_bytes(data[_LENGTH:_START], "little")
+    if end > len(data):
+        raise RejectedMessage("it is not a message: its header is longer than what arrived")
+    header = memoryview(data)[_START:end]
+    try:
+        message: Message = _unpack(header)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RejectedMessage(f"it is not a message: {error}") from None
+    if _pack(message) != header:
+        raise RejectedMessage("it is not a message: its header is not written as the protocol writes it")
+    if message.sender != sender:
+        raise RejectedMessage(f"it says that it is from {message.sender!r}")
+    if message.receiver != receiver:
+        raise RejectedMessage(f"it was meant for {message.receiver!r}")
+    _fill(message, data, end)
+    return message
+
+
+def _fill(message: Message, data: bytes, end: int) -> None:
+    """Give the message's arrays their numbers: views of ``data``, which they must fill to its end."""
+    place = _after_padding(data, end)
+    for array in message.all_arrays():
+        dtype, count = np.dtype(array.code), math.prod(array.shape)
+        end = place + count * dtype.itemsize
+        if end > len(data):
+            raise RejectedMessage("it is not a message: an array is longer than what arrived")
+        numbers = np.frombuffer(data, dtype, count, place) if count else np.empty(0, dtype)
+        array.filled(numbers.reshape(array.shape))
+        place = _after_padding(data, end)
+    if place != len(data):
+        raise RejectedMessage(f"it is not a message: it has {len(data)} bytes, and should have {place}")
+
+
+def _after_padding(data: bytes, end: int) -> int:
+    """The next multiple of eight, up to which there are zeros."""
+    place = end + -end % 8
+    if any(data[end:place]):
+        raise RejectedMessage("it is not a message: there is something between its arrays")
+    return place
+
+
+def _digest(body: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
