@@ -140,7 +140,7 @@ def test_public_names_are_what_they_were_whichever_module_was_imported_first():
 import sys, tdcd
 assert "jax" not in sys.modules
 import tdcd.training.train
-assert tdcd.training.train is sys.modules["tdcd.training.train"].train
+assert tdcd.train is sys.modules["tdcd.training.train"].train
 from tdcd import *
 assert {name: globals()[name] for name in tdcd.__all__} == {name: getattr(tdcd, name) for name in tdcd.__all__}
 assert set(tdcd.__all__) <= set(dir(tdcd)) and callable(train)

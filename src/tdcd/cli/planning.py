@@ -2,19 +2,19 @@
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from tdcd.cli.options import ConfigFile, OnDevices, checked_config, chosen_devices, interruptible
 from tdcd.cli.terminal import reported, screen
-from tdcd.compare.network import PRESETS, preset
+from tdcd.core.choices import Preset
 
 
 def plan(
     config: ConfigFile = None,
     network: Annotated[
-        str | None, typer.Option(help=f"{', '.join(PRESETS)} [default: what the configuration says].")
+        str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
     ] = None,
     target: Annotated[
         float | None, typer.Option(help="A training loss [default: 90% of the way to the lowest one known].")
@@ -32,6 +32,7 @@ def plan(
     """
     from tdcd.cli.console import EstimateDisplay, show_recommendation
     from tdcd.compare import network_of
+    from tdcd.compare.network import preset
     from tdcd.config.resolve import plan as plan_config
     from tdcd.planning import recommend_local_steps
 

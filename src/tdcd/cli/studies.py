@@ -2,14 +2,14 @@
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from tdcd.cli.options import Assignments, ConfigFile, OnDevices, checked_config, chosen_devices, interruptible
 from tdcd.cli.terminal import errors, reported, screen
-from tdcd.compare.network import PRESETS, preset
 from tdcd.config.baselines import BASELINES
+from tdcd.core.choices import Preset
 from tdcd.experiments.experiment import NAMES, load_experiment
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def compare(
     config: ConfigFile = None,
     names: Annotated[str, typer.Option("--with", help="Baselines, with commas between.")] = ",".join(BASELINES),
     network: Annotated[
-        str | None, typer.Option(help=f"{', '.join(PRESETS)} [default: what the configuration says].")
+        str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where runs are kept [default: runs/compare-NAME].")] = None,
     settings: Assignments = None,
@@ -82,6 +82,7 @@ def compare(
     from tdcd.cli.console import SweepDisplay, show_comparison
     from tdcd.compare import compare as compare_plans
     from tdcd.compare import network_of, plan_all, write_page
+    from tdcd.compare.network import preset
 
     with reported():
         checked = checked_config(config, settings or [])

@@ -11,7 +11,7 @@ from tdcd.core.execution import Execution
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 
-FREE = ("train.rounds", "federation.name", "federation.engine")
+FREE = ("train.rounds", "federation.name", "federation.engine", "federation.labels")
 """What may differ when a run is resumed."""
 SHOWN = 80
 """Characters of a value that a message shows."""

@@ -84,7 +84,10 @@ class TrainingRun:
             return
         self.folder = folder = RunFolder.open(path)
         folder.check_settings()
-        settings = _agreed(folder, config, facts)
+        before = _known_facts(folder)
+        settings = _agreed(folder, config, facts, before)
+        # The folder's settings name the loss that was decided from the labels: only the facts still say so.
+        facts["labels"] = before.get("labels", facts["labels"])
         self.state, known = self._saved(folder)
         if known["data"] and known["data"] != self._data:
             raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
@@ -164,14 +167,19 @@ def _memory(state: State) -> list[Tree]:
     return list(zip(state.updates, state.past, strict=True))
 
 
-def _agreed(folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _known_facts(folder: RunFolder) -> dict[str, Any]:
+    """What the folder says of the federation; nothing if that is lost: it follows from the rest."""
+    try:
+        return folder.facts()
+    except (OSError, ValueError):
+        return {}
+
+
+def _agreed(
+    folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any], before: Mapping[str, Any]
+) -> dict[str, Any]:
     """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run."""
     found = folder.config()
-    try:
-        before = folder.facts()
-    except (OSError, ValueError):
-        # It follows from the rest, and is written anew.
-        before = {}
     problems = differences(config, found) + differences({"federation": facts}, {"federation": before})
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
