@@ -1,0 +1,104 @@
+"""``tdcd reproduce`` and ``tdcd compare``: many runs, and one page about them."""
+# ruff: noqa: PLC0415 - see tdcd.cli.app
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from tdcd.cli.options import Assignments, ConfigFile, OnDevices, checked_config, chosen_devices, interruptible
+from tdcd.cli.terminal import errors, reported, screen
+from tdcd.config.baselines import BASELINES
+from tdcd.core.choices import Preset
+from tdcd.experiments.experiment import NAMES, load_experiment
+
+if TYPE_CHECKING:
+    from tdcd.experiments.sweep import ExperimentResult
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[FIGURE]...", help=f"{', '.join(NAMES)}; all by default.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="The paper's size; the CNN figures then want a GPU.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Where runs are kept [default: runs/reproduce or runs/reproduce-full].")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="How to run: --set train.precision=float32 (a GPU's products), --set data.keep=host."
+        ),
+    ] = None,
+    devices: OnDevices = None,
+) -> None:
+    """Reproduce the paper's figures, check its claims, and write one page that shows both.
+
+    Each curve is run with several seeds, each run into its own folder. Ctrl-C keeps what was done: the same command
+    goes on from there, curve by curve. Data sets are downloaded once into $TDCD_DATA; where that fails, a stand-in is
+    used and the page says so loudly.
+    """
+    from tdcd.cli.console import SweepDisplay, show_claims
+    from tdcd.experiments.claims import judge_claims
+    from tdcd.experiments.page import write_page
+    from tdcd.experiments.sweep import run_experiment
+
+    folder = out or Path("runs") / ("reproduce-full" if full else "reproduce")
+    assignments = settings or []
+    with reported():
+        spread = chosen_devices(devices)
+        experiments = [load_experiment(name, full=full, assignments=assignments) for name in names or NAMES]
+        display = SweepDisplay(screen, sum(experiment.num_runs for experiment in experiments))
+        results: dict[str, ExperimentResult] = {}
+        with interruptible(display):
+            for experiment in experiments:
+                display.begin(sum(done.experiment.num_runs for done in results.values()))
+                results[experiment.name] = run_experiment(
+                    experiment, folder, devices=spread, observe=display.observe, should_stop=display.should_stop
+                )
+        page = write_page(results, folder, full=full, assignments=assignments)
+    for result in results.values():
+        if result.stand_in:
+            line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
+            errors.print(line, style="bold yellow", highlight=False)
+    show_claims(screen, judge_claims(results), page)
+
+
+def compare(
+    config: ConfigFile = None,
+    names: Annotated[str, typer.Option("--with", help="Baselines, with commas between.")] = ",".join(BASELINES),
+    network: Annotated[
+        str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where runs are kept [default: runs/compare-NAME].")] = None,
+    settings: Assignments = None,
+    devices: OnDevices = None,
+) -> None:
+    """Run TDCD and baselines on the same data, and write one page that compares them.
+
+    Loss against rounds, bytes and predicted time, and what joining the federation gains each silo. Each run has its
+    own folder. Ctrl-C keeps what was done: the same command goes on from there. Another --network runs nothing again.
+    """
+    from tdcd.cli.console import SweepDisplay, show_comparison
+    from tdcd.compare import compare as compare_plans
+    from tdcd.compare import network_of, plan_all, write_page
+    from tdcd.core.network import preset
+
+    with reported():
+        checked = checked_config(config, settings or [])
+        links = preset(network) if network else network_of(checked.network)
+        step_ms = checked.network.step_ms
+        plans = plan_all(checked, [name.strip() for name in names.split(",") if name.strip()], chosen_devices(devices))
+        folder = out or Path("runs") / f"compare-{config.stem if config else checked.data.source}"
+        display = SweepDisplay(screen, len(plans))
+        with interruptible(display):
+            comparison = compare_plans(
+                plans,
+                links,
+                folder,
+                step_seconds=None if step_ms is None else step_ms / 1e3,
+                observe=display.observe,
+                should_stop=display.should_stop,
+            )
+        page = write_page(comparison, folder)
+    show_comparison(screen, comparison, page)
