@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tdcd import Federation, Linear, Objective, Settings, Variant, load, standardize, train
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
-from tdcd.config.resolve import plan
+from tdcd.config.resolve import plan, variant_of
 from tdcd.core.optimizers import HubOptimizer, direction
 from tdcd.records.history import read_history
 from tdcd.training.run import resume, run, simulate
@@ -168,3 +168,9 @@ def test_a_run_from_python_is_not_resumed_as_another_member(tmp_path):
     resumed = train(*parts, rounds=4, evaluate_every=1, out=tmp_path / "run", resume=True, variant=variant)
     whole = train(*parts, rounds=4, evaluate_every=1, variant=variant)
     assert [json.loads(r.to_json())["train_loss"] for r in resumed.history] == [r.train_loss for r in whole.history]
+
+
+def test_a_variant_of_ones_own_and_a_key_that_makes_one_are_refused_together():
+    config = check_config({"train": {"variant": "mine:variant", "optimizer": "adam"}})
+    with pytest.raises(ConfigError, match=r"train.optimizer = 'adam': train.variant = 'mine:variant' takes its place"):
+        variant_of(config)

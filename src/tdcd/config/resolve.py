@@ -8,6 +8,7 @@ from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.baselines import rewrite
 from tdcd.config.named import find_function
+from tdcd.config.schema import TrainSection
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Colocation
 from tdcd.core.losses import Task
@@ -124,6 +125,7 @@ def variant_of(config: Config) -> Variant:
     """The member of the TDCD family that a configuration asks for."""
     train = config.train
     if train.variant is not None:
+        _refuse_other_members(train)
         return _own_variant(train.variant, Path(train.folder or ""))
     parts: dict[str, Any] = {}
     if train.optimizer != "sgd" or train.schedule != "constant" or train.hub_optimizer != "average":
@@ -140,6 +142,15 @@ def variant_of(config: Config) -> Variant:
     if train.participation < 1:
         parts["participation"] = RandomClients(train.participation)
     return Variant(**parts)
+
+
+def _refuse_other_members(train: TrainSection) -> None:
+    """A variant of the user's own takes the place of the keys that make one: both would say different things."""
+    keys = ("optimizer", "schedule", "hub_optimizer", "hub_step_size", "momentum", "participation")
+    given = [key for key in keys if getattr(train, key) != TrainSection.model_fields[key].default]
+    if given:
+        problem = f"train.{given[0]} = {getattr(train, given[0])!r}: train.variant = {train.variant!r} takes its place"
+        raise ConfigError([f"{problem}; leave one of them out"])
 
 
 def _own_variant(where: str, folder: Path) -> Variant:
