@@ -28,7 +28,7 @@ LAYERS = [
         [
             ("experiments", "the paper's figures|and claims"),
             ("planning", "how many local steps;|the bound of a run"),
-            ("compare", "baselines and the|network model"),
+            ("compare", "TDCD beside|its baselines"),
             ("theory", "Theorem 1 and its|constants"),
         ],
     ),
@@ -247,7 +247,7 @@ def _step(
     picture.text(MIDDLE, top + 20, words, "soft")
     for line, name in enumerate(names):
         picture.text(MIDDLE, top + 41 + 17 * line, name, "code")
-    parties = [("hub", "HubCompute.layout"), ("client", "ClientCompute.share")] if callers == "both" else [callers]
+    parties = [("hub", "HubCompute.layout"), ("client", "ClientCompute.rows")] if callers == "both" else [callers]
     for party, name in parties:
         column = CLIENT if party == "client" else HUB
         picture.line([(column - 92, centre), (MIDDLE + 140, centre)], "call")
