@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -20,9 +20,9 @@ from tdcd.cli.predict import export, predict
 from tdcd.cli.status import status
 from tdcd.cli.tables import check, split
 from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, errors, reported, screen, show_labels, stoppable
-from tdcd.compare.network import PRESETS, preset
 from tdcd.config import Config, ConfigError, check_config, override, read_config
 from tdcd.config.baselines import BASELINES
+from tdcd.core.choices import Preset
 from tdcd.core.compiled import keep_compiled, silence_alarms
 from tdcd.experiments.experiment import NAMES, load_experiment
 
@@ -197,7 +197,7 @@ def compare(
     ] = None,
     names: Annotated[str, typer.Option("--with", help="Baselines, with commas between.")] = ",".join(BASELINES),
     network: Annotated[
-        str | None, typer.Option(help=f"{', '.join(PRESETS)} [default: what the configuration says].")
+        str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where runs are kept [default: runs/compare-NAME].")] = None,
     settings: Annotated[
@@ -213,6 +213,7 @@ def compare(
     from tdcd.cli.console import SweepDisplay, show_comparison
     from tdcd.compare import compare as compare_plans
     from tdcd.compare import network_of, plan_all, write_page
+    from tdcd.compare.network import preset
 
     with reported():
         checked = _checked(config, settings or [])
@@ -240,7 +241,7 @@ def plan(
         Path | None, typer.Argument(help="A TOML configuration; without one, the demo.", show_default=False)
     ] = None,
     network: Annotated[
-        str | None, typer.Option(help=f"{', '.join(PRESETS)} [default: what the configuration says].")
+        str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
     ] = None,
     target: Annotated[
         float | None, typer.Option(help="A training loss [default: 90% of the way to the lowest one known].")
@@ -258,6 +259,7 @@ def plan(
     """
     from tdcd.cli.console import EstimateDisplay, show_plan
     from tdcd.compare import network_of
+    from tdcd.compare.network import preset
     from tdcd.config.resolve import plan as plan_config
     from tdcd.planning import plan_local_steps
 
