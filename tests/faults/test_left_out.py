@@ -79,7 +79,7 @@ def test_a_crash_at_every_failpoint_around_the_decision(graceful, tmp_path):
         if place.startswith("hub") and after[place] > before[place]
         for hit in (before[place] + 1, after[place])
     }
-    assert {"hub absence.before", "hub absence.after", "hub send.phi.before", "hub save.after"} <= {
+    assert {"hub absence.before", "hub absence.after", "hub send.phi_part.before", "hub save.after"} <= {
         p for p, _ in places
     }
     for place, hit in sorted(places):

@@ -212,7 +212,7 @@ def infinite(value):
 
 
 WRONG_ARRAYS = {
-    without: r"it has no array '[\w/]+'|it is not a message: Expected `array`, got `null` - at `\$\.\w+`"
+    without: r"it has no array '[\w/]+'|it is not a message: Expected `array`, got `None` - at `\$\.\w+`"
     r"|it must have either 'labels' or 'label_names'",
     longer: r"'\w+' is \w+ \[.*\], not \w+ \[.*\]",
     deeper: r"'\w+' is \w+ \[1, .*\], not \w+ \[.*\]",
@@ -500,10 +500,10 @@ def crashes(recorded, party, kind, sender=""):
             machine = one.fresh(party)
             try:
                 genuine = heard[place]
-                message = decode(odd, sender=genuine.sender, receiver=genuine.receiver)
+                accepted = decode(odd, sender=genuine.sender, receiver=genuine.receiver)
             except RejectedMessage:
                 continue
-            for message in (*heard[:place], message, *heard[place : place + 12]):
+            for message in (*heard[:place], accepted, *heard[place : place + 12]):
                 try:
                     machine.receive(message)
                 except RejectedMessage:

@@ -111,7 +111,7 @@ def test_another_version_of_a_hub(data, seed):
     office = Office(data, seed, change=newer).run()
     assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "2", "upgrade the older one")
     assert (
-        "hub.clinic speaks protocol 1 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
+        "hub.clinic speaks protocol 2 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
     )
 
 
@@ -282,7 +282,7 @@ def test_a_client_that_comes_back_with_other_rows_is_turned_away(data, reference
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, replace(data[NORTH], **{what: values})))
     office.settle()
     reason = f"{NORTH} came back with other rows than it had when the run began"
-    assert office.machines[NORTH].ending == {"status": "refused", "reason": reason}
+    assert office.machines[NORTH].ending == ("refused", reason)
     assert [hub.status for hub in office.hubs.values()] == [None, None]
     assert office.hubs["hub.lab"].missing() == [NORTH]
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
@@ -306,7 +306,7 @@ def test_a_client_that_comes_when_all_is_over_is_told(data, seed):
     office = Office(data, seed).run()
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
     office.settle()
-    assert office.machines[NORTH].ending == {"status": "finished", "reason": ""}
+    assert office.machines[NORTH].ending == ("finished", "")
 
 
 @SEEDS
@@ -322,7 +322,7 @@ def test_a_client_and_its_hub_were_away_and_the_client_has_other_rows(data, refe
     restart(office, "hub.lab", Hub(Job(CONFIG), 1, secret=SECRET, nonce="nonce 1", restored=state))
     office.settle()
     reason = f"{NORTH} came back with other rows than it had when the run began"
-    assert office.machines[NORTH].ending == {"status": "refused", "reason": reason}
+    assert office.machines[NORTH].ending == ("refused", reason)
     assert office.machines[SOUTH].ending is None
     assert office.hubs["hub.lab"].missing() == [NORTH]
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))

@@ -1,11 +1,11 @@
 """Messages on the wire, and what the parties say to whom: bytes as in the ledger, and never a row of features."""
 
-import hashlib
-import json
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
+from altering import MAGIC, headed, signed
 from hypothesis import given
 from hypothesis import settings as sized
 from hypothesis import strategies as st
@@ -18,35 +18,47 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.messages import Block, Checkpoint, Enrol, Phi, PhiPart, Stop, Target
+from tdcd.runtime.protocol.structure import Array, named
+from tdcd.runtime.protocol.taking import take, take_named
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
 # The wire format
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
+DTYPES = [np.dtype(name) for name in ("float64", "float32", "int64", "int32", "uint32", "int8", "uint8")]
+ARRAYS = st.sampled_from(DTYPES).flatmap(lambda t: arrays_of.arrays(t, arrays_of.array_shapes(min_side=0)))
+NAMED = st.dictionaries(st.text("abc/09 ä", max_size=9), ARRAYS.map(Array.of), max_size=3)
+SHORT, ROUNDS = st.text(max_size=9), st.integers(-(2**40), 2**40)
+HEADER = {"sender": SHORT, "receiver": SHORT, "round": ROUNDS, "run": SHORT}
+SETTINGS = st.dictionaries(
+    SHORT,
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | SHORT | st.just([]),
+    max_size=4,
 )
-DTYPES = [np.dtype(name) for name in ("float64", "float32", "int64", "int32", "uint8")]
-ARRAYS = st.dictionaries(
-    st.text(max_size=9).filter(str.isprintable),
-    st.sampled_from(DTYPES).flatmap(lambda t: arrays_of.arrays(t, arrays_of.array_shapes(min_side=0))),
-    max_size=3,
+PHI_PARTS = st.builds(
+    PhiPart,
+    **HEADER,
+    received=st.dictionaries(SHORT, SHORT, max_size=2),
+    arrays=NAMED,
+    absent=st.none() | ARRAYS.map(Array.of),
 )
-MESSAGES = st.builds(
-    Message,
-    kind=st.text(max_size=9),
-    sender=st.text(max_size=9),
-    receiver=st.text(max_size=9),
-    round=st.integers(-(2**40), 2**40),
-    run=st.text(max_size=9),
-    note=st.dictionaries(st.text(max_size=5), JSON, max_size=3),
-    arrays=ARRAYS,
+MESSAGES = st.one_of(
+    st.builds(Phi, **HEADER, phi=ARRAYS.map(Array.of)),
+    st.builds(Block, **HEADER, block=NAMED),
+    PHI_PARTS,
+    st.builds(Stop, **HEADER, status=st.sampled_from(["finished", "refused"]), reason=SHORT, in_block=st.booleans()),
+    st.builds(
+        Enrol,
+        **HEADER,
+        protocol=st.integers(0, 9),
+        session=SHORT,
+        config=SETTINGS,
+        ids=st.lists(SHORT, max_size=3),
+        labels=ARRAYS.map(Array.of),
+        target=st.none() | st.builds(Target, task=st.just("binary"), label_scale=st.floats(0, 9)),
+        rows=st.just("0" * 32),
+    ),
+    st.builds(Checkpoint, **HEADER, block=NAMED, outbox=st.lists(PHI_PARTS, max_size=2).map(tuple)),
 )
 
 
@@ -55,38 +67,34 @@ MESSAGES = st.builds(
 def test_what_was_encoded_is_decoded_and_bytes_depend_on_the_content_alone(message):
     data = encode(message)
     found = decode(data, sender=message.sender, receiver=message.receiver)
-    for name in ("kind", "sender", "receiver", "round", "run", "note"):
+    assert type(found) is type(message)
+    for name in ("kind", "sender", "receiver", "round", "run", "payload_bytes"):
         assert getattr(found, name) == getattr(message, name)
-    assert set(found.arrays) == set(message.arrays)
-    for name, value in message.arrays.items():
-        assert (found.arrays[name].dtype, found.arrays[name].shape) == (value.dtype, value.shape)
-        assert found.arrays[name].tobytes() == value.tobytes()
-    assert found.payload_bytes == message.payload_bytes
+    assert len(found.all_arrays()) == len(message.all_arrays())
+    for one, other in zip(found.all_arrays(), message.all_arrays(), strict=True):
+        assert (one.values.dtype, one.values.shape) == (other.values.dtype, other.values.shape)
+        assert one.values.tobytes() == other.values.tobytes()
+        assert one.values.flags.aligned
     assert encode(found) == data
+
+
+def sent(values):
+    return decode(encode(Phi("a", "b", phi=Array.of(values))), sender="a", receiver="b").phi
 
 
 def test_an_array_may_lie_in_memory_in_any_way():
     square = np.arange(12.0).reshape(3, 4)
     for value in (square.T, square[:, ::2], square[::-1]):
-        found = decode(encode(Message("x", "a", "b", arrays={"v": value})), sender="a", receiver="b")
-        np.testing.assert_array_equal(found.arrays["v"], value)
+        np.testing.assert_array_equal(sent(value).values, value)
 
 
 def test_a_single_number_stays_one():
-    found = decode(encode(Message("x", "a", "b", arrays={"v": np.array(2.5)})), sender="a", receiver="b")
-    assert found.arrays["v"].shape == ()
-
-
-@given(JSON)
-def test_packed_values_are_unpacked(value):
-    message = Message("x", "a", "b", arrays={"value": pack(value)})
-    assert unpack(decode(encode(message), sender="a", receiver="b"), "value") == value
+    assert sent(np.array(2.5)).values.shape == ()
 
 
 def test_an_array_is_taken_only_as_expected():
     arrays = {"v": np.zeros((2, 3)), "nan": np.array([1, np.nan]), "inf": np.array([np.inf])}
-    message = Message("x", "a", "b", arrays=arrays)
-    assert array(message, "v", "float64", [2, None]) is arrays["v"]
+    assert take(Array.of(arrays["v"]), "v", "float64", [2, None]) is arrays["v"]
     for name, dtype, shape, text in (
         ("w", "float64", [2], "it has no array 'w'"),
         ("v", "float32", [2, 3], r"'v' is float64 \[2, 3\], not float32 \[2, 3\]"),
@@ -96,84 +104,128 @@ def test_an_array_is_taken_only_as_expected():
         ("inf", "float64", [1], "'inf' has numbers that are not finite"),
     ):
         with pytest.raises(RejectedMessage, match=text):
-            array(message, name, dtype, shape)
+            take_named(named(arrays), name, dtype, shape)
 
 
 # Bad bytes
 
-GENUINE = Message("phi", "a", "b", 3, "run", {"n": 1}, {"phi": np.arange(20.0), "more": np.zeros((2, 2), np.int64)})
+GENUINE = PhiPart(
+    "a", "b", 3, "run", received={"c": "x"}, arrays=named({"phi": np.arange(20.0), "more": np.zeros((2, 2), np.int64)})
+)
 
 
 def test_a_reason_that_quotes_half_a_character_is_told():
-    message = Message("stop", "a", "b", note={"reason": "no such id: \ud800", "in_block": False})
-    found = decode(encode(message), sender="a", receiver="b")
-    assert found.note == {"reason": "no such id: \\ud800", "in_block": False}
+    message = Stop("a", "b", status="refused", reason="no such id: \ud800")
+    assert decode(encode(message), sender="a", receiver="b").reason == "no such id: \\ud800"
 
 
-def signed(body):
-    """A body with the digest that fits it: what a party that speaks the protocol, but lies, can send."""
-    return hashlib.blake2b(body, digest_size=16).digest() + body
+def test_a_message_of_another_protocol_says_so():
+    data = encode(GENUINE)
+    for other in (signed(b"tdcd\x01\0\0\0" + data[24:]), signed(data[32:]), signed(b"{}"), signed(b"")):
+        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 2: run the same version of tdcd"):
+            decode(other, sender="a", receiver="b")
 
 
-def headed(envelope, content=b""):
-    """A body with any envelope."""
-    text = envelope if isinstance(envelope, bytes) else json.dumps(envelope).encode()
-    return len(text).to_bytes(8, "little") + text + bytes(-len(text) % 8) + content
+FIELDS = {"kind": "phi", "sender": "a", "receiver": "b"}
 
 
-ENVELOPE = {"run": "", "kind": "phi", "round": 0, "sender": "a", "receiver": "b", "note": {}, "arrays": []}
+def fields(content=b"", **changes):
+    return headed(FIELDS | changes, content)
 
 
-def enveloped(content=b"", **changes):
-    return headed(ENVELOPE | changes, content)
+def phi(code, shape, content=b""):
+    return fields(content, phi=[code, shape])
 
 
+def unordered():
+    """The right fields, in another order than the protocol's."""
+    return headed({"kind": "phi", "receiver": "b", "sender": "a", "phi": ["<f8", [0]]})
+
+
+def twice():
+    """A header in which a field comes twice."""
+    text = msgspec.msgpack.encode(FIELDS | {"phi": ["<f8", [0]]})
+    return headed(bytes([text[0] + 1]) + text[1:] + msgspec.msgpack.encode("round") + b"\x01")
+
+
+def repeated():
+    """A block in which a name comes twice."""
+    one = msgspec.msgpack.encode("x") + msgspec.msgpack.encode(["<f8", [0]])
+    text = msgspec.msgpack.encode({"kind": "block", "sender": "a", "receiver": "b", "block": {}})
+    return headed(text[:-1] + b"\x82" + one + one)
+
+
+DEEP = b"\x91" * 100_000
 BAD = {
-    "nothing": b"",
-    "less than a length": b"\x08\0\0",
+    "no header": MAGIC,
+    "less than a length": MAGIC + b"\x08\0\0",
     "no fields": headed({}),
-    "a list for an envelope": headed([]),
-    "a number for an envelope": headed(7),
-    "an envelope that is no JSON": headed(b"{"),
-    "an envelope that lacks a field": headed({"run": ""}),
-    "an envelope with another field": enveloped(more=1),
-    "a round that is a text": enveloped(round="0"),
-    "a round that is true": enveloped(round=True),
-    "a note that is a list": enveloped(note=[]),
-    "arrays that are a dict": enveloped(arrays={}),
-    "no text at all": headed(b"\xff\xfe"),
-    "an envelope of 2^63 bytes": (2**63).to_bytes(8, "little") + b"{}",
-    "an envelope of 2^64 - 1 bytes": b"\xff" * 8 + b"{}",
-    "an envelope of 4 GB": (2**32).to_bytes(8, "little") + b"{}",
-    "a deep envelope": headed(b"[" * 100_000),
-    "a deep note": headed(b'{"note": ' + b'{"a":' * 100_000 + b"1"),
-    "a number of a million digits": headed(b'{"round": ' + b"9" * 1_000_000 + b"}"),
-    "an array of 10^15 numbers": enveloped(arrays=[["x", "<f8", [10**15]]]),
-    "an array of 10^48 numbers": enveloped(arrays=[["x", "<f8", [10**12] * 4]]),
-    "an array of 0 times 2^48 times 2^48 numbers": enveloped(arrays=[["x", "<f8", [0, 2**48, 2**48]]]),
-    "an array of 2^48 times 2^12 times 0 numbers": enveloped(arrays=[["x", "<f8", [2**48, 2**12, 0]]]),
-    "an array named by half a character": enveloped(bytes(8), arrays=[["\ud800", "<f8", [1]]]),
-    "an array that safetensors could not name": enveloped(bytes(8), arrays=[["__metadata__", "<f8", [1]]]),
-    "an envelope of many words": enveloped(note={"a": ["b"] * 2**18}),
-    "a note of depth 40": enveloped(note={"a": json.loads("[" * 40 + "]" * 40)}),
-    "a note of depth 990": enveloped(note={"a": json.loads("[" * 900 + "]" * 900)}),
-    "an array of 0 times 10^30 numbers": enveloped(arrays=[["x", "<f8", [0, 10**30]]]),
-    "an array of fewer than 0 numbers": enveloped(arrays=[["x", "<f8", [-1]]]),
-    "an array of true numbers": enveloped(bytes(8), arrays=[["x", "<f8", [True]]]),
-    "an array of 1.0 numbers": enveloped(bytes(8), arrays=[["x", "<f8", [1.0]]]),
-    "an array of 100 axes": enveloped(bytes(8), arrays=[["x", "<f8", [1] * 100]]),
-    "an array that is longer": enveloped(bytes(8), arrays=[["x", "<f8", [2]]]),
-    "an array that is shorter": enveloped(bytes(16), arrays=[["x", "<f8", [1]]]),
-    "an array without its padding": enveloped(bytes(5), arrays=[["x", "|u1", [5]]]),
-    "an array of objects": enveloped(bytes(8), arrays=[["x", "|O", [1]]]),
-    "an array of big-endian numbers": enveloped(bytes(8), arrays=[["x", ">f8", [1]]]),
-    "an array of unknown numbers": enveloped(bytes(8), arrays=[["x", "F64", [1]]]),
-    "an array without a name": enveloped(bytes(8), arrays=[[None, "<f8", [1]]]),
-    "an array that is a number": enveloped(arrays=[1]),
-    "an array described in two words": enveloped(bytes(8), arrays=[["x", "<f8"]]),
-    "an array twice": enveloped(bytes(16), arrays=[["x", "<f8", [1]], ["x", "<f8", [1]]]),
-    "bytes after the arrays": enveloped(b"more"),
+    "a list for a header": headed([]),
+    "a number for a header": headed(7),
+    "a header that is no MessagePack": headed(b"\xc1"),
+    "a header with bytes after it": headed(msgspec.msgpack.encode(FIELDS | {"phi": ["<f8", [0]]}) + b"\0"),
+    "a header that lacks a field": headed({"kind": "phi"}),
+    "a header without a kind": headed({"sender": "a", "receiver": "b"}),
+    "a header with another field": fields(phi=["<f8", [0]], more=1),
+    "fields in another order": unordered(),
+    "a field that has its default": fields(phi=["<f8", [0]], round=0),
+    "a field twice": twice(),
+    "an array twice": repeated(),
+    "an unknown kind": fields(kind="gossip"),
+    "a kind that is a number": fields(kind=1),
+    "a round that is a text": fields(phi=["<f8", [0]], round="0"),
+    "a round that is true": fields(phi=["<f8", [0]], round=True),
+    "a round that is 1.5": fields(phi=["<f8", [0]], round=1.5),
+    "an array that is a dict": fields(phi={}),
+    "no text at all": headed(b"\x81\xa4kind\xa2\xff\xfe"),
+    "half a character": headed(
+        msgspec.msgpack.encode(FIELDS).replace(b"\xa6sender\xa1a", b"\xa6sender\xa3\xed\xa0\x80")
+    ),
+    "a header of 2^63 bytes": MAGIC + (2**63).to_bytes(8, "little") + b"{}",
+    "a header of 2^64 - 1 bytes": MAGIC + b"\xff" * 8 + b"{}",
+    "a header of 4 GB": MAGIC + (2**32).to_bytes(8, "little") + b"{}",
+    "a deep header": headed(DEEP),
+    "a deep field": headed(b"\x81\xa3phi" + DEEP),
+    "a list that is said to be long": headed(b"\x81\xa3phi\xdd\xff\xff\xff\xff"),
+    "a text that is said to be long": headed(b"\x81\xa3phi\xdb\xff\xff\xff\xff"),
+    "an extension": headed(b"\x81\xa3phi\xc7\x01\x05\x00"),
+    "a deep setting": headed(
+        {"kind": "align_hello", "sender": "a", "receiver": "b", "method": "psi", "config": {"a": [[[]]]}}
+    ),
+    "an array of 10^15 numbers": phi("<f8", [10**15]),
+    "an array of 10^48 numbers": phi("<f8", [10**12] * 4),
+    "an array of 0 times 2^48 times 2^48 numbers": phi("<f8", [0, 2**48, 2**48]),
+    "an array of 2^40 times 2^12 times 0 numbers": phi("<f8", [2**40, 2**12, 0]),
+    "an array of fewer than 0 numbers": phi("<f8", [-1]),
+    "an array of true numbers": phi("<f8", [True], bytes(8)),
+    "an array of 1.0 numbers": phi("<f8", [1.0], bytes(8)),
+    "an array of 100 axes": phi("<f8", [1] * 100, bytes(8)),
+    "an array that is longer": phi("<f8", [2], bytes(8)),
+    "an array that is shorter": phi("<f8", [1], bytes(16)),
+    "an array without its padding": phi("|u1", [5], bytes(5)),
+    "an array with something in its padding": phi("|u1", [5], bytes(5) + b"abc"),
+    "an array of objects": phi("|O", [1], bytes(8)),
+    "an array of big-endian numbers": phi(">f8", [1], bytes(8)),
+    "an array of unknown numbers": phi("F64", [1], bytes(8)),
+    "an array that is a number": fields(phi=1),
+    "an array described in one word": fields(phi=["<f8"]),
+    "an array described in three words": fields(phi=["<f8", [0], 1]),
+    "an array that safetensors could not name": headed(
+        {"kind": "block", "sender": "a", "receiver": "b", "block": {"__metadata__": ["<f8", [1]]}}, bytes(8)
+    ),
+    "an array named by a control character": headed(
+        {"kind": "block", "sender": "a", "receiver": "b", "block": {"a\nb": ["<f8", [1]]}}, bytes(8)
+    ),
+    "an array named by a number": headed(
+        {"kind": "block", "sender": "a", "receiver": "b", "block": {1: ["<f8", [1]]}}, bytes(8)
+    ),
+    "bytes after the arrays": phi("<f8", [0], b"more"),
 }
+
+
+def test_what_is_bad_differs_from_what_is_good_in_one_thing():
+    for good in (phi("<f8", [0]), phi("<f8", [1], bytes(8)), phi("|u1", [5], bytes(8))):
+        assert decode(signed(good), sender="a", receiver="b").kind == "phi"
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -182,7 +234,7 @@ def test_a_sender_that_speaks_nonsense_is_refused(name):
         decode(signed(BAD[name]), sender="a", receiver="b")
 
 
-def test_the_envelope_is_compared_with_the_link():
+def test_the_header_is_compared_with_the_link():
     data = encode(GENUINE)
     with pytest.raises(RejectedMessage, match=r"^it says that it is from 'a'$"):
         decode(data, sender="c", receiver="b")
@@ -269,7 +321,7 @@ def role(party):
 
 
 def test_the_ledger_counts_what_was_sent(office):
-    counted = {"block", "begin", "steps", "phi"}
+    counted = {"block", "begin", "steps", "phi", "phi_part"}
     for history in office.history.values():
         for record in history:
             sent, messages = Counter(), Counter()
@@ -286,8 +338,8 @@ def test_the_ledger_counts_what_was_sent(office):
 def test_kinds_of_message_and_who_may_say_them(office):
     kinds = {
         ("hub", "client"): {"who", "welcome", "prepare", "begin", "steps", "evaluate", "stop"},
-        ("client", "hub"): {"hello", "summary", "ready", "phi", "block", "scores", "bye"},
-        ("hub", "hub"): {"hello", "ready", "phi", "scores", "model", "want", "gone", "stop", "bye"},
+        ("client", "hub"): {"enrol", "summary", "ready", "phi", "block", "scores", "bye"},
+        ("hub", "hub"): {"hello", "opening", "phi_part", "scores_part", "model", "want", "gone", "stop", "bye"},
     }
     pairs = set()
     for message in office.sent:
@@ -316,7 +368,8 @@ def test_a_client_gets_its_own_rows_of_the_others_sum(office):
         return
     settings, sample_index = job.settings, next(iter(office.hubs.values())).handshake.sample_index
     full = settings.minibatches == "full"
-    told = {(m.sender, m.round): m.arrays["phi"] for m in office.sent if m.kind == "phi" and role(m.sender) == "hub"}
+    parts = [message for message in office.sent if message.kind == "phi_part"]
+    told = {(m.sender, m.round): np.concatenate(m.arrays["phi"].values) for m in parts}
     train_ids = np.array(sample_index.ids)[~sample_index.held_out]
     checked = 0
     for message in office.sent:
@@ -332,8 +385,8 @@ def test_a_client_gets_its_own_rows_of_the_others_sum(office):
         )[0].ravel()
         held = np.isin(train_ids[batches], office.data[message.receiver].ids)
         others = sum(told[hub, message.round] for hub in job.hubs if hub != message.sender)
-        np.testing.assert_allclose(message.arrays["phi_others"], others[held], rtol=1e-5)
-        assert set(message.arrays) == {"phi_others"}
+        np.testing.assert_allclose(message.phi_others.values, others[held], rtol=1e-5)
+        assert message.remaining is None
         checked += 1
     assert checked == job.config.train.rounds * len(office.data)
 
@@ -349,7 +402,7 @@ def test_the_wire_adds_less_than_a_tenth_to_anything_over_10_kb():
     for size in (10_001, 100_000):
         long = "client." + "s" * 24 + "." + "c" * 24
         arrays = {f"layer{index}/{'w' * 20}": np.zeros(size // 8 // 4 + 1) for index in range(4)}
-        message = Message("block", long, long, 10**9, "f" * 32, arrays=arrays)
+        message = Block(long, long, 10**9, "f" * 32, block=named(arrays))
         assert message.payload_bytes <= len(encode(message)) <= 1.1 * message.payload_bytes
 
 

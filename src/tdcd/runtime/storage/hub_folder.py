@@ -28,7 +28,6 @@ from tdcd.prediction.held_out import HeldOut, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
-from tdcd.report import write_report
 from tdcd.runtime.protocol.handshake import Handshake
 from tdcd.runtime.protocol.instructions import Absence, State
 from tdcd.runtime.protocol.job import Job
@@ -245,6 +244,9 @@ class HubFolder:
 
     def report(self) -> None:
         """Write the report, when nobody waits any more."""
+        # Only here, so that parties that write no report start without what figures need.
+        from tdcd.report import write_report  # noqa: PLC0415
+
         write_report(self.path)
 
     def close_run(self) -> None:
