@@ -142,9 +142,16 @@ class RunFolder:
 
     def mark(self) -> Mark | None:
         """The history that the last checkpoint knows; None if there is no checkpoint to resume from."""
+        return self._about_model().get("history")
+
+    def data_digest(self) -> str:
+        """The digest of the rows that the last checkpoint was trained on; empty if it is not known."""
+        return str(self._about_model().get("data", ""))
+
+    def _about_model(self) -> dict[str, Any]:
         self._recover()
         models = sorted((self.path / "model").glob("*.safetensors"))
-        return read_block(models[0])[1]["history"] if models else None
+        return read_block(models[0])[1] if models else {}
 
     def save_blocks(
         self,

@@ -85,7 +85,9 @@ class TrainingRun:
         self.folder = folder = RunFolder.open(path)
         folder.check_settings()
         before = _known_facts(folder)
-        settings = _agreed(folder, config, facts, before)
+        # What is said of the same rows can only differ by damage, and is written anew.
+        same_rows = folder.data_digest() == self._data
+        settings = _agreed(folder, config, facts, {} if same_rows else before)
         # The folder's settings name the loss that was decided from the labels: only the facts still say so.
         facts["labels"] = before.get("labels", facts["labels"])
         self.state, known = self._saved(folder)
