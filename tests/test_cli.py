@@ -79,7 +79,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, number):
     os.kill(process.pid, number)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
-    assert "To go on: tdcd run --resume cut" in output
+    assert "To continue: tdcd run --resume cut" in output
     assert (tmp_path / "cut" / "report.html").exists()
     assert tdcd("run", "--resume", "cut", cwd=tmp_path).returncode == 0
     assert tdcd("run", *BREAST, *rounds, "--out", "whole", cwd=tmp_path).returncode == 0

@@ -25,7 +25,7 @@ def record(index):
 
 @pytest.fixture
 def folder(tmp_path):
-    made = RunFolder.create(tmp_path / "run", {"seed": 1}, describe(FEDERATION, [3, 2]))
+    made = RunFolder.create(tmp_path / "run", {"seed": 1}, describe(FEDERATION, [3, 2], "clients"))
     for index in (0, 5, 10):
         made.append(record(index))
     return made

@@ -24,8 +24,8 @@ def test_the_page_shows_the_run(make_run):
     assert "train loss | 0.06045 | 2.320 before training" in text
     assert "held-out accuracy | 0.9542 | 0.07000 before training" in text
     assert "rounds | 200 | 2,000 local steps" in text
-    assert "sent in total | 350 kB | 1.75 kB a round" in text
-    assert "time | 20 s | 0.1 s a round" in text
+    assert "sent in total | 350 kB | 1.75 kB per round" in text
+    assert "time | 20 s | 0.1 s per round" in text
     assert "figure | train | held-out | loss | 0.06045 | 0.1605 | accuracy | 0.9842 | 0.9542" in text
     assert "hub to hub | 50.0 kB in 400 messages (14%)" in text
     assert "train.step_size | 0.05" in text

@@ -59,7 +59,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
-    assert "To go on: tdcd run --resume cut" in output
+    assert "To continue: tdcd run --resume cut" in output
     assert (tmp_path / "cut" / "sweep.html").exists()
     refused = tdcd("run", "--resume", "cut", "--set", "train.rounds=5", cwd=tmp_path)
     assert "leave CONFIG, --out and --set out" in refused.stderr

@@ -13,7 +13,7 @@ from tdcd.cli.terminal import refuse_existing, reported, screen, stoppable
 def align(
     federation: FederationFile,
     silo: SiloName,
-    out: Annotated[Path, typer.Option(help="The text file to write: one id a line.")],
+    out: Annotated[Path, typer.Option(help="The text file to write: one id per line.")],
     name: Annotated[
         str | None, typer.Option("--client", help="Take part as this client; otherwise as the silo's hub.")
     ] = None,

@@ -161,7 +161,7 @@ def show_result(console: Console, result: Result, page: Path) -> None:
         )
     if result.status == "interrupted":
         console.print(
-            f"Interrupted at round {result.round}. To go on: tdcd run --resume {result.folder}", highlight=False
+            f"Interrupted at round {result.round}. To continue: tdcd run --resume {result.folder}", highlight=False
         )
     console.print(f"Run folder: {result.folder}", soft_wrap=True, highlight=False)
     console.print(f"Report:     {page}", soft_wrap=True, highlight=False)

@@ -63,7 +63,7 @@ def hub(
     """Run a silo's hub: lead its clients, exchange phi with the other hubs, keep the silo's block.
 
     It listens on one port, for its clients and for other hubs, and writes a run folder. It waits for whoever is
-    missing, and says who. A hub that was stopped or killed goes on when the same command is given again.
+    missing, and says who. A hub that was stopped or killed continues when the same command is given again.
 
     Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the loss diverged, 130 interrupted.
     """
@@ -118,7 +118,7 @@ def up(
 ) -> None:
     """Try a federation on this machine: every hub and client a process of its own, with throw-away certificates.
 
-    Each client gets the rows that `tdcd run` would give it. Ctrl-C stops all; the same command goes on from there.
+    Each client gets the rows that `tdcd run` would give it. Ctrl-C stops all; the same command continues from there.
 
     Exit status: as for `tdcd hub`.
     """

@@ -58,5 +58,5 @@ def interruptible(display: "Display") -> Iterator[None]:
         with stoppable(display.stop), display:
             yield
     except Interrupted as stopped:
-        screen.print(str(stopped) or "Interrupted; the same command goes on from here.", highlight=False)
+        screen.print(str(stopped) or "Interrupted; the same command continues from here.", highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -57,7 +57,7 @@ def bound(
     seconds: Annotated[float, typer.Option(help="Stop measuring after about this long.")] = 60.0,
     devices: OnDevices = None,
 ) -> None:
-    """Hold a run against Theorem 1: the bound's three terms beside the measured gradients.
+    """Compare a run with Theorem 1: the bound's three terms beside the measured gradients.
 
     The run is repeated from its settings, and the gradient of the whole objective measured at the starts of rounds.
     Writes RUN/bound.html, one self-contained page with both over the iterations.

@@ -20,7 +20,7 @@ def run(
         Path | None, typer.Option(help="The run folder to write [default: the next free runs/NAME-N].")
     ] = None,
     settings: Assignments = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     devices: Annotated[
         int | None,
         typer.Option(help="Spread the clients over this many devices [default: one, or all with processes]."),
@@ -63,7 +63,7 @@ def run(
         line = chosen_devices(devices, coordinator, process, processes)
         if resume is not None:
             if coordinator is not None:
-                raise ConfigError(["--resume goes on in one process: leave --coordinator out"])
+                raise ConfigError(["--resume continues in one process: leave --coordinator out"])
             if config is not None or out is not None:
                 raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
             result = resume_run(

@@ -14,7 +14,7 @@ Folder = Annotated[Path, typer.Argument(help="A hub's run folder, or the folder 
 
 def status(
     folder: Folder,
-    as_json: Annotated[bool, typer.Option("--json", help="The facts as JSON, one line a hub.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The facts as JSON, one line per hub.")] = False,
 ) -> None:
     """Say what a hub is doing: its round and loss, who is connected, who is missing and for how long.
 

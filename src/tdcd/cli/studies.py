@@ -35,7 +35,7 @@ def reproduce(
     """Reproduce the paper's figures, check its claims, and write one page that shows both.
 
     Each curve is run with several seeds, each run into its own folder. Ctrl-C keeps what was done: the same command
-    goes on from there, curve by curve. Data sets are downloaded once into $TDCD_DATA; where that fails, a stand-in is
+    continues from there, curve by curve. Data sets are downloaded once into $TDCD_DATA; where that fails, a stand-in is
     used and the page says so loudly.
     """
     from tdcd.cli.console import SweepDisplay, show_claims
@@ -77,7 +77,7 @@ def compare(
     """Run TDCD and baselines on the same data, and write one page that compares them.
 
     Loss against rounds, bytes and predicted time, and what joining the federation gains each silo. Each run has its
-    own folder. Ctrl-C keeps what was done: the same command goes on from there. Another --network runs nothing again.
+    own folder. Ctrl-C keeps what was done: the same command continues from there. Another --network runs nothing again.
     """
     from tdcd.cli.console import SweepDisplay, show_comparison
     from tdcd.compare import compare as compare_plans

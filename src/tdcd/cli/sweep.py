@@ -55,6 +55,6 @@ def sweep(grid: Grid, folder: Path) -> None:
     screen.print(f"Page:         {page}", soft_wrap=True, highlight=False)
     if interrupted:
         screen.print(
-            f"Interrupted. To go on: tdcd run --resume {shlex.quote(str(folder))}", soft_wrap=True, highlight=False
+            f"Interrupted. To continue: tdcd run --resume {shlex.quote(str(folder))}", soft_wrap=True, highlight=False
         )
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -49,7 +49,7 @@ def split(
     silos: Annotated[list[str], typer.Option(help="How many, or NAME=COLUMN,COLUMN,... once for each.")],
     label: Annotated[str, typer.Option(help="The column to predict.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    clients: Annotated[str, typer.Option(help="How many a silo: 5, or 5,3 for two silos.")] = "3",
+    clients: Annotated[str, typer.Option(help="How many per silo: 5, or 5,3 for two silos.")] = "3",
     id_column: Annotated[str, typer.Option("--id", help="The column that tells which sample a row is.")] = "id",
     seed: Annotated[int, typer.Option(min=0, help="Of the rows that each client gets.")] = 0,
     parquet: Annotated[

@@ -1,6 +1,6 @@
 """Running TDCD and its baselines, each into a run folder of its own, and timing their rounds on a network.
 
-A run that is finished is not run again, and one that was interrupted goes on. The network changes no run.
+A run that is finished is not run again, and one that was interrupted continues. The network changes no run.
 """
 
 import json

@@ -12,7 +12,7 @@ LOWER_IS_BETTER = ("loss", "rmse")
 
 
 def summary(comparison: Comparison) -> TextTable:
-    """A row an algorithm: how good, at what price, and what it took to get as far as TDCD."""
+    """One row per algorithm: how good, at what price, and what it took to get as far as TDCD."""
     level = comparison.tdcd.run.final.train_loss
     names = list(figures(comparison.tdcd.run.final))
     head = ["", *names, "rounds", "sent", "predicted time", "time to TDCD's final loss"]

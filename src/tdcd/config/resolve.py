@@ -171,7 +171,7 @@ def execution_of(config: Config, devices: int | None = 1) -> Execution:
 
 
 def blocks_of(config: Config) -> tuple[Block, ...]:
-    """One block a silo."""
+    """One block per silo."""
     return tuple(_block(name, config.model) for name in _block_names(config))
 
 

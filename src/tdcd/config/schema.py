@@ -102,10 +102,10 @@ class FederationSection(_Section):
     silos: Positive | None = None
     """How many, without ``[[silos]]``; 2 by default."""
     clients: Positive | Annotated[list[Positive], Field(min_length=1)] | None = None
-    """How many a silo, or one number for each, without ``[[silos]]``; 5 by default."""
+    """How many per silo, or one number for each, without ``[[silos]]``; 5 by default."""
     rows: RowRule = "shuffled"
     sizes: list[PositiveFloat] | list[list[PositiveFloat]] | None = None
-    """Relative shard sizes, one a client, or one such list a silo."""
+    """Relative shard sizes, one per client, or one such list per silo."""
     alpha: PositiveFloat = 1.0
     """Concentration of a Dirichlet split: the smaller, the more the clients' labels differ."""
     aligned: bool = False

@@ -1,6 +1,6 @@
 """Running an experiment: every curve with every seed, each into a run folder of its own.
 
-A run that is finished is not run again, and one that was interrupted goes on.
+A run that is finished is not run again, and one that was interrupted continues.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from tdcd.training.sweep.runner import SweepProgress, Task, run_all
 
 @dataclass(frozen=True)
 class CurveResult:
-    """One curve's runs, a row a seed."""
+    """One curve's runs, one row per seed."""
 
     label: str
     rounds: NDArray[np.int64]

@@ -68,7 +68,7 @@ def bound_constants(result: MeasuredBound) -> TextTable:
             ["L_j, silo by silo", per_silo, f"{known.kind}; the largest is L_max"],
             ["sigma_max", figure(noise.maximum), f"sampled with {noise.draws} minibatches, at the run's start and end"],
             ["L(start) - L_inf", figure(result.gap), "an upper bound"],
-            ["N, K", f"{result.planned.federation.num_silos}, {result.num_clients:.4g}", "silos, and clients a silo"],
+            ["N, K", f"{result.planned.federation.num_silos}, {result.num_clients:.4g}", "silos, and clients per silo"],
             ["eta, Q", f"{settings.step_size:g}, {settings.local_steps}", "the run's settings"],
         ],
     )

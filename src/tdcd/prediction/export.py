@@ -81,7 +81,7 @@ def _unscaled(silo: str, part: Part) -> tuple[dict[str, NDArray[Any]], NDArray[A
 
 
 def write_coefficients(path: Path, table: Coefficients) -> None:
-    """Write coefficients as a table: ``silo``, ``column``, and ``coefficient`` or one ``coefficient_CLASS`` a class."""
+    """Write a table of coefficients: ``silo``, ``column``, ``coefficient`` or one ``coefficient_CLASS`` per class."""
     columns: dict[str, Sequence[Any]] = {
         "silo": [row.silo for row in table.rows],
         "column": [row.column for row in table.rows],

@@ -115,7 +115,7 @@ def write_predictions(
     """Write predictions as CSV or Parquet: the ids, ``prediction`` and, for classes, their probabilities.
 
     An amount is in the labels' own unit. Of two classes with the logistic loss there is ``probability_CLASS`` of the
-    second one; with the softmax loss there is one such column a class.
+    second one; with the softmax loss there is one such column per class.
 
     Args:
         mark_missing: add the column ``missing``, with the silos that lack the id, separated by blanks.

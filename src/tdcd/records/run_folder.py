@@ -143,15 +143,13 @@ class RunFolder:
 
     def mark(self) -> Mark | None:
         """The history that the last checkpoint knows; None if there is no checkpoint to resume from."""
-        known = self._known()
-        return known["history"] if known else None
+        return self._about_model().get("history")
 
-    def has_data(self, digest: str) -> bool:
-        """Whether the last checkpoint is of this data."""
-        return bool(digest) and self._known().get("data") == digest
+    def data_digest(self) -> str:
+        """The digest of the rows that the last checkpoint was trained on; empty if it is not known."""
+        return str(self._about_model().get("data", ""))
 
-    def _known(self) -> dict[str, Any]:
-        """What the last checkpoint says of its run; nothing if there is none."""
+    def _about_model(self) -> dict[str, Any]:
         self._recover()
         models = sorted((self.path / "model").glob("*.safetensors"))
         return read_block(models[0])[1] if models else {}

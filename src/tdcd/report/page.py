@@ -103,9 +103,9 @@ def _cards(run: Run) -> Iterator[html.Card]:
         before = first.metrics.get(split, {}).get(name)
         yield html.Card(f"{SPLITS[split]} {_title(name)}", figure(value), f"{figure(before)} before training")
     yield html.Card("rounds", f"{last.round:,}", counted(last.iteration, "local step"))
-    each = f"{bytes_in_words(last.bytes.total // last.round)} a round" if last.round else ""
+    each = f"{bytes_in_words(last.bytes.total // last.round)} per round" if last.round else ""
     yield html.Card("sent in total", bytes_in_words(last.bytes.total), each)
-    pace = f"{duration(last.seconds / last.round)} a round" if last.round else ""
+    pace = f"{duration(last.seconds / last.round)} per round" if last.round else ""
     yield html.Card("time", duration(last.seconds), pace)
 
 
@@ -179,7 +179,7 @@ def _joining(run: Run) -> Iterator[Html]:
 
 
 def _absences(history: Sequence[Record]) -> Iterator[Html]:
-    """The clients that hubs went on without."""
+    """The clients that were left out."""
     rounds: dict[str, list[int]] = {}
     unscored: dict[str, int] = {}
     for record in history:
@@ -196,7 +196,7 @@ def _absences(history: Sequence[Record]) -> Iterator[Html]:
     yield html.section(
         "Absent clients",
         html.paragraph(
-            "These clients did not answer within the grace period. The rounds below went on without them: without "
+            "These clients did not answer within the grace period. The rounds below continued without them: without "
             "their samples, or, if they left in the middle, without their steps. Evaluations without them are over the "
             "samples that were there in all silos. Bytes are counted as if nobody had been absent."
         ),
@@ -226,7 +226,7 @@ def _federation_words(federation: FederationFacts) -> Iterator[Html]:
         rows.append(
             [silo.name, silo.features_in_words, f"{len(silo.clients):,}", each, f"{silo.parameters:,}", names or "–"]
         )
-    yield html.table(["silo", "features", "clients", "rows a client", "parameters", "columns"], rows)
+    yield html.table(["silo", "features", "clients", "rows per client", "parameters", "columns"], rows)
 
 
 def _engine(federation: FederationFacts) -> Iterator[Html]:
@@ -248,11 +248,11 @@ def _again(run: Run) -> Iterator[Html]:
     folder = shlex.quote(run.path.resolve().name)
     if run.config.get("data", {}).get("source") == PYTHON:
         yield html.paragraph(
-            "In Python, go on from its last checkpoint: train() with the same arguments, and resume=True."
+            "In Python, continue from its last checkpoint: train() with the same arguments, and resume=True."
         )
         return
     yield html.paragraph(
-        "Where this folder lies, go on from its last checkpoint, or start afresh with the same settings:"
+        "Where this folder lies, continue from its last checkpoint, or start afresh with the same settings:"
     )
     yield html.command(f"tdcd run --resume {folder}\ntdcd run {folder}/config.toml")
 

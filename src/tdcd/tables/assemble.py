@@ -99,7 +99,7 @@ def _check(config: Config) -> None:
 
 
 def _read(config: Config) -> dict[str, list[RawRows]]:
-    """The tables of every silo: one, or one a client. What is wrong with any of them is reported at once."""
+    """The tables of every silo: one, or one per client. What is wrong with any of them is reported at once."""
     folder = Path(config.data.folder or "")
     tables: dict[str, list[RawRows]] = {}
     errors: list[TableError] = []

@@ -172,7 +172,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class OneHot:
-    """How a column of names becomes features: one a level, and one for all rare or unseen levels if rare ones exist."""
+    """How a column of names becomes features: one per level, and one for rare or unseen levels if rare ones exist."""
 
     levels: tuple[str, ...]
     other: bool

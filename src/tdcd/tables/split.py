@@ -41,7 +41,7 @@ def split_table(
 
     Args:
         silos: how many, or the columns of each by name.
-        clients: how many a silo, one number for each or one for all.
+        clients: how many per silo, one number for each or one for all.
         parquet: write Parquet rather than CSV files.
 
     Returns:

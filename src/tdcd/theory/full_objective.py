@@ -31,7 +31,7 @@ class FullObjective:
         objective: Objective,
         rows: NDArray[np.int64] | None = None,
     ) -> None:
-        """Take one block a silo, and the samples to average over: all of them by default."""
+        """Take one block per silo, and the samples to average over: all of them by default."""
         if len(blocks) != federation.num_silos:
             raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
         self.blocks, self.objective = tuple(blocks), objective

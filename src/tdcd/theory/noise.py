@@ -27,7 +27,7 @@ from tdcd.theory.full_objective import ROWS_AT_ONCE, FullObjective
 from tdcd.theory.progress import Meter, Observer, silent
 
 Gradients = list[NDArray[np.float64]]
-"""``[K, D_j]`` a silo: the gradient of each of its clients."""
+"""``[K, D_j]`` per silo: the gradient of each of its clients."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: M
 
 
 def _squared_distances(gradients: Gradients, whole: Gradients) -> Gradients:
-    """``[K]`` a silo: how far each client's gradient is from the silo's."""
+    """``[K]`` per silo: how far each client's gradient is from the silo's."""
     return [np.sum((own - all_rows) ** 2, axis=1) for own, all_rows in zip(gradients, whole, strict=True)]
 
 
@@ -199,7 +199,7 @@ def _client_gradients(
     rule: Gradient,
     batch_size: int,
 ) -> list[Array]:
-    """``[K, D_j]`` a silo: what its clients would step along on the minibatch ``ids`` ``[1, B]``."""
+    """``[K, D_j]`` per silo: what its clients would step along on the minibatch ``ids`` ``[1, B]``."""
     phis = [
         algorithm.phi(block, part[ids].astype(jnp.float64), apply=phi_in_portions(model))
         for model, block, part in zip(blocks, hub_blocks, features, strict=True)

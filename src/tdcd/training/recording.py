@@ -84,7 +84,12 @@ class TrainingRun:
             return
         self.folder = folder = RunFolder.open(path)
         folder.check_settings()
-        settings, said = _agreed(folder, config, facts, same_data=folder.has_data(self._data))
+        before = _known_facts(folder)
+        # What is said of the same rows can only differ by damage, and is written anew.
+        same_rows = folder.data_digest() == self._data
+        settings = _agreed(folder, config, facts, {} if same_rows else before)
+        # The folder's settings name the loss that was decided from the labels: only the facts still say so.
+        facts["labels"] = before.get("labels", facts["labels"])
         self.state, known = self._saved(folder)
         if known["data"] and known["data"] != self._data:
             raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
@@ -95,7 +100,7 @@ class TrainingRun:
         self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
         if settings != folder.config():
             folder.write_config(settings)
-        folder.write_facts(facts | said)
+        folder.write_facts(facts)
         if self._mark != known["history"]:
             # Before the lines go that the next ones take the place of: a crash leaves at least what is marked.
             self.checkpoint()
@@ -164,22 +169,20 @@ def _memory(state: State) -> list[Tree]:
     return list(zip(state.updates, state.past, strict=True))
 
 
-def _agreed(
-    folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any], *, same_data: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run.
-
-    And what the folder says of the labels: only the run's beginning knows who decided what they were taken for.
-    """
-    found = folder.config()
+def _known_facts(folder: RunFolder) -> dict[str, Any]:
+    """What the folder says of the federation; nothing if that is lost: it follows from the rest."""
     try:
-        before = folder.facts()
+        return folder.facts()
     except (OSError, ValueError):
-        # It follows from the rest, and is written anew.
-        before = {}
-    problems = differences(config, found)
-    if not same_data:
-        problems += differences({"federation": facts}, {"federation": before})
+        return {}
+
+
+def _agreed(
+    folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any], before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run."""
+    found = folder.config()
+    problems = differences(config, found) + differences({"federation": facts}, {"federation": before})
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
         problems.append(f"train.rounds = {rounds}: {folder.path} has {done} rounds already")
@@ -191,8 +194,7 @@ def _agreed(
         )
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")
-    said = {key: before[key] for key in ("labels",) if key in before}
-    return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}, said
+    return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
 
 
 def _data_digest(federation: Federation) -> str:

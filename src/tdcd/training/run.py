@@ -25,7 +25,7 @@ def run(config: Config, out: Path, devices: int | None = 1, **watch: Any) -> Res
 
 
 def resume(out: Path, assignments: list[str], devices: int | None = 1, **watch: Any) -> Result:
-    """Go on with the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
+    """Continue the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
     folder = RunFolder.open(out)
     folder.check_settings()
     before = folder.config()

@@ -106,7 +106,7 @@ def train(
         colocation: which parties share a machine: what they tell each other does not count as sent.
         out: the run folder to write; none by default.
         config: what ``config.toml`` there shall say; by default the arguments of this call.
-        resume: go on from what is in ``out``. Its settings stay, but for ``rounds``: other ones are refused.
+        resume: continue from what is in ``out``. Its settings stay, but for ``rounds``: other ones are refused.
         observe: called after every engine call.
         should_stop: asked after every engine call; true ends the run early, with a checkpoint.
         execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.

@@ -20,7 +20,7 @@ MOST_CURVES = len(COLOURS)
 
 
 def result_table(sweep: Sweep) -> TextTable:
-    """A row a setting: its values, the final losses and metrics, the bytes sent and the time."""
+    """One row per setting: its values, the final losses and metrics, the bytes sent and the time."""
     names = _metric_names(sweep)
     head = [*sweep.grid.titles.values(), "train loss", "held-out loss", *(_title(*name) for name in names)]
     return TextTable([*head, "sent", "time"], [_row(outcome, names) for outcome in sweep.outcomes])
@@ -68,7 +68,7 @@ def write_page(sweep: Sweep) -> Path:
         *_best(sweep),
         *_curves(sweep),
         html.section("All settings", html.table(*result_table(sweep), numbers=True)),
-        html.section("Go on with it, or look at one run", html.command(_commands(sweep))),
+        html.section("Continue it, or look at one run", html.command(_commands(sweep))),
     ]
     path = sweep.folder / "sweep.html"
     title = f"{', '.join(sweep.grid.titles.values())} · tdcd sweep"
@@ -125,7 +125,7 @@ def _over_seeds(sweep: Sweep) -> bool:
 
 
 def _lines(sweep: Sweep) -> dict[str, list[list[Record]]]:
-    """The finished runs of each line of a figure, by label: one a setting, seeds aside."""
+    """The finished runs of each line of a figure, by label: one per setting, seeds aside."""
     lines: dict[str, list[list[Record]]] = {}
     for outcome in sweep.outcomes:
         if outcome.status == "finished" and len(outcome.history) > 1:

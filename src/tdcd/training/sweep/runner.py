@@ -1,6 +1,6 @@
 """Running many settings: those of the same shapes in batches, the rest one after another.
 
-A run that is finished is not run again, and one that was interrupted goes on.
+A run that is finished is not run again, and one that was interrupted continues.
 """
 
 import os
