@@ -12,6 +12,7 @@ from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute
 from tdcd.compare.tables import joining, summary
 from tdcd.config import ConfigError, check_config
+from tdcd.core.ledger import PhiBytes
 from tdcd.core.network import Link, Network, preset, round_seconds
 from tdcd.core.stopping import Interrupted
 from tdcd.records.history import read_history
@@ -63,9 +64,8 @@ def test_predicted_times_follow_from_who_is_apart(done):
         round_seconds(
             NETWORK,
             parameters=[6, 5],
-            clients=[silo.clients for silo in silos],
-            samples=3 * 32,
-            outputs=1,
+            shares=[max(silo.clients) / sum(silo.clients) for silo in silos],
+            phi=PhiBytes(3 * 32 * 4, 3 * 32 * 4),
             itemsize=4,
             phi_seconds=STEP,
             step_seconds=STEP,
