@@ -30,7 +30,7 @@ from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
 
 Wire = Mapping[str, Any]
 """Named arrays, as they are sent."""
-WIRE_DTYPES = ("float64", "float32", "int64", "int32", "uint8")
+WIRE_DTYPES = ("float64", "float32", "int64", "int32", "uint32", "int8", "uint8")
 """The dtypes that real hubs can send; a simulation takes any."""
 
 

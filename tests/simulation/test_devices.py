@@ -39,7 +39,7 @@ for shape in (LINEAR, MIXED):
 
 
 def test_four_devices_agree_with_the_oracle():
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     code = COMPARE.format(paths=[str(here), str(here / "laws")])
     done = subprocess.run([sys.executable, "-c", code], env=FOUR_DEVICES, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
