@@ -11,7 +11,7 @@ from tdcd.config.named import find_function
 from tdcd.config.schema import TrainSection
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Colocation
-from tdcd.core.losses import Task
+from tdcd.core.losses import Task, fitting
 from tdcd.core.objective import Objective
 from tdcd.core.participation import RandomClients
 from tdcd.core.settings import Settings
@@ -20,7 +20,6 @@ from tdcd.data import Table, load, standardize
 from tdcd.federation.fitting import start_fitting
 from tdcd.federation.silos import Federation
 from tdcd.tables.assemble import Assembled, assemble
-from tdcd.tables.labels import FITTING
 
 
 class Plan(NamedTuple):
@@ -55,7 +54,7 @@ def plan(config: Config, table: Table | None = None, devices: int | None = 1) ->
     else:
         assembled = None
         federation, task, strips = _cut(config, table)
-    loss = config.model.loss or FITTING[task][0]
+    loss = config.model.loss or fitting(task)[0]
     resolved = config.model_copy(
         update={
             "federation": config.federation.model_copy(update={"bias": has_bias(config), "strips": strips}),
@@ -220,12 +219,12 @@ def _try_modules(planned: Plan) -> None:
 
 def _misfits(config: Config, table: Table, num_train: int) -> list[str]:
     problems = []
-    fitting, loss = FITTING[table.task], config.model.loss
-    if loss is not None and loss not in fitting:
+    fits, loss = fitting(table.task), config.model.loss
+    if loss is not None and loss not in fits:
         labels = {"regression": "real-valued labels", "binary": "two classes"}.get(
             table.task, f"{table.num_classes} classes"
         )
-        use = " or ".join(repr(name) for name in fitting)
+        use = " or ".join(repr(name) for name in fits)
         problems.append(f"model.loss = {loss!r}: '{table.name}' has {labels}; use {use}")
     try:
         settings_of(config).effective_batch_size(num_train)

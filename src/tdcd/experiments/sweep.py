@@ -73,7 +73,7 @@ def run_experiment(
         by_seed = [next(histories) for _ in range(experiment.num_seeds)]
         results.append(_gather(curve.label, by_seed, experiment.metric))
     last = planned(tasks[-1].config)
-    squared = last.objective.loss == "squared"
+    squared = last.objective.kind.target == "amount"
     optimum = ridge_optimum(last.federation, last.objective.l2) if squared else None
     return ExperimentResult(experiment, last.federation.name, reason, tuple(results), optimum)
 

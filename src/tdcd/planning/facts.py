@@ -47,7 +47,7 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
         if "torch" not in planned.config.model.block:
             models = () if is_linear(planned) else (start,)
             known = constants(federation, blocks, objective, models=models, seconds=seconds, observe=observe)
-        if is_linear(planned) and objective.loss == "squared":
+        if is_linear(planned) and objective.kind.is_quadratic:
             gap = initial_gap(federation, blocks, objective, start, seconds=seconds, observe=observe)
             # What is not known in time is put at the whole loss.
             optimum = initial - gap if gap < initial else None

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
+from tdcd.core.losses import LOSSES
 from tdcd.prediction.model import Model, Part
 from tdcd.tables.writing import write_table
 
@@ -61,7 +62,8 @@ def coefficients(folder: Path) -> Coefficients:
         own, shift = _unscaled(silo, model.part(silo))
         intercept += shift * label_encoding.scale
         rows += [Coefficient(silo, column, value * label_encoding.scale) for column, value in own.items()]
-    outputs = [f"coefficient_{name}" for name in label_encoding.classes] if model.loss == "softmax" else ["coefficient"]
+    per_class = LOSSES[model.loss].target == "classes"
+    outputs = [f"coefficient_{name}" for name in label_encoding.classes] if per_class else ["coefficient"]
     absent = [silo for silo in model.widths if silo not in silos]
     return Coefficients(outputs, [*rows, Coefficient("", INTERCEPT, intercept)], absent)
 

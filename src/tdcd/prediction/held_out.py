@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks import Block
 from tdcd.core.choices import Loss
+from tdcd.core.losses import LOSSES
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
 from tdcd.tables.labels import LabelEncoding
@@ -66,10 +67,11 @@ def unlike(id_column: str, columns: Collection[str]) -> str:
 
 def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: Loss) -> dict[str, Sequence[Any]]:
     """``prediction`` and the probabilities, by column."""
-    if loss == "squared":
+    target = LOSSES[loss].target
+    if target == "amount":
         return {"prediction": (scores[:, 0].astype(np.float64) * label_encoding.scale + label_encoding.mean).tolist()}
-    winners = scores.argmax(axis=1) if loss == "softmax" else (scores[:, 0] > 0).astype(int)
-    shown = label_encoding.classes[1:] if loss == "logistic" else label_encoding.classes
+    winners = scores.argmax(axis=1) if target == "classes" else (scores[:, 0] > 0).astype(int)
+    shown = label_encoding.classes[1:] if target == "binary" else label_encoding.classes
     chances = probabilities(scores, loss)
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
     return columns | {f"probability_{name}": chances[:, place].tolist() for place, name in enumerate(shown)}
@@ -78,7 +80,7 @@ def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: Loss) -
 def probabilities(scores: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
     """``[n, C]``: of every class from softmax scores, or ``[n, 1]`` of the second class from logistic ones."""
     scores = np.asarray(scores, np.float64)
-    if loss == "logistic":
+    if LOSSES[loss].target == "binary":
         # Equal to 1 / (1 + exp(-score)), which overflows.
         return np.asarray((1 + np.tanh(scores / 2)) / 2)
     shifted = np.exp(scores - scores.max(axis=1, keepdims=True))

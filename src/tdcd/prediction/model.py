@@ -14,10 +14,11 @@ from tdcd.blocks.start import start_block
 from tdcd.config import Config, check_config
 from tdcd.config.resolve import blocks_of, settings_of
 from tdcd.core.choices import Loss
+from tdcd.core.losses import LOSSES, fitting
 from tdcd.core.objective import Tree
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.folder import Run
-from tdcd.tables.labels import FITTING, LabelEncoding
+from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.preparation_io import load_label_encoding, load_preparation
 from tdcd.tables.rows import Columns, RawRows
@@ -69,12 +70,12 @@ class Model:
     @property
     def loss(self) -> Loss:
         """What was minimised."""
-        return self.config.model.loss or FITTING[self.label_encoding.task][0]
+        return self.config.model.loss or fitting(self.label_encoding.task)[0]
 
     @property
     def num_outputs(self) -> int:
         """C."""
-        return len(self.label_encoding.classes) if self.loss == "softmax" else 1
+        return LOSSES[self.loss].num_outputs(len(self.label_encoding.classes))
 
     @cached_property
     def present(self) -> list[str]:

@@ -1,25 +1,19 @@
 """From raw labels to numbers that a loss can take: two classes, several, or amounts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.choices import Loss
-from tdcd.core.losses import Task
+from tdcd.core.losses import LOSSES, Task, fitting
 from tdcd.data.table import holdout_mask, strata
 
 FEW, SMALL = 20, 100
 """At most so many different whole numbers, from 0 to below that, are classes unless the loss says otherwise."""
 
-FITTING: Mapping[str, tuple[Loss, ...]] = {
-    "regression": ("squared",),
-    "binary": ("logistic", "softmax"),
-    "multiclass": ("softmax",),
-}
-"""The losses that fit each task, the default first."""
 SHOWN_CLASSES = 5
 """How many classes a sentence names."""
 
@@ -66,9 +60,10 @@ def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, pa
     """
     different, places = np.unique(np.asarray(values), return_inverse=True)
     numeric = different.dtype.kind == "f"
-    if loss == "squared" or (loss is None and numeric and not _are_classes(different)):
+    target = None if loss is None else LOSSES[loss].target
+    if target == "amount" or (loss is None and numeric and not _are_classes(different)):
         if not numeric:
-            raise ValueError(f"model.loss = 'squared': the labels must be numbers, but one is {_name_in(different)!r}")
+            raise ValueError(f"model.loss = {loss!r}: the labels must be numbers, but one is {_name_in(different)!r}")
         return Labels("regression", np.asarray(values, np.float64))
     if numeric and len(different) > 2 and (different != np.floor(different)).any():
         raise ValueError(f"model.loss = {loss!r}: the labels are amounts, not classes: use 'squared'")
@@ -78,8 +73,8 @@ def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, pa
     classes = sorted(set(names), key=_sort_key(names))
     if len(classes) < 2 and not partly:
         raise ValueError(f"every label is {classes[0]!r}: there is nothing to learn")
-    if loss == "logistic" and len(classes) > 2:
-        raise ValueError(f"model.loss = 'logistic': there are {len(classes)} different labels, not two")
+    if target == "binary" and len(classes) > 2:
+        raise ValueError(f"model.loss = {loss!r}: there are {len(classes)} different labels, not two")
     codes = {name: float(code) for code, name in enumerate(classes)}
     numbers = np.array([codes[name] for name in names])[places]
     return Labels("binary" if len(classes) <= 2 else "multiclass", numbers, tuple(classes))
@@ -125,7 +120,7 @@ def in_words(labels: Labels, loss: Loss | None, *, partly: bool = False) -> str:
     if loss is not None:
         return f'{_what(labels)} (model.loss = "{loss}")'
     where = "here; all clients' together count in training" if partly else ""
-    decided = f'model.loss = "{FITTING[labels.task][0]}" decided from the values{where and " " + where}'
+    decided = f'model.loss = "{fitting(labels.task)[0]}" decided from the values{where and " " + where}'
     return f"{_what(labels)} ({decided}{_otherwise(labels)})"
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
-from tdcd.core.choices import Loss
 from tdcd.core.objective import Objective, Tree
 from tdcd.federation.silos import Federation
 from tdcd.theory.full_objective import FullObjective, Vector
@@ -27,9 +26,6 @@ BASIS = 64
 """Lanczos starts over from its best vector when it holds this many."""
 TOLERANCE = 1e-8
 """Lanczos ends when its residual, relative to the eigenvalue, is below."""
-
-_LARGEST_CURVATURE: dict[Loss, float] = {"squared": 1.0, "logistic": 1 / 4, "softmax": 1 / 2}
-"""The supremum over scores and labels of the spectral norm of the loss's second derivative."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ def constants(
     """
     if all(isinstance(block, Linear) for block in blocks):
         search = _Search(Meter(1 + len(blocks), seconds, observe), np.random.default_rng(seed))
-        if objective.loss == "squared":
+        if objective.kind.is_quadratic:
             return _ridge(FullObjective(federation, blocks, objective), search)
         return _classifier(FullObjective(federation, blocks, Objective("squared")), objective, search)
     if not models:
@@ -120,7 +116,7 @@ def _classifier(gram: FullObjective, objective: Objective, search: "_Search") ->
     def own_bound(own: float) -> float:
         return sqrt(whole * (curvature * own + objective.l2))
 
-    curvature = _LARGEST_CURVATURE[objective.loss]
+    curvature = objective.kind.curvature
     norm, known = search.largest("L", multiply, gram.size, lambda norm: curvature * norm + objective.l2)
     whole = curvature * norm + objective.l2
     own_norms = search.each_silo(gram.parts, own_block, own_bound)

@@ -140,7 +140,7 @@ def initial_gap(
     full_objective = FullObjective(federation, blocks, objective)
     theta = full_objective.flatten(hub_blocks)
     loss, gradient = full_objective.loss_and_gradient(theta)
-    if objective.loss != "squared" or not all(isinstance(block, Linear) for block in blocks):
+    if not objective.kind.is_quadratic or not all(isinstance(block, Linear) for block in blocks):
         return loss
     meter = Meter(1, seconds, observe)
     found = _quadratic_gap(full_objective, theta, gradient, meter)

@@ -93,8 +93,7 @@ def shards(planned: Plan) -> dict[str, ClientData]:
     """What each client of a simulated federation would hold, by the client's name: ready arrays, held-out rows too."""
     federation, held = planned.federation, {}
     num_test = 0 if federation.test_labels is None else len(federation.test_labels)
-    tasks = {"squared": "regression", "logistic": "binary", "softmax": "multiclass"}
-    target = {"task": tasks[planned.objective.loss], "label_scale": float(federation.label_scale)}
+    target = {"task": planned.objective.kind.tasks[0], "label_scale": float(federation.label_scale)}
     for silo in federation.silos:
         for index, (name, rows) in enumerate(zip(silo.clients, silo.rows, strict=True)):
             # Nobody trains on the held-out rows; the clients take turns in holding them.

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
+from tdcd.core.losses import LOSSES
 from tdcd.core.objective import Objective, Tree
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.client_compute import ClientCompute, ClientRows, Presence
@@ -172,7 +173,7 @@ class Client:
         chosen = train[train >= 0]
         if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
             raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
-        if message.loss == "softmax" and not np.isin(labels, np.arange(outputs)).all():
+        if LOSSES[message.loss].target == "classes" and not np.isin(labels, np.arange(outputs)).all():
             raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
 
     def _places(self, message: Welcome) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

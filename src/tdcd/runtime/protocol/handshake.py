@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from tdcd.config.resolve import has_bias
+from tdcd.core.losses import LOSSES
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.comparing import compare_settings, difference
 from tdcd.runtime.protocol.job import Job
@@ -213,7 +214,7 @@ class Handshake:
             run=self.run,
             session=self._sessions[client][-1],
             num_samples=samples.num_samples,
-            num_outputs=int(samples.labels.max()) + 1 if loss == "softmax" else 1,
+            num_outputs=LOSSES[loss].num_outputs(int(samples.labels.max()) + 1),
             loss=loss,
             train=Array.of(train),
             test=Array.of(test),

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from tdcd.config import Config
 from tdcd.core.choices import Loss
-from tdcd.core.losses import Task
+from tdcd.core.losses import Task, fitting
 from tdcd.runtime.protocol.messages import Enrol, Target
 from tdcd.runtime.protocol.taking import take
 from tdcd.runtime.protocol.wire import RejectedMessage
-from tdcd.tables.labels import FITTING, Labels, choose_held_out, encode, in_words, standardized
+from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
 from tdcd.tables.rows import id_order
 
 MOST_CLASSES = 100_000
@@ -144,12 +144,12 @@ class SampleIndex:
             raise IncompatibleParties(
                 f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most"
             )
-        chosen, fitting = config.model.loss, FITTING[self.task]
-        if chosen is not None and chosen not in fitting:
+        chosen, fits = config.model.loss, fitting(self.task)
+        if chosen is not None and chosen not in fits:
             raise IncompatibleParties(
-                f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fitting)}"
+                f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fits)}"
             )
-        return chosen or fitting[0]
+        return chosen or fits[0]
 
 
 def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIndex:
