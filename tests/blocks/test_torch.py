@@ -66,7 +66,8 @@ def test_training_is_that_of_the_same_perceptron_in_jax(block, dtype, tolerance)
     got = in_torch.advance(start, 0, 2).blocks
     with jax.enable_x64(dtype == "float64"):
         assert all(
-            float(jnp.max(jnp.abs(a["2.weight"] - b["2.weight"]))) > 1e-2 for a, b in zip(start, got, strict=True)
+            float(jnp.max(jnp.abs(a["2.weight"] - b["2.weight"]))) > 1e-2
+            for a, b in zip(start.blocks, got, strict=True)
         )
         expected = in_jax.advance(in_jax.state_of([as_mlp(weights) for weights in start.blocks]), 0, 2).blocks
         assert_close([as_mlp(weights) for weights in got], expected, tolerance)
