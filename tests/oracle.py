@@ -2,8 +2,8 @@
 
 Written from the paper, sections 2 and 3; line numbers are those of its Algorithm 1. It shares one thing with the
 package, the sample ids of the minibatches. Gradients are written by hand. A block is a list of arrays, in the order in
-which ``jax.tree.leaves`` lists the package's blocks. Intermediate information is a dictionary from a sample's id to its
-C numbers: stacking joins dictionaries, projecting keeps the keys that a client holds.
+which ``jax.tree.leaves`` lists the package's blocks. Intermediate information is a dictionary from a minibatch's number
+and a sample's id to C numbers: stacking joins dictionaries, projecting keeps the keys that a client holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from tdcd.core.schedule import batch_ids
 Array = NDArray[np.float64]
 Block = list[Array]
 Batch = list[int]
-Phi = dict[int, Array]
+Phi = dict[tuple[int, int], Array]
 
 
 class Model(Protocol):
@@ -132,8 +132,13 @@ class Variation:
     """A client's block, gradient, memory (None when a round begins), step size and iteration to block and memory."""
     hub: Callable[[Block, Block, Memory], tuple[Block, Memory]] = lambda block, average, memory: (average, memory)
     """A hub's block, its clients' average and its memory (None at first) to its next block and memory."""
-    wire: Callable[[Array], Array] = lambda phi: phi
-    """A sample's phi as the other silos have it."""
+    sent: Callable[[str, int, int, list[int], Array], Array] = lambda link, round_index, silo, places, phi: phi
+    """Phi ``[n, C]`` as its receiver has it, of samples at these places of the round's minibatches: ``"up"`` from a
+    client to its hub, ``"across"`` from a silo to the others, ``"down"`` from a hub to its client."""
+    block_sent: Callable[[int, int, int, Block, Block], Block] = lambda round_index, silo, client, before, after: after
+    """A client's block as its hub has it."""
+    period: Callable[[int], int] = lambda silo: 1
+    """m: a silo begins its steps in rounds 0, m, 2m ..., m times as large, and its block moves m rounds later."""
     age: Callable[[int, int], int] = lambda silo, round_index: 0
     """How many rounds old the block is whose phi a silo sends in a round."""
     answering: Callable[[int, int, int], Sequence[bool]] = lambda round_index, silo, clients: [True] * clients
@@ -145,23 +150,34 @@ class Variation:
 
 
 def exchange(
-    silos: Sequence[Silo], sending: Sequence[Block], batches: Sequence[Batch], wire: Callable[[Array], Array]
+    silos: Sequence[Silo], sending: Sequence[Block], batches: Sequence[Batch], vary: Variation, round_index: int
 ) -> list[list[Phi]]:
     """What each client of each silo gets of the other silos' intermediate information. Lines 9 to 14."""
-    wanted = {p for batch in batches for p in batch}
+    wanted = [(e, p) for e, batch in enumerate(batches) for p in batch]
+    place = {key: index for index, key in enumerate(wanted)}
+
+    def sent(link: str, j: int, phi: Phi) -> Phi:
+        if not phi:
+            return phi
+        keys = sorted(phi, key=place.__getitem__)
+        arrived = vary.sent(link, round_index, j, [place[key] for key in keys], np.array([phi[key] for key in keys]))
+        return dict(zip(keys, arrived, strict=True))
+
     stacked: list[Phi] = []
-    for silo, block in zip(silos, sending, strict=True):
+    for j, (silo, block) in enumerate(zip(silos, sending, strict=True)):
         phi: Phi = {}
         for rows in silo.rows:
-            phi |= {p: wire(silo.model.phi(block, silo.features[p])) for p in rows if p in wanted}  # lines 9 and 11
-        stacked.append(phi)
+            mine = {(e, p): silo.model.phi(block, silo.features[p]) for e, p in wanted if p in rows}  # line 9
+            phi |= sent("up", j, mine)  # line 11
+        stacked.append(sent("across", j, phi))
     projected = []
     for j, silo in enumerate(silos):
-        phi_others = {p: np.zeros_like(stacked[j][p]) for p in wanted}
+        phi_others = {key: np.zeros_like(stacked[j][key]) for key in wanted}
         for other, phi in enumerate(stacked):
             if other != j:
-                phi_others = {p: total + phi[p] for p, total in phi_others.items()}  # line 13
-        projected.append([{p: phi_others[p] for p in rows if p in wanted} for rows in silo.rows])  # line 14
+                phi_others = {key: total + phi[key] for key, total in phi_others.items()}  # line 13
+        each = [{(e, p): phi_others[e, p] for e, p in wanted if p in rows} for rows in silo.rows]
+        projected.append([sent("down", j, mine) for mine in each])  # line 14
     return projected
 
 
@@ -171,6 +187,7 @@ def client_gradient(
     block: Block,
     start: Block,
     phi_others: Phi,
+    minibatch: int,
     batch: Batch,
     labels: Any,
     loss: str,
@@ -187,7 +204,7 @@ def client_gradient(
     for p in mine:
         x = silo.features[p]
         own, before = silo.model.phi(block, x), silo.model.phi(start, x)
-        row = silo.model.gradient(block, x, slope(loss, own, before, phi_others[p], labels[p]))
+        row = silo.model.gradient(block, x, slope(loss, own, before, phi_others[minibatch, p], labels[p]))
         gradient = [total + scale * part for total, part in zip(gradient, row, strict=True)]
     return gradient
 
@@ -212,6 +229,7 @@ def train(
     vary = variation or Variation()
     hub_blocks = list(start)  # line 1
     before, memories = [hub_blocks], [None] * len(silos)
+    pending: list[Any] = [None] * len(silos)
     for r in range(num_rounds):
         batches = batch_ids(
             seed,
@@ -222,7 +240,7 @@ def train(
             minibatches=minibatches,
         )[0].tolist()  # line 6
         sending = [before[-1 - vary.age(j, r)][j] for j in range(len(silos))]
-        phi_others = exchange(silos, sending, batches, vary.wire)  # lines 9 to 14
+        phi_others = exchange(silos, sending, batches, vary, r)  # lines 9 to 14
         answering = [vary.answering(r, j, len(silo.rows)) for j, silo in enumerate(silos)]
         there = [
             {p for k, rows in enumerate(silo.rows) if answering[j][k] for p in rows} for j, silo in enumerate(silos)
@@ -231,18 +249,24 @@ def train(
         averages = []
         for j, silo in enumerate(silos):
             blocks = []
+            eta = vary.period(j) * step_size
             for k in range(len(silo.rows)):
                 block, memory = hub_blocks[j], None  # line 8
                 for step in range(local_steps):
-                    batch = [p for p in batches[step if minibatches == "fresh" else 0] if p in present]
+                    e = step if minibatches == "fresh" else 0
+                    batch = [p for p in batches[e] if p in present]
                     slopes = client_gradient(
-                        silo, k, block, hub_blocks[j], phi_others[j][k], batch, labels, loss, l2, gradient,
+                        silo, k, block, hub_blocks[j], phi_others[j][k], e, batch, labels, loss, l2, gradient,
                         vary.slope, len(there[j]),
                     )  # fmt: skip
-                    block, memory = vary.step(block, slopes, memory, step_size, r * local_steps + step)  # line 19
-                blocks.append(block)
+                    block, memory = vary.step(block, slopes, memory, eta, r * local_steps + step)  # line 19
+                blocks.append(vary.block_sent(r, j, k, hub_blocks[j], block))
             averages.append(silo.average(blocks, answering[j]))  # line 5
-        moved = [vary.hub(*three) for three in zip(hub_blocks, averages, memories, strict=True)]
-        hub_blocks, memories = [block for block, _ in moved], [memory for _, memory in moved]
+        for j, three in enumerate(zip(hub_blocks, averages, memories, strict=True)):
+            if r % vary.period(j) == 0:
+                pending[j] = vary.hub(*three)
+        ends = [(r + 1) % vary.period(j) == 0 for j in range(len(silos))]
+        hub_blocks = [pending[j][0] if ends[j] else hub_blocks[j] for j in range(len(silos))]
+        memories = [pending[j][1] if ends[j] else memories[j] for j in range(len(silos))]
         before.append(hub_blocks)
     return hub_blocks

@@ -9,7 +9,7 @@ from tdcd import Federation, Silo, train
 from tdcd.config import ConfigError, check_config
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import plan
-from tdcd.core.ledger import PhiBytes, by_link, round_messages
+from tdcd.core.ledger import Ledger, PhiBytes, by_link
 from tdcd.core.schedule import batch_ids
 from tdcd.training.run import execute, resume
 
@@ -75,7 +75,7 @@ def test_distributed_sgd_takes_the_same_steps_as_sgd_and_pays_for_them(results):
     central, distributed = results["sgd"], results["distributed-sgd"]
     np.testing.assert_allclose(losses(distributed), losses(central), rtol=1e-12)
     assert all(record.bytes.total == 0 for record in central.history)
-    each = by_link(round_messages([6, 5], [3, 2], PhiBytes(32 * 8, 32 * 8), itemsize=8), "bytes")
+    each = by_link(Ledger([6, 5], [3, 2], PhiBytes(32 * 8, 32 * 8), itemsize=8).after(1), "bytes")
     assert [record.bytes for record in distributed.history] == [each * record.round for record in distributed.history]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.core.ledger import PhiBytes, Traffic, by_link, round_messages
+from tdcd.core.ledger import Ledger, PhiBytes, Traffic, by_link
 
 
 @given(
@@ -28,7 +28,7 @@ def test_equals_every_message_added_up_for_any_row_split(silos, samples, outputs
         between += [samples * outputs * itemsize] * (len(silos) - 1)
     parameters, clients = zip(*silos, strict=True)
     phi = PhiBytes(*[samples * outputs * itemsize] * 2)
-    sent = round_messages(parameters, clients, phi, itemsize=itemsize)
+    sent = Ledger(parameters, clients, phi, itemsize=itemsize).after(1)
     assert by_link(sent, "bytes") == Traffic(sum(up), sum(down), sum(between))
     assert by_link(sent, "messages") == Traffic(len(up), len(down), len(between))
 

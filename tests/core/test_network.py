@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd.config import ConfigError, check_config
-from tdcd.core.ledger import PhiBytes, by_link, round_messages
+from tdcd.core.ledger import Ledger, PhiBytes, by_link
 from tdcd.core.network import INSIDE, PRESETS, Link, Network, preset, round_seconds
 
 links = st.builds(Link, st.floats(0, 1), st.floats(1, 1e9))
@@ -87,7 +87,7 @@ def test_a_silo_with_one_client_takes_as_long_as_its_ledger_has_bytes(num_silos,
     """At one byte a second and no latency, each silo's time is its part of what the ledger counts."""
     one = Link(0, 1)
     figures = {"phi": PhiBytes(*[samples * outputs * 4] * 2), "itemsize": 4}
-    traffic = by_link(round_messages([parameters] * num_silos, [1] * num_silos, **figures), "bytes")
+    traffic = by_link(Ledger([parameters] * num_silos, [1] * num_silos, **figures).after(1), "bytes")
     idle = {"phi_seconds": 0.0, "step_seconds": 0.0, "local_steps": 1}
     found = round_seconds(
         Network(one, one), parameters=[parameters] * num_silos, shares=[1.0] * num_silos, **figures, **idle

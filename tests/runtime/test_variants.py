@@ -10,7 +10,7 @@ from test_machines import RIDGE, with_keys
 
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
-from tdcd.core.variant import WIRE_DTYPES, Sending, seed_words
+from tdcd.core.exchange import WIRE_DTYPES, Sending, seed_words
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
@@ -50,6 +50,9 @@ class Late:
 
     def age(self, silo, round_index):
         return jnp.minimum(round_index, 1)
+
+    def period(self, silo):
+        return 1
 
 
 @dataclass(frozen=True)

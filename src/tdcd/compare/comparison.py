@@ -131,7 +131,7 @@ def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seco
         _links(network, planned.colocation),
         parameters=[silo.parameters for silo in run.federation.silos],
         shares=[silo.shares.max() for silo in planned.federation.silos],
-        phi=phi_bytes(settings, simulation.num_samples, simulation.num_outputs, planned.variant.exchange),
+        phi=phi_bytes(settings, simulation.num_samples, simulation.num_outputs, planned.variant),
         itemsize=item_bytes(settings),
         local_steps=settings.local_steps,
         **compute._asdict(),

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.config.schema import ExchangeSection
+from tdcd.core.variant import Variant
 from tdcd.federation.silos import Silo
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":
     """
     # With every sample in each minibatch there is but one, and it is reused anyway.
     reused = "full" if plan.settings.minibatches == "full" else "reused"
+    if algorithm != "tdcd":
+        plan = _in_step(plan)
     if algorithm == "sgd":
         plan = _set(_gathered(plan), local_steps=1)._replace(colocation="all")
     elif algorithm == "distributed-sgd":
@@ -71,6 +75,21 @@ def _set(plan: "Plan", **changes: Any) -> "Plan":
     noted = _noted(plan, rounds=plan.config.train.rounds * times, **changes)
     evaluate = noted.config.evaluate.model_copy(update={"every": every})
     return noted._replace(config=noted.config.model_copy(update={"evaluate": evaluate}), settings=settings)
+
+
+def _in_step(plan: "Plan") -> "Plan":
+    """What TDCD is compared with waits for everybody, and sends numbers as they are."""
+    plain, config = Variant(), plan.config
+    links = ("exchange", "client_exchange", "block_exchange", "timing")
+    variant = replace(plan.variant, **{part: getattr(plain, part) for part in links})
+    if variant == plan.variant:
+        return plan
+    updates = {
+        "train": config.train.model_copy(update={"overlap": 0}),
+        "exchange": ExchangeSection(),
+        "silos": [silo.model_copy(update={"period": 1}) for silo in config.silos],
+    }
+    return plan._replace(variant=variant, config=config.model_copy(update=updates))
 
 
 def _noted(plan: "Plan", **changes: Any) -> "Plan":

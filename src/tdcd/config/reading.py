@@ -114,6 +114,50 @@ def _cross_checks(config: Config) -> list[str]:
         problems.append("federation.sizes: rows = 'dirichlet' draws the shard sizes itself; leave sizes out")
     if (config.train.algorithm == "local-sgd") != (config.train.silo is not None):
         problems.append("train.silo: give it with algorithm = 'local-sgd', which trains that silo alone, and only then")
+    return problems + _family_checks(config)
+
+
+def _family_checks(config: Config) -> list[str]:
+    """What is wrong with overlapped rounds, slow silos and few bits."""
+    train, slow = config.train, [silo for silo in config.silos if silo.period > 1]
+    overlap = f"train.overlap = {train.overlap}"
+    periods = [f"silo '{silo.name}': period = {silo.period}" for silo in slow]
+    late = ([overlap] if train.overlap else []) + periods
+    bits = [f"exchange.{key} = {value}" for key, value in config.exchange.model_dump().items() if value != 32]
+    problems = [
+        f"{key}: goes with train.algorithm = 'tdcd', not {train.algorithm!r}; leave it out"
+        for key in late + bits
+        if train.algorithm != "tdcd"
+    ]
+    if slow and len(slow) == len(config.silos):
+        problems.append(
+            "silos: every silo has a period above 1, so all would wait for nobody; leave it out at the fastest, and give "
+            "the others how many times slower they are"
+        )
+    if train.overlap and config.num_silos == 1:
+        problems.append(f"{overlap}: one silo alone waits for no other; leave it out")
+    elif 0 < train.rounds <= train.overlap:
+        problems.append(
+            f"{overlap}: with train.rounds = {train.rounds} no silo would ever see a step of another; a few rounds, "
+            "such as 1 or 2, hide the time that messages take"
+        )
+    problems += [
+        f"{period}: with train.rounds = {train.rounds} it would never deliver an update; give more rounds"
+        for period, silo in zip(periods, slow, strict=True)
+        if 0 < train.rounds < silo.period
+    ]
+    if config.exchange.phi_bits == 4 and config.dtype == "float64":
+        problems.append(
+            "exchange.phi_bits = 4: dtype = 'float64' asks for 16 digits, and 4 bits keep one; use float32, or "
+            "phi_bits = 32"
+        )
+    away = [("federation.client_grace_s", config.federation.client_grace_s), ("train.participation", train.participation)]
+    problems += [
+        f"{late[0]}: does not go with {key} = {value}, since a client that is away has sent phi of later rounds; leave "
+        "one of them out"
+        for key, value in away
+        if late and value not in (None, 1.0)
+    ]
     return problems
 
 

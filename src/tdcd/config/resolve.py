@@ -14,7 +14,9 @@ from tdcd.core.ledger import Colocation
 from tdcd.core.losses import Task, fitting
 from tdcd.core.objective import Objective
 from tdcd.core.participation import RandomClients
+from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.settings import Settings
+from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
 from tdcd.federation.fitting import start_fitting
@@ -124,7 +126,7 @@ def variant_of(config: Config) -> Variant:
     """The member of the TDCD family that a configuration asks for."""
     train = config.train
     if train.variant is not None:
-        _refuse_other_members(train)
+        _refuse_other_members(config)
         return _own_variant(train.variant, Path(train.folder or ""))
     parts: dict[str, Any] = {}
     if train.optimizer != "sgd" or train.schedule != "constant" or train.hub_optimizer != "average":
@@ -140,16 +142,25 @@ def variant_of(config: Config) -> Variant:
             parts["hub_update"] = optimizers.HubOptimizer(transform, train.hub_step_size)
     if train.participation < 1:
         parts["participation"] = RandomClients(train.participation)
+    periods = tuple(silo.period for silo in config.silos)
+    if train.overlap or max(periods, default=1) > 1:
+        parts["timing"] = Overlap(train.overlap, periods if max(periods, default=1) > 1 else ())
+    if config.exchange.phi_bits < 32:
+        parts["exchange"] = parts["client_exchange"] = Quantised(config.exchange.phi_bits)
+    if config.exchange.block_bits < 32:
+        parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
     return Variant(**parts)
 
 
-def _refuse_other_members(train: TrainSection) -> None:
+def _refuse_other_members(config: Config) -> None:
     """A variant of the user's own takes the place of the keys that make one: both would say different things."""
-    keys = ("optimizer", "schedule", "hub_optimizer", "hub_step_size", "momentum", "participation")
-    given = [key for key in keys if getattr(train, key) != TrainSection.model_fields[key].default]
+    keys = ("optimizer", "schedule", "hub_optimizer", "hub_step_size", "momentum", "overlap", "participation")
+    train, plain = config.train, TrainSection()
+    given = [f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)]
+    given += [f"exchange.{key} = {value}" for key, value in config.exchange.model_dump().items() if value != 32]
+    given += [f"silo '{silo.name}': period = {silo.period}" for silo in config.silos if silo.period > 1]
     if given:
-        problem = f"train.{given[0]} = {getattr(train, given[0])!r}: train.variant = {train.variant!r} takes its place"
-        raise ConfigError([f"{problem}; leave one of them out"])
+        raise ConfigError([f"{given[0]}: train.variant = {train.variant!r} takes its place; leave one of them out"])
 
 
 def _own_variant(where: str, folder: Path) -> Variant:

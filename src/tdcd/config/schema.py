@@ -85,6 +85,8 @@ class SiloSection(_Section):
     """The column to predict, in at least one silo."""
     categorical: list[str] = []
     """Columns whose values are names rather than amounts."""
+    period: Positive = 1
+    """m of a slow silo: it makes one update, with a step m times as large, while the others make m."""
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -166,6 +168,9 @@ class TrainSection(_Section):
     """Of ``hub_optimizer``, unless it is ``average``."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of ``momentum`` optimisers."""
+    overlap: Annotated[int, Field(ge=0)] = 0
+    """D: in round r the others' phi comes from their blocks of round r - D, so that silos compute while messages
+    travel."""
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """In a simulation, the fraction of each silo's clients that answer in a round, drawn anew each time."""
     variant: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
@@ -176,6 +181,15 @@ class TrainSection(_Section):
     """Of float32 matrix products in a simulation on a GPU; a CPU always computes them in float32."""
     engine: EngineName = "auto"
     """Of a simulation: the fastest that runs the problem, or the one of this name."""
+
+
+class ExchangeSection(_Section):
+    """How many bits numbers take up on the wire."""
+
+    phi_bits: Literal[32, 8, 4] = 32
+    """Of phi, between hubs and between clients and their hub; 32 sends it as it is."""
+    block_bits: Literal[32, 8] = 32
+    """Of what clients send up: with 8, what their steps changed of the block; 32 sends the block as it is."""
 
 
 class EvaluateSection(_Section):
@@ -235,6 +249,7 @@ class Config(_Section):
     federation: FederationSection = FederationSection()
     model: ModelSection = ModelSection()
     train: TrainSection = TrainSection()
+    exchange: ExchangeSection = ExchangeSection()
     evaluate: EvaluateSection = EvaluateSection()
     network: NetworkSection = NetworkSection()
     runtime: RuntimeSection = RuntimeSection()

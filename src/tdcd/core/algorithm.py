@@ -36,7 +36,7 @@ Losses = Callable[[Array, Any], Array]
 """The loss of every row: (its own phi ``[..., C]``, what the client knows of it) to ``[...]``."""
 
 
-def _of(array: Array) -> Any:
+def library_of(array: Array) -> Any:
     """The library that an array belongs to: JAX in a client and in the simulation, NumPy in a hub."""
     return array.__array_namespace__()
 
@@ -46,7 +46,7 @@ def _pick(rows: Array, which: Array) -> Array:
     if len(rows) == 1:
         picked: Array = rows[0].take(which[0], axis=0)[None]
         return picked
-    found: Array = _of(rows).take_along_axis(rows, which[..., None], axis=1)
+    found: Array = library_of(rows).take_along_axis(rows, which[..., None], axis=1)
     return found
 
 
@@ -59,7 +59,7 @@ def average(client_blocks: Tree, shares: Array) -> Tree:
         client_blocks: tree of ``[K, ...]``, the clients' blocks on the first axis.
         shares: ``[K]``, n_k / M; with equal shards this is the paper's 1 / K.
     """
-    return jax.tree.map(lambda leaf: _of(leaf).tensordot(shares.astype(leaf.dtype), leaf, axes=1), client_blocks)
+    return jax.tree.map(lambda leaf: library_of(leaf).tensordot(shares.astype(leaf.dtype), leaf, axes=1), client_blocks)
 
 
 def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
@@ -102,7 +102,7 @@ def sum_others(phis: Sequence[Array], silo: int) -> Array:
         phis: one ``[E, B, C]`` per silo.
     """
     others = [sent for index, sent in enumerate(phis) if index != silo]
-    none: Array = _of(phis[silo]).zeros_like(phis[silo])
+    none: Array = library_of(phis[silo]).zeros_like(phis[silo])
     return sum(others[1:], start=others[0]) if others else none
 
 

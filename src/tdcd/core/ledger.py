@@ -10,7 +10,8 @@ import numpy as np
 from tdcd.core.settings import Settings
 
 if TYPE_CHECKING:
-    from tdcd.core.variant import Exchange
+    from tdcd.core.exchange import Exchange
+    from tdcd.core.variant import Variant
 
 Colocation = Literal["none", "silo", "all"]
 """Which parties share a machine: none; those of a silo; or all of them."""
@@ -51,20 +52,26 @@ class PhiBytes(NamedTuple):
     """The bytes of one silo's phi of a round."""
 
     client_hub: int
-    """Between a hub and all its clients together, each way."""
+    """Between a hub and all its clients together, each way; without what is once per client."""
     hub_hub: int
     """From one hub to another, as the exchange encodes it."""
+    per_client: int = 0
+    """What is sent once per client, each way: the widths of quantised columns."""
 
 
-def phi_bytes(settings: Settings, num_samples: int, num_outputs: int, exchange: "Exchange") -> PhiBytes:
+def phi_bytes(settings: Settings, num_samples: int, num_outputs: int, variant: "Variant") -> PhiBytes:
     """What a silo's phi takes up: E minibatches of B samples with C outputs each.
 
-    >>> from tdcd.core.variant import AsItIs
-    >>> phi_bytes(Settings(local_steps=10, batch_size=100), 1000, 1, AsItIs())
-    PhiBytes(client_hub=4000, hub_hub=4000)
+    >>> from tdcd.core.variant import Variant
+    >>> phi_bytes(Settings(local_steps=10, batch_size=100), 1000, 1, Variant())
+    PhiBytes(client_hub=4000, hub_hub=4000, per_client=0)
     """
-    shape = (settings.num_exchanged, settings.effective_batch_size(num_samples), num_outputs)
-    return PhiBytes(math.prod(shape) * item_bytes(settings), wire_bytes(exchange, shape, settings.dtype))
+    samples = settings.num_exchanged, settings.effective_batch_size(num_samples)
+    hub_hub = _wire_bytes(variant.exchange, (*samples, num_outputs), settings.dtype)
+    none, all_rows = (
+        _wire_bytes(variant.client_exchange, (rows, num_outputs), settings.dtype) for rows in (0, math.prod(samples))
+    )
+    return PhiBytes(all_rows - none, hub_hub, none)
 
 
 def item_bytes(settings: Settings) -> int:
@@ -72,29 +79,24 @@ def item_bytes(settings: Settings) -> int:
     return np.dtype(settings.dtype).itemsize
 
 
-def wire_bytes(exchange: "Exchange", shape: tuple[int, ...], dtype: str) -> int:
-    """The bytes that one hub sends another for phi of this shape."""
+def _wire_bytes(exchange: "Exchange", shape: tuple[int, ...], dtype: str) -> int:
+    """The bytes that are sent for phi of this shape."""
     arrays = exchange.layout(shape, dtype).values()
     return sum(math.prod(size) * np.dtype(kind).itemsize for kind, size in arrays)
 
 
-def round_messages(
-    parameters: Sequence[int],
-    clients: Sequence[int],
-    phi: PhiBytes,
-    *,
-    itemsize: int,
-    colocation: Colocation = "none",
-) -> tuple[Sent, ...]:
-    r"""What one communication round sends, by kind of message.
+@dataclass(frozen=True)
+class Ledger:
+    r"""What communication rounds send, by kind of message.
 
     With :math:`d_j` parameters of s bytes each and :math:`K_j` clients in silo j: a client gets the hub's block and
     returns its own, :math:`s\,d_j` each way; a hub's clients together send the phi of all samples of the round and get
     that of the others, however the rows are split; and every hub sends its phi to each of the N - 1 others. One silo
     alone has nothing to exchange, so its clients send blocks only. What parties on one machine tell each other is not
-    sent.
+    sent. Phi counts in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges
+    blocks, and gets the others' phi, once in m rounds.
 
-    >>> for sent in round_messages([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4):
+    >>> for sent in Ledger([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4).after(1):
     ...     print(*sent)
     block hub_to_client 8 440
     block client_to_hub 8 440
@@ -102,27 +104,55 @@ def round_messages(
     phi_others hub_to_client 8 800
     phi hub_to_hub 2 800
     """
-    num_silos, num_clients = len(parameters), sum(clients)
-    blocks = sum(d * k for d, k in zip(parameters, clients, strict=True)) * itemsize
-    found: list[Sent] = []
-    if colocation == "none":
-        found += [
-            Sent("block", "hub_to_client", num_clients, blocks),
-            Sent("block", "client_to_hub", num_clients, blocks),
-        ]
-        if num_silos > 1:
-            found.append(Sent("phi", "client_to_hub", num_clients, num_silos * phi.client_hub))
-            found.append(Sent("phi_others", "hub_to_client", num_clients, num_silos * phi.client_hub))
-    if colocation != "all" and num_silos > 1:
-        pairs = num_silos * (num_silos - 1)
-        found.append(Sent("phi", "hub_to_hub", pairs, pairs * phi.hub_hub))
-    return tuple(found)
+
+    parameters: Sequence[int]
+    """Of each silo's block."""
+    clients: Sequence[int]
+    """Of each silo."""
+    phi: PhiBytes
+    itemsize: int
+    colocation: Colocation = "none"
+    blocks_up: Sequence[int] | None = None
+    """Of each silo, the bytes of a block on its way up, if it is not sent as it is."""
+    periods: Sequence[int] | None = None
+    """m of each silo, if not all step in every round."""
+
+    def after(self, rounds: int) -> tuple[Sent, ...]:
+        """All messages of the first rounds."""
+        down = [count * self.itemsize for count in self.parameters]
+        periods = self.periods or [1] * len(down)
+        # Clients take part in an update each.
+        taking = [clients * -(-rounds // period) for clients, period in zip(self.clients, periods, strict=True)]
+        updates, num_silos, phi = sum(taking), len(down), self.phi
+        found: list[Sent] = []
+        if self.colocation == "none":
+            found += [
+                Sent("block", "hub_to_client", updates, _dot(taking, down)),
+                Sent("block", "client_to_hub", updates, _dot(taking, self.blocks_up or down)),
+            ]
+            if num_silos > 1:
+                sent = rounds * (num_silos * phi.client_hub + sum(self.clients) * phi.per_client)
+                got = sum(-(-rounds // period) for period in periods) * phi.client_hub + updates * phi.per_client
+                found.append(Sent("phi", "client_to_hub", updates, sent))
+                found.append(Sent("phi_others", "hub_to_client", updates, got))
+        if self.colocation != "all" and num_silos > 1:
+            pairs = rounds * num_silos * (num_silos - 1)
+            found.append(Sent("phi", "hub_to_hub", pairs, pairs * phi.hub_hub))
+        return tuple(found)
+
+    def traffic(self, rounds: int, count: Literal["bytes", "messages"]) -> Traffic:
+        """The bytes, or the messages, of the first rounds, by link class."""
+        return by_link(self.after(rounds), count)
+
+
+def _dot(some: Sequence[int], others: Sequence[int]) -> int:
+    return sum(one * other for one, other in zip(some, others, strict=True))
 
 
 def by_link(sent: Sequence[Sent], count: Literal["bytes", "messages"]) -> Traffic:
     """The bytes, or the messages, of each link class.
 
-    >>> by_link(round_messages([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4), "bytes")
+    >>> by_link(Ledger([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4).after(1), "bytes")
     Traffic(client_to_hub=1240, hub_to_client=1240, hub_to_hub=800)
     """
     totals = {link.name: 0 for link in fields(Traffic)}

@@ -91,7 +91,7 @@ def round_seconds(
 
     that is: block down, phi computed, phi up; the exchange; the others' phi down, Q steps, block up. One silo alone
     has nothing to exchange: block down, Q steps, block up. The messages are those that
-    :func:`tdcd.core.ledger.round_messages` counts. What is assumed:
+    :class:`tdcd.core.ledger.Ledger` counts. What is assumed:
 
     - a message takes its link's latency plus its bytes over the bandwidth, alone on the link: no headers, no
       handshakes, no loss, no other traffic;

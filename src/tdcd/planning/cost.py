@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from tdcd.compare.compute import Compute, given, measured
 from tdcd.config.resolve import Plan
-from tdcd.core.ledger import Traffic, by_link, item_bytes, phi_bytes, round_messages
+from tdcd.core.ledger import Traffic, item_bytes, phi_bytes
 from tdcd.core.network import Network, round_seconds
 from tdcd.training.recording import count_parameters
 from tdcd.training.run import simulate
+from tdcd.training.train import ledger_of
 
 STEPS_TIMED = 10
 """Local steps over which a client's computing is measured, so that the call around them hardly counts."""
@@ -36,12 +37,13 @@ def round_costs(planned: Plan, network: Network, step_seconds: float | None) -> 
         step_seconds: what a client takes for a local step; measured here if None, once for every Q.
     """
     simulation, federation = simulate(planned), planned.federation
-    parameters = count_parameters(simulation.init().blocks)
+    blocks = simulation.init().blocks
+    parameters = count_parameters(blocks)
     compute, itemsize = _computing(planned, step_seconds), item_bytes(planned.settings)
 
     def cost(local_steps: int) -> Cost:
         settings = with_local_steps(planned, local_steps).settings
-        phi = phi_bytes(settings, federation.num_samples, simulation.num_outputs, planned.variant.exchange)
+        phi = phi_bytes(settings, federation.num_samples, simulation.num_outputs, planned.variant)
         seconds = round_seconds(
             network,
             parameters=parameters,
@@ -52,9 +54,8 @@ def round_costs(planned: Plan, network: Network, step_seconds: float | None) -> 
             step_seconds=compute.step_seconds,
             local_steps=local_steps,
         )
-        num_clients = [silo.num_clients for silo in federation.silos]
-        sent = round_messages(parameters, num_clients, phi, itemsize=itemsize)
-        return Cost(by_link(sent, "bytes"), seconds)
+        ledger = replace(ledger_of(simulation, blocks), phi=phi)
+        return Cost(ledger.traffic(1, "bytes"), seconds)
 
     return cost
 

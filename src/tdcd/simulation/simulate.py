@@ -153,7 +153,9 @@ class Simulation:
             updates = [self.variant.hub_update.start(block) for block in blocks]
             # Before round 0 there was no other block.
             past = [jax.tree.map(lambda leaf: jnp.stack([leaf] * depth), b) if depth else () for b in blocks]
-        return State(list(blocks), updates, past)
+        slow = [self.variant.timing.period(silo) > 1 for silo in range(len(blocks))]
+        pending = [both if is_slow else () for is_slow, *both in zip(slow, blocks, updates, strict=True)]
+        return State(list(blocks), updates, past, [tuple(both) for both in pending])
 
     def join(self, states: Sequence[State]) -> State:
         """The state of all runs, from one of each."""

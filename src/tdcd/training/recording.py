@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from tdcd.config.errors import ConfigError
-from tdcd.core.ledger import Sent, by_link
+from tdcd.core.ledger import Ledger
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.federation.silos import Federation
@@ -53,12 +53,12 @@ class TrainingRun:
     """One run: the state after its last round, its history, and its run folder if it has one."""
 
     def __init__(
-        self, federation: Federation, settings: Settings, state: State, sent: Sequence[Sent], engine: str
+        self, federation: Federation, settings: Settings, state: State, ledger: Ledger, engine: str
     ) -> None:
         """Before round 0.
 
         Args:
-            sent: the messages of one round.
+            ledger: what its rounds send.
             engine: the name of the one that runs the rounds.
         """
         self.federation, self.settings, self.state = federation, settings, state
@@ -66,7 +66,7 @@ class TrainingRun:
         self.history: list[Record] = []
         self.folder: RunFolder | None = None
         self.names = [silo.name for silo in federation.silos]
-        self._sent, self._engine = sent, engine
+        self._ledger, self._engine = ledger, engine
         self._mark, self._data = NO_LINES, ""
         self._finite = (state, 0)
 
@@ -114,8 +114,8 @@ class TrainingRun:
         trees, known = folder.load_checkpoint(files, [*self.state.blocks, *(memory[index] for index in kept)])
         for index, tree in zip(kept, trees[len(names) :], strict=True):
             memory[index] = tree
-        updates, past = zip(*memory, strict=True)
-        return State(trees[: len(names)], [*updates], [*past]), known
+        updates, past, pending = zip(*memory, strict=True)
+        return State(trees[: len(names)], [*updates], [*past], [*pending]), known
 
     def is_due(self, every: int, rounds: int) -> bool:
         """Whether this round is to be evaluated, and is not yet."""
@@ -135,8 +135,8 @@ class TrainingRun:
             train_loss=figures.train_loss,
             test_loss=figures.test_loss,
             metrics=figures.metrics,
-            bytes=by_link(self._sent, "bytes") * self.round,
-            messages=by_link(self._sent, "messages") * self.round,
+            bytes=self._ledger.traffic(self.round, "bytes"),
+            messages=self._ledger.traffic(self.round, "messages"),
             seconds=round(self.seconds, 6),
         )
         self.history.append(record)
@@ -166,7 +166,7 @@ class TrainingRun:
 
 def _memory(state: State) -> list[Tree]:
     """What each hub remembers besides its block."""
-    return list(zip(state.updates, state.past, strict=True))
+    return list(zip(state.updates, state.past, state.pending, strict=True))
 
 
 def _known_facts(folder: RunFolder) -> dict[str, Any]:

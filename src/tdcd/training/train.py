@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Colocation, Sent, item_bytes, phi_bytes, round_messages
+from tdcd.core.exchange import bytes_up
+from tdcd.core.ledger import Colocation, Ledger, item_bytes, phi_bytes
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
@@ -118,8 +119,7 @@ def train(
     _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     state = simulation.init()
-    messages = messages_of(simulation, count_parameters(state.blocks), colocation)
-    run = TrainingRun(federation, settings, state, messages, simulation.engine)
+    run = TrainingRun(federation, settings, state, ledger_of(simulation, state.blocks, colocation), simulation.engine)
     if out is not None and jax.process_index() == 0:
         how = (simulation.execution, simulation.variant)
         described = config or describe_call(
@@ -236,9 +236,15 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
     ]
 
 
-def messages_of(simulation: Simulation, parameters: Sequence[int], colocation: Colocation) -> tuple[Sent, ...]:
-    """The messages of one round; ``parameters`` are those of each silo's block."""
-    settings = simulation.settings
-    clients = [silo.num_clients for silo in simulation.federation.silos]
-    phi = phi_bytes(settings, simulation.num_samples, simulation.num_outputs, simulation.variant.exchange)
-    return round_messages(parameters, clients, phi, itemsize=item_bytes(settings), colocation=colocation)
+def ledger_of(simulation: Simulation, hub_blocks: Sequence[Tree], colocation: Colocation = "none") -> Ledger:
+    """What a run's rounds send; ``hub_blocks`` are those of one run."""
+    settings, variant = simulation.settings, simulation.variant
+    return Ledger(
+        count_parameters(hub_blocks),
+        [silo.num_clients for silo in simulation.federation.silos],
+        phi_bytes(settings, simulation.num_samples, simulation.num_outputs, variant),
+        item_bytes(settings),
+        colocation,
+        [bytes_up(block, variant.block_exchange) for block in hub_blocks],
+        [variant.timing.period(silo) for silo in range(len(hub_blocks))],
+    )

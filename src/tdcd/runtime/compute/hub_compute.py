@@ -16,7 +16,8 @@ from tdcd.core import algorithm
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
 from tdcd.core.update import HubUpdate, TakeAverage
-from tdcd.core.variant import AsItIs, Exchange, LabelsEverywhere, Sending, Wire, seed_words
+from tdcd.core.exchange import AsItIs, Exchange, Sending, Wire, seed_words
+from tdcd.core.variant import LabelsEverywhere
 from tdcd.federation.partition import shares_of
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves

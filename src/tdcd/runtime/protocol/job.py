@@ -10,10 +10,11 @@ from tdcd.blocks.base import Block
 from tdcd.config import Config, ConfigError
 from tdcd.config.resolve import blocks_of, settings_of, variant_of
 from tdcd.core.settings import Settings
-from tdcd.core.variant import WIRE_DTYPES, Everybody, Variant
+from tdcd.core.exchange import WIRE_DTYPES
+from tdcd.core.variant import Everybody, Variant
 from tdcd.federation.party_names import client_of, hub_of
 
-SHARED = ("seed", "dtype", "data", "federation", "model", "train", "evaluate", "silos")
+SHARED = ("seed", "dtype", "data", "federation", "model", "train", "exchange", "evaluate", "silos")
 """The sections that all parties must have alike; the others are each party's own business."""
 
 

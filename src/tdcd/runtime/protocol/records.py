@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.ledger import by_link, item_bytes, phi_bytes, round_messages
+from tdcd.core.ledger import Ledger, item_bytes, phi_bytes
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.hub_compute import HubCompute
@@ -26,6 +26,8 @@ class Records:
     compute: HubCompute
     parameters: Sequence[int]
     """Of each silo's block."""
+    blocks_up: Sequence[int]
+    """Of each silo, the bytes of a block that a client sends."""
 
     def evaluated(self, round_index: int, parts: Sequence[ScoresPart]) -> Record | None:
         """The line of a round, from every hub's scores in silo order; None if no training sample is in all of them."""
@@ -71,17 +73,23 @@ class Records:
         test_loss: float | None = None,
     ) -> Record:
         compute, counts = self.compute, [len(self.job.clients(index)) for index in range(len(self.job.hubs))]
-        settings = self.job.settings
-        phi = phi_bytes(settings, compute.sample_index.num_samples, compute.num_outputs, compute.variant.exchange)
-        sent = round_messages(self.parameters, counts, phi, itemsize=item_bytes(settings))
+        settings, variant = self.job.settings, compute.variant
+        ledger = Ledger(
+            self.parameters,
+            counts,
+            phi_bytes(settings, compute.sample_index.num_samples, compute.num_outputs, variant),
+            item_bytes(settings),
+            blocks_up=self.blocks_up,
+            periods=[variant.timing.period(silo) for silo in range(len(counts))],
+        )
         return Record(
             round=round_index,
             iteration=round_index * self.job.settings.local_steps,
             train_loss=train_loss,
             test_loss=test_loss,
             metrics=figures,
-            bytes=by_link(sent, "bytes") * round_index,
-            messages=by_link(sent, "messages") * round_index,
+            bytes=ledger.traffic(round_index, "bytes"),
+            messages=ledger.traffic(round_index, "messages"),
             seconds=0.0,
         )
 

@@ -45,6 +45,8 @@ class State(NamedTuple):
     """The state of each hub's update."""
     past: list[Any]
     """Each hub's blocks of earlier rounds, the latest first, if the timing needs them; ``()`` otherwise."""
+    pending: list[Any]
+    """Of each silo that does not step in every round: its next block and update state; ``()`` of the others."""
 
 
 class Problem(NamedTuple):

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.activations import activation_size_per_row
-from tdcd.core.variant import Everybody, seed_words
+from tdcd.core.exchange import seed_words
+from tdcd.core.variant import Everybody
 from tdcd.federation.placement import Placement, Placer, place_alike, shared
 from tdcd.federation.silos import Silo
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, padded, run_rounds
@@ -39,6 +40,7 @@ class ClientsEngine:
             for run in problem.runs
         ]
         self._held = self._for_all(problem.held, 1)
+        self._numbers = self._for_all(lambda silo: np.arange(silo.num_clients, dtype=np.int32), 0)
         self._shares = self._for_all(problem.shares, 0)
         self._labels = None if problem.on_device is None else devices.hold(problem.labels)
         self._buffers = StagingBuffers()
@@ -133,6 +135,7 @@ class ClientsEngine:
             ids=devices.put(problem.over_runs(padded(ids, rounds))),
             placements=[self._put(silo) for silo in zip(*placed, strict=True)],
             held=self._held,
+            numbers=self._numbers,
             rounds=problem.over_runs([np.arange(first_round, first_round + rounds, dtype=np.int32)] * len(ids)),
             seed=problem.over_runs([seed_words(run.settings.seed) for run in problem.runs]),
             step_size=step_size,

@@ -14,8 +14,9 @@ from tdcd.blocks.base import Block
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
+from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, AsItIs, Exchange, Sending, WholeBlock
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.variant import Known, Sending, Variant
+from tdcd.core.variant import Known, Variant
 from tdcd.federation.placement import Placement
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import State, TracedObjective
@@ -38,6 +39,8 @@ class Own(NamedTuple):
     """One per silo."""
     held: Any
     """Of each silo ``[K]``: n_k."""
+    numbers: Any
+    """Of each silo ``[K]``: 0, 1, 2 ... for its clients."""
     shares: Any
     """Of each silo ``[K]``: n_k / M; ``[R, K]`` if clients may be absent."""
     present: Any
@@ -77,7 +80,7 @@ class ClientsProgram:
         """Each device has some clients, and some rows for phi."""
         placement = Placement(positions=spec(1), counts=spec(1), rows=spec(2), slots=WHOLE)
         per_client = spec(0) if self.variant.participation == Variant().participation else spec(1)
-        own = Own(WHOLE, [placement] * len(self.blocks), spec(0), per_client, *[WHOLE] * 6)
+        own = Own(WHOLE, [placement] * len(self.blocks), spec(0), spec(0), per_client, *[WHOLE] * 6)
         return Shared(WHOLE, WHOLE), own
 
     def lay_out(self, shared: Shared, own: Own) -> Own:
@@ -95,7 +98,23 @@ class ClientsProgram:
             for block, average, remembered in zip(state.blocks, summed, state.updates, strict=True)
         ]
         past = [_remember(*both) for both in zip(state.blocks, state.past, strict=True)]
-        return State([block for block, _ in moved], [remembered for _, remembered in moved], past)
+        ended = [
+            self._ended(silo, own.rounds, state, now) if self.variant.timing.period(silo) > 1 else (*now, ())
+            for silo, now in enumerate(moved)
+        ]
+        blocks, updates, pending = (list(part) for part in zip(*ended, strict=True))
+        return State(blocks, updates, past, pending)
+
+    def _ended(self, silo: int, round_index: Array, state: State, moved: tuple[Tree, Any]) -> tuple[Tree, Any, Any]:
+        """A slow silo's block, the state of its update and what is pending, at the end of a round.
+
+        Its local steps began in the first round of its period, and end with the last one.
+        """
+        period, before = self.variant.timing.period(silo), (state.blocks[silo], state.updates[silo])
+        begins, ends = round_index % period == 0, (round_index + 1) % period == 0
+        pending = jax.tree.map(lambda new, old: jnp.where(begins, new, old), moved, state.pending[silo])
+        now = jax.tree.map(lambda new, old: jnp.where(ends, new, old), pending, before)
+        return *now, pending
 
     def _now(self, own: Own, index: Array) -> Own:
         """Round ``index`` of a call."""
@@ -119,9 +138,35 @@ class ClientsProgram:
         if variant.timing.depth:
             age = variant.timing.age(silo, own.rounds)
             block = jax.tree.map(lambda now, old: jnp.concatenate([now[None], old])[age], block, state.past[silo])
-        sending = Sending(own.seed, own.rounds, silo)
-        phi = self._phi(silo, block, shared, own)
-        return variant.exchange.decode(variant.exchange.encode(phi, sending), sending)
+        phi = self._from_clients(silo, self._phi(silo, block, shared, own), own)
+        return _sent(variant.exchange, phi, Sending(own.seed, own.rounds, silo, phi.shape))
+
+    def _from_clients(self, silo: int, phi: Array, own: Own) -> Array:
+        """The silo's phi as its hub gets it from the clients."""
+        if self.variant.client_exchange == AsItIs():
+            return phi
+        positions, counts = own.placements[silo].positions, own.placements[silo].counts
+        real = jnp.arange(positions.shape[-1]) < counts[..., None]
+        rows = jnp.where(real[..., None], jax.vmap(partial(algorithm.project, phi))(positions), 0)
+        sent = self._per_client(silo, rows, TO_HUB, phi.shape, own)
+        # Every sample is a row of one client; padding goes past the end, where nothing is kept.
+        num_batches, batch_size, _ = phi.shape
+        where = jnp.where(real, self._places(positions, batch_size), num_batches * batch_size)
+        put = jnp.zeros_like(phi).reshape(-1, phi.shape[-1]).at[where].set(sent, mode="drop").reshape(phi.shape)
+        return self.devices.sum(put)
+
+    def _per_client(self, silo: int, rows: Array, stream: int, shape: tuple[int, ...], own: Own) -> Array:
+        """Every client's rows ``[K, E, P, C]`` after they were sent between it and its hub."""
+        placed = self._places(own.placements[silo].positions, shape[1])
+
+        def one(rows: Array, places: Array) -> Array:
+            return _sent(self.variant.client_exchange, rows, Sending(own.seed, own.rounds, silo, shape, stream, places))
+
+        return jax.vmap(one)(rows, placed)
+
+    def _places(self, positions: Array, batch_size: int) -> Array:
+        """``[K, E, P]``: which of the round's E * B samples each row is."""
+        return positions + batch_size * jnp.arange(positions.shape[1])[:, None]
 
     def _stepped(self, silo: int, state: State, shared: Shared, own: Own, phis: list[Array]) -> Tree:
         """The average of the clients' blocks after their local steps: lines 13 to 19, and 5."""
@@ -134,7 +179,7 @@ class ClientsProgram:
             lambda phi, known: self.variant.knowledge.losses(silo, phi, known, objective),
             objective,
             self.variant.update,
-            own.step_size,
+            own.step_size * self.variant.timing.period(silo),
         )
         client_steps = partial(
             algorithm.local_steps,
@@ -150,7 +195,20 @@ class ClientsProgram:
             self._known(silo, block, shared, own, rows, phis, objective),
             self._weights(silo, own, rows.shape[2]),
         )
-        return algorithm.average(self.map_clients(client_steps, (minibatches, placement.counts)), own.shares[silo])
+        stepped = self.map_clients(client_steps, (minibatches, placement.counts))
+        return algorithm.average(self._received(silo, stepped, block, own), own.shares[silo])
+
+    def _received(self, silo: int, blocks: Tree, before: Tree, own: Own) -> Tree:
+        """The clients' blocks as their hub gets them."""
+        exchange = self.variant.block_exchange
+        if exchange == WholeBlock():
+            return blocks
+
+        def one(block: Tree, client: Array) -> Tree:
+            sending = Sending(own.seed, own.rounds, silo, stream=BLOCKS + client)
+            return exchange.decode(exchange.encode(block, before, sending), before, sending)
+
+        return jax.vmap(one)(blocks, own.numbers[silo])
 
     def _known(
         self, silo: int, block: Tree, shared: Shared, own: Own, rows: Array, phis: list[Array], objective: Objective
@@ -162,6 +220,10 @@ class ClientsProgram:
 
         knowledge, labels = self.variant.knowledge, shared.labels
         received = projected(knowledge.pass_on(silo, phis, labels[own.ids], objective))
+        if self.variant.client_exchange != AsItIs():
+            real = jnp.arange(rows.shape[2]) < own.placements[silo].counts[..., None]
+            received = jnp.where(real[..., None], received, 0)
+            received = self._per_client(silo, received, TO_CLIENTS, phis[silo].shape, own)
         start = projected(self._phi(silo, block, shared, own)) if knowledge.needs_phi_start else None
         return Known(labels[rows], received, start)
 
@@ -201,6 +263,11 @@ class ClientsProgram:
         if self.in_turn:
             return jax.lax.map(client_steps, minibatches)
         return jax.vmap(client_steps)(minibatches)
+
+
+def _sent(exchange: Exchange, phi: Array, sending: Sending) -> Array:
+    """Phi after it was sent."""
+    return exchange.decode(exchange.encode(phi, sending), sending)
 
 
 def _remember(block: Tree, past: Any) -> Any:

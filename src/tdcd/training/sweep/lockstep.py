@@ -9,7 +9,7 @@ from tdcd.records.history import Record
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
 from tdcd.training.recording import TrainingRun, count_parameters
 from tdcd.training.run import is_begun, save_assembled, simulate
-from tdcd.training.train import Progress, Training, messages_of
+from tdcd.training.train import Progress, Training, ledger_of
 
 
 def train_together(
@@ -41,9 +41,9 @@ def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRu
     """The runs as they stand in their folders."""
     simulation, runs = simulate(*plans), []
     states = simulation.part(simulation.init())
-    sent = messages_of(simulation, count_parameters(states[0].blocks), plans[0].colocation)
+    ledger = ledger_of(simulation, states[0].blocks, plans[0].colocation)
     for plan, folder, state in zip(plans, folders, states, strict=True):
-        run = TrainingRun(plan.federation, plan.settings, state, sent, simulation.engine)
+        run = TrainingRun(plan.federation, plan.settings, state, ledger, simulation.engine)
         run.attach(folder, plan.config.model_dump(), plan.config.evaluate.every if is_begun(folder) else None)
         runs.append(run)
     return runs

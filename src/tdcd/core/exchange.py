@@ -1,0 +1,136 @@
+"""What phi and blocks look like on the wire: protocols with the defaults of Algorithm 1, which send them as they are."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd.core.objective import Tree
+
+Wire = Mapping[str, Any]
+"""Named arrays, as they are sent."""
+WIRE_DTYPES = ("float64", "float32", "int64", "int32", "uint32", "int8", "uint8")
+"""The dtypes that real parties can send; a simulation takes any."""
+BETWEEN_HUBS, TO_CLIENTS, TO_HUB, BLOCKS = range(4)
+"""What is sent, as :attr:`Sending.stream`; the block of client k is ``BLOCKS + k``."""
+
+
+class Sending(NamedTuple):
+    """What is sent by whom: all that dither, for example, may depend on; the same for its sender and its receivers."""
+
+    seed: Any
+    """``[2]``: the run's seed, its high and its low 32 bits."""
+    round: Any
+    """The round whose minibatches phi is of."""
+    silo: int
+    shape: tuple[int, ...] = ()
+    """``(E, B, C)``: of all phi of the round."""
+    stream: Any = BETWEEN_HUBS
+    places: Any = None
+    """Of rows that one client holds: which of the round's E * B samples they are, ``[...]``; None for all samples."""
+
+    @property
+    def key(self) -> Array:
+        """A random key for what is sent, from which everybody draws the same numbers."""
+        high, low = self.seed
+        key = jax.random.fold_in(jax.random.key(low), high)
+        for part in (self.round, self.silo, self.stream):
+            key = jax.random.fold_in(key, part)
+        return key
+
+    def dither(self) -> Array:
+        """A number from -1/2 to 1/2 for every number of phi that is sent; drawn for all samples, whoever holds them."""
+        drawn = _dither(*self[:3], self.stream, shape=self.shape)
+        return drawn if self.places is None else drawn.reshape(-1, self.shape[-1])[self.places]
+
+
+@partial(jax.jit, static_argnames=("shape",))
+def _dither(seed: Any, round_index: Any, silo: Any, stream: Any, *, shape: tuple[int, ...]) -> Array:
+    return half_open(Sending(seed, round_index, silo, stream=stream).key, shape)
+
+
+def half_open(key: Array, shape: tuple[int, ...]) -> Array:
+    """Numbers from -1/2 up to, but without, 1/2; the same ones in every precision."""
+    return jax.random.uniform(key, shape, np.float32, -0.5, 0.5)
+
+
+def seed_words(seed: int) -> NDArray[np.uint32]:
+    """A seed of 64 bits as :class:`Sending` has it."""
+    return np.array(divmod(seed, 2**32), np.uint32)
+
+
+class Exchange(Protocol):
+    """What phi looks like on the wire: a silo's between hubs, or that of a client's rows between it and its hub.
+
+    Arrays are JAX's in a compiled program, and may be NumPy's between a client and its hub.
+    """
+
+    def encode(self, phi: Array, sending: Sending) -> Wire:
+        """``[E, B, C]`` phi to what is sent; of a client's rows ``[..., C]`` at ``sending.places``, zero on padding."""
+        ...
+
+    def decode(self, sent: Wire, sending: Sending) -> Array:
+        """What was sent to the phi that its receivers use."""
+        ...
+
+    def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The dtype and shape of every array that is sent for phi of this shape: the ledger counts their bytes, and a
+        party refuses anything else. Real parties send :data:`WIRE_DTYPES`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class AsItIs:
+    """Phi is sent as it is. Paper, Algorithm 1, line 12."""
+
+    def encode(self, phi: Array, sending: Sending) -> Wire:
+        """The same array."""
+        return {"phi": phi}
+
+    def decode(self, sent: Wire, sending: Sending) -> Array:
+        """The same array."""
+        phi: Array = sent["phi"]
+        return phi
+
+    def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """One array."""
+        return {"phi": (dtype, shape)}
+
+
+class BlockExchange(Protocol):
+    """What a client's block looks like on the wire to its hub; written in JAX."""
+
+    def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
+        """A client's block after its local steps, which began with ``before``, to a tree of what is sent."""
+        ...
+
+    def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:
+        """The block that the hub averages."""
+        ...
+
+
+@dataclass(frozen=True)
+class WholeBlock:
+    """The block is sent as it is. Paper, Algorithm 1, line 5."""
+
+    def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
+        """The same block."""
+        return block
+
+    def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:
+        """The same block."""
+        return sent
+
+
+def bytes_up(block: Tree, exchange: BlockExchange) -> int:
+    """The bytes that a client sends up for its block."""
+    sending = Sending(seed_words(0), 0, 0)
+    sent = jax.eval_shape(lambda tree: exchange.encode(tree, tree, sending), block)
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent))
