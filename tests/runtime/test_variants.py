@@ -196,7 +196,7 @@ def test_a_hub_that_comes_back_from_its_checkpoint_goes_on_bit_for_bit(keys, tmp
     ("keys", "text"),
     [
         ({"participation": 0.5}, "train.participation: real clients answer when they can, so only a simulation draws"),
-        ({"variant": "own_parts:late"}, r"train.variant: Late\(depth=1\) uses blocks of earlier rounds, which only a"),
+        ({"variant": "own_parts:late"}, r"train.variant: only a simulation can follow Late\(depth=1\)"),
         (
             {"variant": "own_parts:half"},
             r"train.variant: Half\(\) sends 'phi' as float16, but hubs send only float64",

@@ -131,8 +131,8 @@ def _family_checks(config: Config) -> list[str]:
     ]
     if slow and len(slow) == len(config.silos):
         problems.append(
-            "silos: every silo has a period above 1, so all would wait for nobody; leave it out at the fastest, and give "
-            "the others how many times slower they are"
+            "silos: every silo has a period above 1, and at least one must step in every round; leave it out at the "
+            "fastest, and give the others how many times slower they are"
         )
     if train.overlap and config.num_silos == 1:
         problems.append(f"{overlap}: one silo alone waits for no other; leave it out")
@@ -151,12 +151,13 @@ def _family_checks(config: Config) -> list[str]:
             "exchange.phi_bits = 4: dtype = 'float64' asks for 16 digits, and 4 bits keep one; use float32, or "
             "phi_bits = 32"
         )
-    away = [("federation.client_grace_s", config.federation.client_grace_s), ("train.participation", train.participation)]
+    some = train.participation if train.participation < 1 else None
+    away = {"federation.client_grace_s": config.federation.client_grace_s, "train.participation": some}
     problems += [
         f"{late[0]}: does not go with {key} = {value}, since a client that is away has sent phi of later rounds; leave "
         "one of them out"
-        for key, value in away
-        if late and value not in (None, 1.0)
+        for key, value in away.items()
+        if late and value is not None
     ]
     return problems
 

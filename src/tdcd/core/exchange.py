@@ -1,4 +1,4 @@
-"""What phi and blocks look like on the wire: protocols with the defaults of Algorithm 1, which send them as they are."""
+"""What phi and blocks look like on the wire: protocols, and Algorithm 1's own way, which sends them as they are."""
 
 import math
 from collections.abc import Mapping
@@ -34,6 +34,8 @@ class Sending(NamedTuple):
     stream: Any = BETWEEN_HUBS
     places: Any = None
     """Of rows that one client holds: which of the round's E * B samples they are, ``[...]``; None for all samples."""
+    drawn: Any = None
+    """The dither of all samples, where it was drawn before."""
 
     @property
     def key(self) -> Array:
@@ -46,7 +48,7 @@ class Sending(NamedTuple):
 
     def dither(self) -> Array:
         """A number from -1/2 to 1/2 for every number of phi that is sent; drawn for all samples, whoever holds them."""
-        drawn = _dither(*self[:3], self.stream, shape=self.shape)
+        drawn: Array = self.drawn if self.drawn is not None else _dither(*self[:3], self.stream, shape=self.shape)
         return drawn if self.places is None else drawn.reshape(-1, self.shape[-1])[self.places]
 
 
@@ -129,8 +131,12 @@ class WholeBlock:
         return sent
 
 
+def sent_up(block: Tree, exchange: BlockExchange) -> Tree:
+    """The shapes and dtypes of what a client sends up for its block."""
+    with jax.enable_x64(any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(block))):
+        return jax.eval_shape(lambda tree: exchange.encode(tree, tree, Sending(seed_words(0), 0, 0)), block)
+
+
 def bytes_up(block: Tree, exchange: BlockExchange) -> int:
     """The bytes that a client sends up for its block."""
-    sending = Sending(seed_words(0), 0, 0)
-    sent = jax.eval_shape(lambda tree: exchange.encode(tree, tree, sending), block)
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent_up(block, exchange)))

@@ -90,7 +90,8 @@ class QuantisedChange:
 
     def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:
         """The block before, and the change to within half a width."""
-        parts = jax.tree.structure(before).flatten_up_to(sent)
+        structure: Any = jax.tree.structure(before)
+        parts = structure.flatten_up_to(sent)
         changes = [
             part["width"] * (part["steps"].astype(leaf.dtype) - dither)
             for part, (leaf, dither) in zip(parts, self._with_dither(before, sending), strict=True)

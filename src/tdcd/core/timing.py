@@ -57,7 +57,7 @@ class Overlap:
         return jnp.minimum(round_index, self.rounds)
 
     def period(self, silo: int) -> int:
-        """m of a silo."""
+        """Its m."""
         return self.periods[silo] if self.periods else 1
 
     @property

@@ -31,6 +31,7 @@ from tdcd.core.objective import Objective
 from tdcd.core.timing import Overlap, Timing
 from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
 
+
 class Known(NamedTuple):
     """What a client knows of its rows of a minibatch besides their features; arrays of any leading shape."""
 
@@ -109,10 +110,10 @@ class Variant:
 
     update: Update = Sgd()  # noqa: RUF009  (frozen)
     hub_update: HubUpdate = TakeAverage()  # noqa: RUF009
-    exchange: Exchange = AsItIs()
-    client_exchange: Exchange = AsItIs()
-    block_exchange: BlockExchange = WholeBlock()
-    timing: Timing = Overlap()
+    exchange: Exchange = AsItIs()  # noqa: RUF009
+    client_exchange: Exchange = AsItIs()  # noqa: RUF009
+    block_exchange: BlockExchange = WholeBlock()  # noqa: RUF009
+    timing: Timing = Overlap()  # noqa: RUF009
     knowledge: Knowledge = LabelsEverywhere()
     participation: Participation = Everybody()
 

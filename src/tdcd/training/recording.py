@@ -52,9 +52,7 @@ class CallSizer:
 class TrainingRun:
     """One run: the state after its last round, its history, and its run folder if it has one."""
 
-    def __init__(
-        self, federation: Federation, settings: Settings, state: State, ledger: Ledger, engine: str
-    ) -> None:
+    def __init__(self, federation: Federation, settings: Settings, state: State, ledger: Ledger, engine: str) -> None:
         """Before round 0.
 
         Args:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
-from tdcd.core.execution import Execution
 from tdcd.core.exchange import bytes_up
+from tdcd.core.execution import Execution
 from tdcd.core.ledger import Colocation, Ledger, item_bytes, phi_bytes
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings

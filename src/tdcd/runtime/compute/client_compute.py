@@ -1,8 +1,7 @@
 """What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, compiled."""
 
-from contextlib import nullcontext
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,14 @@ from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch
 from tdcd.core.choices import Gradient
+from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Known, Variant
 from tdcd.federation.placement import Padding
+from tdcd.runtime.compute.links import Links, precision
+from tdcd.runtime.protocol.job import timing_of
+from tdcd.runtime.protocol.structure import Arrays
 
 AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
 """The most rounds whose rows are laid out at once, and the most bytes of them: a round takes less time so."""
@@ -36,6 +39,8 @@ class ClientRows(NamedTuple):
     """``[E, P]``."""
     counts: NDArray[np.int32]
     """``[E]``: how many rows are not padding."""
+    samples: NDArray[np.int64]
+    """``[n]``: which of the round's E * B samples its rows are."""
 
 
 class Presence(NamedTuple):
@@ -68,6 +73,8 @@ class ClientCompute:
         num_samples: int,
         variant: Variant | None = None,
         silo: int = 0,
+        client: int = 0,
+        num_outputs: int = 1,
     ) -> None:
         """Take the training rows.
 
@@ -79,7 +86,9 @@ class ClientCompute:
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block, self._objective = block, objective
-        self._variant, self._silo = variant or Variant(), silo
+        self._variant, self._silo, self._client = variant or Variant(), silo, client
+        shape = (settings.num_exchanged, self.batch_size, num_outputs)
+        self.links = Links(self._variant, settings, silo, shape)
         self._draws = draws_of(settings, num_samples)
         self._row_of = np.full(num_samples, -1, np.int32)
         self._row_of[samples] = np.arange(len(samples), dtype=np.int32)
@@ -89,16 +98,13 @@ class ClientCompute:
         row_bytes = self._features[:1].nbytes * self._padding.usual
         per_round = max(1, settings.num_exchanged * row_bytes)
         self._at_once = max(1, min(AT_ONCE, BYTES_AT_ONCE // per_round))
-        self._laid_out = lru_cache(maxsize=2)(self._lay_out)
-        with self.precision():
-            self._step_size = jnp.asarray(settings.step_size, settings.dtype)
+        timing = timing_of(self._variant)
+        # Phi is of later rounds than the steps.
+        spread = timing.rounds + timing.longest_period
+        self._laid_out = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
+        with precision(settings.dtype):
+            self._step_size = jnp.asarray(settings.step_size, settings.dtype) * timing.period(silo)
             self._held = jnp.asarray(len(samples), settings.dtype)
-
-    def precision(self) -> Any:
-        """The context in which arrays have the settings' precision."""
-        wanted, config = self.settings.dtype == "float64", cast("Any", jax.config)
-        # Calls inside the context take three times as long, even where it changes nothing.
-        return nullcontext() if config.jax_enable_x64 == wanted else jax.enable_x64(wanted)
 
     def rows(self, round_index: int) -> ClientRows:
         """Which of the client's rows are in the round's minibatches, and where."""
@@ -115,10 +121,12 @@ class ClientCompute:
         padded = np.zeros((*counts.shape, width), np.int32)
         everywhere = _places(counts.ravel(), width)
         padded.ravel()[everywhere] = rows[held]
-        places = np.split(everywhere % padded[0].size, np.cumsum(counts.sum(axis=1))[:-1])
+        bounds = np.cumsum(counts.sum(axis=1))[:-1]
+        places = np.split(everywhere % padded[0].size, bounds)
+        samples = np.split(np.flatnonzero(held) % held[0].size, bounds)
         # NumPy gathers faster than a compiled program does.
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
-        return [ClientRows(*of_round) for of_round in zip(places, features, labels, counts, strict=True)]
+        return [ClientRows(*of_round) for of_round in zip(places, features, labels, counts, samples, strict=True)]
 
     def only(self, rows: ClientRows, kept: NDArray[np.bool_]) -> ClientRows:
         """The same without some of the rows: ``kept`` is ``[n]``."""
@@ -127,11 +135,25 @@ class ClientCompute:
         places = _places(counts, width)
         source = np.zeros((size, width), np.int64)
         source.ravel()[places] = held
-        return ClientRows(places, _flat(rows.features)[source], rows.labels.ravel()[source], counts)
+        features, labels = _flat(rows.features)[source], rows.labels.ravel()[source]
+        return ClientRows(places, features, labels, counts, rows.samples[kept])
 
     def phi(self, block: Tree, rows: ClientRows) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
         return self._phi(block, _flat(rows.features)).take(rows.places, axis=0)
+
+    def phi_sent(self, block: Tree, round_index: int) -> Arrays:
+        """Phi of its rows of a round's minibatches, as the hub is sent it."""
+        rows = self.rows(round_index)
+        return self.links.encode_rows(round_index, TO_HUB, rows.samples, self.phi(block, rows))
+
+    def received(self, round_index: int, sent: Arrays) -> NDArray[Any]:
+        """``[n, C]``: what the hub passed on of the exchange, for its rows of the round's minibatches."""
+        return self.links.decode_rows(round_index, TO_CLIENTS, self.rows(round_index).samples, sent)
+
+    def block_sent(self, block: Tree, before: Tree, round_index: int) -> Arrays:
+        """Its block after the round's steps, as the hub is sent it."""
+        return self.links.encode_block(round_index, self._client, block, before)
 
     def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
         """``[rows, C]``: the phi of all training rows, or of other rows."""
@@ -141,7 +163,7 @@ class ClientCompute:
         if isinstance(self._block, Linear):
             # One product: NumPy is done before a compiled program has begun.
             return np.asarray(self._block.phi(block, rows))  # type: ignore[arg-type]
-        with self.precision():
+        with precision(self.settings.dtype):
             scores: NDArray[Any] = np.asarray(_phi(block, rows[None], model=self._block))[0]
             return scores
 
@@ -163,11 +185,11 @@ class ClientCompute:
             rows, received = presence.left, received[presence.rows]
             # A row weighs M' / (n_k B') now, with the M' rows and B' samples that are left: M / (held B) for this held.
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
-            with self.precision():
+            with precision(self.settings.dtype):
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start else None
         known = Known(rows.labels, _padded(rows, received), None if start is None else _padded(rows, start))
-        with self.precision():
+        with precision(self.settings.dtype):
             stepped = _steps(
                 block,
                 rows.features,

@@ -1,5 +1,6 @@
 """What a hub computes: its lines of :mod:`tdcd.core.algorithm`, on what its clients and peers sent."""
 
+import math
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
@@ -13,15 +14,16 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
 from tdcd.core import algorithm
+from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
 from tdcd.core.update import HubUpdate, TakeAverage
-from tdcd.core.exchange import AsItIs, Exchange, Sending, Wire, seed_words
 from tdcd.core.variant import LabelsEverywhere
 from tdcd.federation.partition import shares_of
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
-from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.compute.links import Links, precision
+from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.sample_index import IncompatibleParties, SampleIndex
 from tdcd.runtime.protocol.structure import Arrays
 
@@ -56,13 +58,12 @@ class HubCompute:
         """Take the silo's index, its samples and the shape of one of them."""
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
         self.objective = Objective(sample_index.loss(job.config), job.config.model.l2)
-        self.variant = job.variant
+        self.variant, self._rounds = job.variant, job.config.train.rounds
         self.num_outputs = self.objective.num_outputs([sample_index.labels])
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
         self.num_exchanged = self.settings.num_exchanged
         self.phi_shape = (self.num_exchanged, self.batch_size, self.num_outputs)
-        self.wire = self.variant.exchange.layout(self.phi_shape, self.settings.dtype)
-        """The dtype and shape of every array that hubs send each other for a round's phi, by name."""
+        self.links = Links(self.variant, self.settings, silo, self.phi_shape)
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
@@ -74,13 +75,16 @@ class HubCompute:
         )
         self.start: Tree = jax.tree.map(np.asarray, started)
         self._structure = jax.tree.structure(self.start)
-        with self._precision():
+        with precision(self.settings.dtype):
             self.memory: Tree = jax.tree.map(np.asarray, self.variant.hub_update.start(self.start))
         """What the hub's update remembers before round 0."""
-        self.shapes: dict[str, tuple[int, ...]] = {n: leaf.shape for n, leaf in named_leaves(self.start).items()}
-        """The shape of every array of the block, by name."""
+        self._names = [*named_leaves(self.start)]
+        self.block_layout = self.links.block_layout(self.start)
+        """What clients send of their blocks: the dtype and shape of every array, by name."""
         self._at_once = max(1, min(AT_ONCE, SAMPLES_AT_ONCE // (self.num_exchanged * self.batch_size)))
-        self._layouts = lru_cache(maxsize=2)(self._lay_out)
+        # Phi is of later rounds than the steps.
+        spread = timing_of(self.variant).rounds + timing_of(self.variant).longest_period
+        self._layouts = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
         self._shares = lru_cache(maxsize=2)(self._shares_of)
 
     @property
@@ -88,9 +92,14 @@ class HubCompute:
         """Of the silo's block."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.start))
 
+    @property
+    def bytes_up(self) -> int:
+        """Of a block that a client sends."""
+        return sum(math.prod(shape) * np.dtype(kind).itemsize for kind, shape in self.block_layout.values())
+
     def tree(self, leaves: Arrays) -> Tree:
         """A block from its named arrays."""
-        return jax.tree.unflatten(self._structure, [leaves[name] for name in self.shapes])
+        return jax.tree.unflatten(self._structure, [leaves[name] for name in self._names])
 
     def layout(self, round_index: int) -> Layout:
         """Who holds the samples of a round's minibatches."""
@@ -107,14 +116,16 @@ class HubCompute:
         bounds = [np.cumsum(np.bincount(one, minlength=self._num_clients))[:-1] for one in holders]
         return [Layout(np.split(orders[i], bounds[i]), slots[i : i + 1]) for i in range(self._at_once)]
 
+    def sends(self, round_index: int) -> list[int]:
+        """The rounds whose phi the silo sends in this one."""
+        return [later for later in timing_of(self.variant).sends(self.silo, round_index) if later < self._rounds]
+
     def count(self, round_index: int, client: int) -> int:
         """How many samples of a round's minibatches a client holds."""
         return len(self.layout(round_index).places[client])
 
-    def phi_part(
-        self, round_index: int, answers: Sequence[NDArray[Any] | None]
-    ) -> tuple[Arrays, NDArray[np.uint8] | None]:
-        """The silo's part of a round's exchange (line 11), from each client's phi.
+    def phi_part(self, round_index: int, answers: Sequence[Arrays | None]) -> tuple[Arrays, NDArray[np.uint8] | None]:
+        """The silo's part of a round's exchange (line 11), from what each client sent.
 
         Returns:
             Phi ``[E, B, C]`` in minibatch order, as the exchange encodes it; and, if the samples of clients without an
@@ -122,34 +133,13 @@ class HubCompute:
         """
         layout = self.layout(round_index)
         rows = [
-            self._zeros(len(place)) if answer is None else answer
+            self._zeros(len(place)) if answer is None else self.links.decode_rows(round_index, TO_HUB, place, answer)
             for answer, place in zip(answers, layout.places, strict=True)
         ]
         stacked: Any = algorithm.stack(np.concatenate(rows)[None], layout.slots)  # type: ignore[arg-type]
-        phi, sending = np.asarray(stacked[0]).reshape(self.phi_shape), self._sending(round_index, self.silo)
+        phi = np.asarray(stacked[0]).reshape(self.phi_shape)
         mask = _mask(len(stacked[0]), [answer is None for answer in answers], layout.places)
-        absent = mask if mask.any() else None
-        if self.variant.exchange == AsItIs():
-            return {"phi": phi}, absent
-        with self._precision():
-            sent = _encode(phi, sending.seed, sending.round, silo=self.silo, exchange=self.variant.exchange)
-        return {name: np.asarray(sent[name]) for name in self.wire}, absent
-
-    def _sending(self, round_index: int, silo: int) -> Sending:
-        return Sending(seed_words(self.settings.seed), np.int32(round_index), silo)
-
-    def _decoded(self, round_index: int, silo: int, part: Arrays) -> Any:
-        """A silo's phi ``[E, B, C]``, from what its hub sent."""
-        if self.variant.exchange == AsItIs():
-            return part["phi"]
-        sending, sent = self._sending(round_index, silo), {name: part[name] for name in self.wire}
-        with self._precision():
-            phi = _decode(sent, sending.seed, sending.round, silo=silo, exchange=self.variant.exchange)
-            return np.asarray(phi)
-
-    def _precision(self) -> Any:
-        """The context in which JAX's arrays have the settings' precision."""
-        return jax.enable_x64(self.settings.dtype == "float64")
+        return self.links.to_hubs(round_index, phi), mask if mask.any() else None
 
     def _rows(self, answer: Arrays | None, name: str, count: int) -> NDArray[Any]:
         """An array of a client's answer; zeros if it has none."""
@@ -160,15 +150,19 @@ class HubCompute:
     def _zeros(self, count: int) -> NDArray[Any]:
         return np.zeros((count, self.num_outputs), self.settings.dtype)
 
-    def project(self, round_index: int, parts: Sequence[Arrays]) -> list[NDArray[Any]]:
-        """What each client gets of the exchange (lines 13 and 14), from every hub's part: ``[n, C]`` per client."""
-        phis = [self._decoded(round_index, silo, part) for silo, part in enumerate(parts)]
+    def project(self, round_index: int, parts: Sequence[Arrays]) -> list[Arrays]:
+        """What each client is sent of the exchange (lines 13 and 14), from every hub's part."""
+        phis: Any = [self.links.from_hub(round_index, silo, part) for silo, part in enumerate(parts)]
         labels: Any = self.sample_index.train_labels[self._draws(round_index)]
-        with self._precision() if self.variant.knowledge != LabelsEverywhere() else nullcontext():
+        with precision(self.settings.dtype) if self.variant.knowledge != LabelsEverywhere() else nullcontext():
             passed: Any = self.variant.knowledge.pass_on(self.silo, phis, labels, self.objective)
-        rows = np.asarray(passed).reshape(1, -1, self.num_outputs)
-        places = self.layout(round_index).places
-        return [np.asarray(algorithm.project(rows, place[None])[0]) for place in places]  # type: ignore[arg-type]
+        rows: Any = np.asarray(passed).reshape(1, -1, self.num_outputs)
+        sent = []
+        for place in self.layout(round_index).places:
+            own: Any = place[None]
+            projected = np.asarray(algorithm.project(rows, own)[0])
+            sent.append(self.links.encode_rows(round_index, TO_CLIENTS, place, projected))
+        return sent
 
     def presence(
         self, round_index: int, absent: NDArray[np.bool_] | None, clients: Collection[int]
@@ -187,17 +181,17 @@ class HubCompute:
         rows = int(self.sample_index.num_samples - self._held[[*clients]].sum())
         return [Left(missing.ravel()[place], present, rows) for place in places]
 
-    def average(self, answers: Sequence[Arrays | None]) -> Tree:
+    def average(self, round_index: int, block: Tree, answers: Sequence[Arrays | None]) -> Tree:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
-        blocks = [answer for answer in answers if answer is not None]
-        stacked = self.tree({name: np.stack([block[name] for block in blocks]) for name in self.shapes})
+        sent = {client: answer for client, answer in enumerate(answers) if answer is not None}
+        stacked = self.links.decode_blocks(round_index, block, [*sent.values()], [*sent], self.block_layout)
         return algorithm.average(stacked, self._shares(tuple(answer is not None for answer in answers)))
 
     def next_block(self, block: Tree, average: Tree, memory: Tree) -> tuple[Tree, Tree]:
         """The hub's next block and what its update remembers (line 5), from the average of its clients' blocks."""
         if self.variant.hub_update == TakeAverage():
             return average, memory
-        with self._precision():
+        with precision(self.settings.dtype):
             moved = _hub_step(block, average, memory, update=self.variant.hub_update)
             as_arrays: tuple[Tree, Tree] = jax.tree.map(np.asarray, moved)
             return as_arrays
@@ -238,7 +232,7 @@ class HubCompute:
 
     def penalty(self, block: Tree) -> float:
         """The regulariser of the silo's block."""
-        with self._precision():
+        with precision(self.settings.dtype):
             return float(self.objective.penalty(block))
 
     def figures(
@@ -247,21 +241,11 @@ class HubCompute:
         """The global model's loss and metrics from its scores, over the samples that are not absent."""
         sample_index, chosen = self.sample_index, slice(None) if absent is None else ~absent
         labels = sample_index.test_labels if held_out else sample_index.train_labels
-        with self._precision():
+        with precision(self.settings.dtype):
             truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
             losses = _losses(scores, truth, objective=self.objective)
         loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
         return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], sample_index.label_scale)
-
-
-@partial(jax.jit, static_argnames=("silo", "exchange"))
-def _encode(phi: Array, seed: Array, round_index: Array, *, silo: int, exchange: Exchange) -> Wire:
-    return exchange.encode(phi, Sending(seed, round_index, silo))
-
-
-@partial(jax.jit, static_argnames=("silo", "exchange"))
-def _decode(sent: Wire, seed: Array, round_index: Array, *, silo: int, exchange: Exchange) -> Array:
-    return exchange.decode(sent, Sending(seed, round_index, silo))
 
 
 @partial(jax.jit, static_argnames=("update",))

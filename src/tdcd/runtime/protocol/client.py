@@ -18,7 +18,7 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.client_compute import ClientCompute, ClientRows, Presence
 from tdcd.runtime.process.client_data import ClientData
-from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.messages import (
     Begin,
     Block,
@@ -40,7 +40,7 @@ from tdcd.runtime.protocol.messages import (
     Who,
 )
 from tdcd.runtime.protocol.structure import Array, Message, named
-from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_json, take_mask, take_named
+from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_json, take_mask, take_named
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
 
@@ -124,8 +124,13 @@ class Client:
 
     def prefetch_next_round(self) -> None:
         """Lay out the next round's rows, while there is time."""
-        if self._compute is not None and self.round + 1 < self.job.config.train.rounds:
-            self._compute.rows(self.round + 1)
+        if self._compute is None:
+            return
+        timing = timing_of(self.job.variant)
+        following = 0 if self.round < 0 else self.round + timing.period(self.silo)
+        for round_index in (following, *timing.sends(self.silo, following)):
+            if round_index < self.job.config.train.rounds:
+                self._compute.rows(round_index)
 
     def _answer(self, question: Message, kind: type[Message], **content: Any) -> list[Message]:
         answer = kind(self.name, self.hub, question.round, self._run, **content)
@@ -202,6 +207,8 @@ class Client:
             welcome.num_samples,
             self.job.variant,
             self.silo,
+            self.job.clients(self.silo).index(self.name),
+            welcome.num_outputs,
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
@@ -224,14 +231,18 @@ class Client:
         self._answers.pop(Steps.tag(), None)
         if len(self.job.hubs) == 1:
             return self._step(message, np.zeros((len(rows.places), self._num_outputs), self.job.settings.dtype))
-        return self._answer(message, Phi, phi=Array.of(self._compute.phi(self._block, rows)))
+        sends = timing_of(self.job.variant).sends(self.silo, message.round)
+        later = [one for one in sends if one < self.job.config.train.rounds]
+        phi = tuple(named(self._compute.phi_sent(self._block, round_index)) for round_index in later)
+        return self._answer(message, Phi, phi=phi)
 
     def _on_steps(self, message: Steps) -> list[Message]:
         """Lines 14 to 19: the others' phi of its rows, then Q local steps."""
         if self._rows is None or self.round != message.round:
             return self.introduce()
-        shape = (len(self._rows.places), self._num_outputs)
-        phi_others = take(message.phi_others, "phi_others", self.job.settings.dtype, shape)
+        assert self._compute is not None
+        sent = take_all(message.phi_others, self._compute.links.rows_layout(len(self._rows.places)))
+        phi_others = self._compute.received(message.round, sent)
         return self._step(message, phi_others, self._presence(message.remaining, self._rows, len(phi_others)))
 
     def _presence(self, remaining: Remaining | None, rows: ClientRows, num_rows: int) -> Presence | None:
@@ -253,10 +264,10 @@ class Client:
     def _step(self, message: Message, phi_others: NDArray[Any], presence: Presence | None = None) -> list[Message]:
         assert self._compute is not None
         assert self._rows is not None
-        leaves = named_leaves(self._compute.steps(self._block, self._rows, phi_others, message.round, presence))
-        if not all(np.isfinite(leaf).all() for leaf in leaves.values()):
+        stepped = self._compute.steps(self._block, self._rows, phi_others, message.round, presence)
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(stepped)):
             return self._answer(message, Diverged)
-        return self._answer(message, Block, block=named(leaves))
+        return self._answer(message, Block, block=named(self._compute.block_sent(stepped, self._block, message.round)))
 
     def _on_evaluate(self, message: Evaluate) -> list[Message]:
         """Phi of all rows, for the global model's loss and metrics."""

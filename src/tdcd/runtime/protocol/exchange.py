@@ -1,13 +1,14 @@
 """What the hubs tell each other: one part per hub in every exchange, kept until nobody can ask for it again.
 
-With its part a hub says what it received in the exchange before, as digests. A hub that told two others different
-things, or told one hub two different things, is found out in the next exchange.
+With its part a hub says what it received in the exchange of the round before, as digests. A hub that told two others
+different things, or told one hub two different things, is found out when the next parts are used.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from tdcd.core.timing import Overlap
 from tdcd.runtime.protocol.messages import AnyPart, Gone, Hello, Model, Opening, PhiPart, Published, ScoresPart, Want
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Message
@@ -16,25 +17,33 @@ from tdcd.runtime.protocol.wire import encode
 P = TypeVar("P", PhiPart, ScoresPart, Model)
 KEPT_ROUNDS = 3
 """A hub that crashes while it makes a state durable goes back to the one before; if that is damaged, one more."""
+Key = tuple[type[AnyPart], int]
+"""A kind of part, and the round that it is of."""
+
+
+def most_ahead(timing: Overlap) -> int:
+    """By how many rounds a part that a hub sends can be ahead of another hub's round."""
+    return 2 * timing.rounds + 2 * timing.longest_period - 1
 
 
 class Exchange:
     """What one hub sends its peers, and receives from them."""
 
-    def __init__(self, name: str, hubs: Sequence[str], run: str) -> None:
+    def __init__(self, name: str, hubs: Sequence[str], run: str, timing: Overlap) -> None:
         """Take the names of this hub and of all hubs, in silo order."""
-        self.name, self.hubs, self.run = name, hubs, run
+        self.name, self.hubs, self.run, self._timing = name, hubs, run, timing
         self.peers = [hub for hub in hubs if hub != name]
-        self.digests: dict[str, str] = {}
-        """Of what each hub said in the last exchange that is complete."""
+        self.digests: dict[int, dict[str, str]] = {}
+        """By round: of what each hub said that the round waited for."""
+        self._oldest = 0
         self._outbox: dict[tuple[str, int], Published] = {}
         self._inbox: dict[tuple[str, int], dict[str, AnyPart]] = {}
-        self._complete: set[tuple[str, int]] = set()
 
-    def restore(self, outbox: Sequence[Published], digests: dict[str, str]) -> None:
-        """Take up what was saved."""
+    def restore(self, outbox: Sequence[Published], digests: Mapping[int, Mapping[str, str]], round_index: int) -> None:
+        """Take up what was saved at the start of a round."""
         self._outbox = {(message.kind, message.round): message for message in outbox}
-        self.digests = digests
+        self.digests = {stage: dict(found) for stage, found in digests.items()}
+        self.forget(round_index, round_index)
 
     @property
     def outbox(self) -> tuple[Published, ...]:
@@ -52,10 +61,10 @@ class Exchange:
 
     def resend(self, message: Want, round_index: int) -> Message | None:
         """What a peer asks for again, if it was sent; ``gone``, if the hub is too far past it."""
-        if message.what in (Hello.tag(), Opening.tag()) or message.round > round_index:
+        if message.what in (Hello.tag(), Opening.tag()):
             return None
         known = self.sent(message.what, message.round)
-        if known is None and message.round < round_index:
+        if known is None and message.round < self._oldest:
             return Gone(self.name, message.sender, message.round, self.run, what=message.what, now=round_index)
         return known
 
@@ -79,35 +88,50 @@ class Exchange:
         found = [received[peer] for peer in self.peers if peer in received]
         return [part for part in found if isinstance(part, kind)]
 
-    def parts(self, kind: type[P], round_index: int) -> list[P] | None:
-        """Every hub's part, in silo order; None until all are there."""
-        key = kind.tag(), round_index
-        own = self._outbox.get(key)
-        if not isinstance(own, kind) or self.silent(kind, round_index):
-            return None
-        parts = {part.sender: part for part in self.received(kind, round_index)} | {self.name: own}
-        if key not in self._complete:
-            self._compare(parts)
-            self.digests = {hub: digest(parts[hub]) for hub in self.hubs}
-            self._complete.add(key)
+    def parts(self, kind: type[P], round_index: int) -> list[P]:
+        """Every hub's part, in silo order; all of them are there."""
+        own = self._outbox[kind.tag(), round_index]
+        parts = {part.sender: part for part in [*self.received(kind, round_index), own] if isinstance(part, kind)}
         return [parts[hub] for hub in self.hubs]
 
-    def _compare(self, parts: Mapping[str, AnyPart]) -> None:
-        for peer in self.peers:
-            theirs = parts[peer].received
-            for hub in self.hubs:
-                if theirs.get(hub) != self.digests.get(hub):
-                    what = f"in the exchange before '{parts[peer].kind}' of round {parts[peer].round}"
-                    raise IncompatibleParties(
-                        f"{hub} told {peer} and {self.name} different things {what}: one of them is wrong"
-                    )
+    def settle(self, stage: int, keys: Sequence[Key]) -> None:
+        """A round has all parts that it waits for: find out whether all hubs were told the same before, and note what
+        they said now.
+        """
+        parts: list[list[Any]] = [self.parts(*key) for key in keys]
+        for each in parts:
+            for part in each:
+                self._compare(part, self.hubs.index(part.sender))
+        self.digests[stage] = {
+            hub: "".join(digest(each[index]) for each in parts) for index, hub in enumerate(self.hubs)
+        }
 
-    def forget(self, round_index: int) -> None:
-        """A round begins: drop what nobody needs from now on."""
-        oldest = round_index - KEPT_ROUNDS
+    def _compare(self, part: AnyPart, silo: int) -> None:
+        """What a peer received in the round before it sent this part is what this hub received in that round."""
+        told = self._sent_in(part, silo) - 1
+        for hub in self.hubs:
+            if part.sender != self.name and part.received.get(hub) != self.digests.get(told, {}).get(hub):
+                what = f"in the exchange before '{part.kind}' of round {part.round}"
+                raise IncompatibleParties(
+                    f"{hub} told {part.sender} and {self.name} different things {what}: one of them is wrong"
+                )
+
+    def _sent_in(self, part: AnyPart, silo: int) -> int:
+        """The round that a silo's hub was in when it sent a part."""
+        if isinstance(part, PhiPart):
+            return self._timing.sent_in(silo, part.round)
+        if isinstance(part, ScoresPart):
+            return part.round - part.round % self._timing.period(silo)
+        # The model is shared when the last scores have been compared.
+        return part.round + 1
+
+    def forget(self, round_index: int, oldest_wanted: int) -> None:
+        """A round begins: drop what nobody needs from now on; parts of earlier rounds may still be wanted here."""
+        kept = KEPT_ROUNDS + most_ahead(self._timing) - 1
+        self._oldest = oldest = round_index - kept
         self._outbox = {key: message for key, message in self._outbox.items() if key[1] >= oldest}
-        self._inbox = {key: parts for key, parts in self._inbox.items() if key[1] >= round_index}
-        self._complete = {key for key in self._complete if key[1] >= round_index}
+        self._inbox = {key: parts for key, parts in self._inbox.items() if key[1] >= oldest_wanted}
+        self.digests = {stage: found for stage, found in self.digests.items() if stage >= oldest}
 
 
 def digest(message: Message) -> str:

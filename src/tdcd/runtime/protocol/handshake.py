@@ -240,8 +240,15 @@ class Handshake:
         shape = next(iter(self.ready.values()))
         self.compute = HubCompute(self.job, self.silo, self.sample_index, shape)
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
-        parameters = self.compute.num_parameters
-        opening = Opening(self.name, "", run=self.run, parameters=parameters, feature_shape=shape, clients=rows)
+        opening = Opening(
+            self.name,
+            "",
+            run=self.run,
+            parameters=self.compute.num_parameters,
+            block_up=self.compute.bytes_up,
+            feature_shape=shape,
+            clients=rows,
+        )
         self.openings[self.name] = opening
         self.phase = "opening"
         # What a peer said before this hub knew the run could not be understood.

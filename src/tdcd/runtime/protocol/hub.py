@@ -231,7 +231,7 @@ class Hub:
         if self.rounds is None or handshake.phase != "done":
             return out
         if not was_done:
-            out += self.rounds.begin([handshake.openings[hub].parameters for hub in self.job.hubs])
+            out += self.rounds.begin([handshake.openings[hub] for hub in self.job.hubs])
         for instruction in self.rounds.advance():
             if isinstance(instruction, End):
                 out += self._end(instruction.status, instruction.reason, instruction.in_block)

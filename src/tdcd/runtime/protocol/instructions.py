@@ -21,8 +21,8 @@ class State:
     block: Arrays
     outbox: tuple[Published, ...] = ()
     """What it sent its peers in the rounds before."""
-    digests: Mapping[str, str] | None = None
-    """The digest of what each hub sent in the last exchange."""
+    digests: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """The digest of what each hub sent, in the exchanges of the last rounds."""
     recorded: int = 0
     """The round of the last line of the history; 0 before the first."""
     rows: tuple[str, ...] = ()
@@ -33,6 +33,8 @@ class State:
     """The absences that were noted before this round."""
     memory: Arrays = field(default_factory=dict)
     """What the hub's update remembers."""
+    unrecorded: tuple[int, ...] = ()
+    """The rounds before this one that were evaluated, and for which other hubs' scores were not there."""
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import jax
+import numpy as np
+
 from tdcd.blocks.base import Block
 from tdcd.config import Config, ConfigError
 from tdcd.config.resolve import blocks_of, settings_of, variant_of
+from tdcd.core.exchange import WIRE_DTYPES, sent_up
 from tdcd.core.settings import Settings
-from tdcd.core.exchange import WIRE_DTYPES
+from tdcd.core.timing import Overlap
 from tdcd.core.variant import Everybody, Variant
 from tdcd.federation.party_names import client_of, hub_of
 
@@ -99,18 +103,32 @@ class Job:
 def _only_simulated(variant: Variant, dtype: str) -> list[str]:
     """The parts of a variant that real parties cannot honour, each with the reason."""
     problems = []
-    if variant.timing.depth:
-        problems.append(f"train.variant: {variant.timing} uses blocks of earlier rounds, which only a simulation does")
+    if not isinstance(variant.timing, Overlap):
+        problems.append(f"train.variant: only a simulation can follow {variant.timing}; real hubs know tdcd.Overlap")
     if variant.participation != Everybody():
         problems.append(
             "train.participation: real clients answer when they can, so only a simulation draws who does; "
             "federation.client_grace_s says how long a hub waits for one"
         )
-    for name, (kind, _) in variant.exchange.layout((1, 1, 1), dtype).items():
-        if kind not in WIRE_DTYPES:
-            allowed = ", ".join(WIRE_DTYPES)
-            problems.append(f"train.variant: {variant.exchange} sends '{name}' as {kind}, but hubs send only {allowed}")
-    return problems
+    sent: list[tuple[Any, str, str]] = [
+        (exchange, name, kind)
+        for exchange in dict.fromkeys((variant.exchange, variant.client_exchange))
+        for name, (kind, _) in exchange.layout((1, 1, 1), dtype).items()
+    ]
+    block = sent_up(np.zeros((1, 1), dtype), variant.block_exchange)
+    sent += [(variant.block_exchange, "block", str(leaf.dtype)) for leaf in jax.tree.leaves(block)]
+    allowed = ", ".join(WIRE_DTYPES)
+    return problems + [
+        f"train.variant: {exchange} sends '{name}' as {kind}, but hubs send only {allowed}"
+        for exchange, name, kind in sent
+        if kind not in (*WIRE_DTYPES, dtype)
+    ]
+
+
+def timing_of(variant: Variant) -> Overlap:
+    """When hubs send, which a job has checked."""
+    assert isinstance(variant.timing, Overlap)
+    return variant.timing
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tdcd.runtime.compute.hub_compute import HubCompute, Left
 from tdcd.runtime.protocol.absence import Claims
 from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Remaining, Scores, ScoresPart
 from tdcd.runtime.protocol.sharing import preparation_text
-from tdcd.runtime.protocol.structure import Array, Arrays, Message, named
+from tdcd.runtime.protocol.structure import Array, Arrays, Message, arrays_of, named
 from tdcd.tables.preparation import Preparation
 
 
@@ -20,13 +20,13 @@ class Header(NamedTuple):
     round: int
     run: str
     received: dict[str, str]
-    """The digest of what each hub sent in the exchange before."""
+    """The digest of what each hub sent in the exchange of the round before."""
 
 
-def phi_part(header: Header, compute: HubCompute, answers: Sequence[Message | None]) -> PhiPart:
-    """The silo's phi of a round's minibatches."""
+def phi_part(header: Header, compute: HubCompute, answers: Sequence[Message | None], place: int) -> PhiPart:
+    """The silo's phi of a round's minibatches; ``place`` is where it is in the clients' answers."""
     sender, round_index, run, received = header
-    phis = [answer.phi.values if isinstance(answer, Phi) else None for answer in answers]
+    phis = [arrays_of(answer.phi[place]) if isinstance(answer, Phi) else None for answer in answers]
     phi, absent = compute.phi_part(round_index, phis)
     mask = None if absent is None else Array.of(absent)
     return PhiPart(sender, "", round_index, run, received=received, arrays=named(phi), absent=mask)

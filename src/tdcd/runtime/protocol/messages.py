@@ -73,13 +73,13 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
 
 
 class Phi(Message, frozen=True, kw_only=True, tag="phi"):
-    """Phi of the client's rows of the round's minibatches."""
+    """Phi of the client's rows, for each round that its silo sends phi of in this one."""
 
-    phi: Array
+    phi: tuple[Named, ...]
 
 
 class Block(Message, frozen=True, kw_only=True, tag="block"):
-    """The client's block after its local steps."""
+    """The client's block after its local steps, as the links encode it."""
 
     block: Named
 
@@ -152,7 +152,7 @@ class Remaining(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=Tru
 class Steps(Message, frozen=True, kw_only=True, tag="steps"):
     """The others' phi of the client's rows; asks for the local steps."""
 
-    phi_others: Array
+    phi_others: Named
     remaining: Remaining | None = None
 
 
@@ -184,6 +184,8 @@ class Opening(Message, frozen=True, kw_only=True, tag="opening"):
     """How large a silo is."""
 
     parameters: int
+    block_up: Count
+    """The bytes of a block that a client sends."""
     feature_shape: Shape
     clients: list[Count]
     """The training rows of each client."""
@@ -193,11 +195,11 @@ class Part(Message, frozen=True, kw_only=True):
     """A hub's part of an exchange."""
 
     received: dict[str, str]
-    """The digest of what each hub sent in the exchange before."""
+    """The digest of what each hub sent in the exchange of the round before."""
 
 
 class PhiPart(Part, frozen=True, kw_only=True, tag="phi_part"):
-    """A silo's phi of the round's minibatches, as the exchange encodes it."""
+    """A silo's phi of the round's minibatches, as the exchange encodes it; it may be sent some rounds before."""
 
     arrays: Named
     absent: Array | None = None
@@ -252,7 +254,8 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     block: Named
     memory: Named = msgspec.field(default_factory=dict)
     outbox: tuple[Published, ...] = ()
-    digests: dict[str, str] | None = None
+    digests: dict[int, dict[str, str]] = msgspec.field(default_factory=dict)
+    unrecorded: tuple[Count, ...] = ()
     recorded: int = 0
     rows: tuple[Digest, ...] = ()
     history: Mark = NO_LINES

@@ -8,7 +8,7 @@ from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import AnyPart, Block, Model, Phi, PhiPart, Scores, ScoresPart
 from tdcd.runtime.protocol.sharing import preparation_in
 from tdcd.runtime.protocol.structure import Array, Message
-from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_mask, take_named
+from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_mask
 from tdcd.runtime.protocol.wire import RejectedMessage
 
 
@@ -16,10 +16,13 @@ def check_answer(message: Message, client: int, compute: HubCompute) -> None:
     """Refuse an answer whose arrays do not fit the client's rows."""
     dtype, outputs = compute.settings.dtype, compute.num_outputs
     if isinstance(message, Phi):
-        take(message.phi, "phi", dtype, [compute.count(message.round, client), outputs])
+        rounds = compute.sends(message.round)
+        if len(message.phi) != len(rounds):
+            raise RejectedMessage(f"'phi' is of {len(message.phi)} rounds, not of {len(rounds)}")
+        for sent, round_index in zip(message.phi, rounds, strict=True):
+            take_all(sent, compute.links.rows_layout(compute.count(round_index, client)))
     elif isinstance(message, Block):
-        for name, shape in compute.shapes.items():
-            take_named(message.block, name, dtype, shape)
+        take_all(message.block, compute.block_layout)
     elif isinstance(message, Scores):
         take(message.train, "train", dtype, [compute.rows_of(client, held_out=False), outputs])
         held_out = compute.rows_of(client, held_out=True)
@@ -45,8 +48,7 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> AnyPart:
 
 
 def _check_phi(message: PhiPart, job: Job, compute: HubCompute) -> None:
-    for name, (dtype, shape) in compute.wire.items():
-        take_named(message.arrays, name, dtype, shape)
+    take_all(message.arrays, compute.links.between_hubs)
     _check_mask(message.absent, "absent", compute.num_exchanged * compute.batch_size, job)
 
 

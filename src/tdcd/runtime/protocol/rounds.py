@@ -1,28 +1,30 @@
 """A hub's communication rounds, as a state machine: messages in, instructions out.
 
 ==========  ==========================================================================================
-evaluating  the scores of all samples are there: a line of the history
-exchanging  phi of this round's minibatches, from the clients and then from the other hubs
+evaluating  the clients' scores of all samples, told to the other hubs
+exchanging  phi from the clients, told to the other hubs; then theirs of this round's minibatches
 stepping    the clients' blocks after their local steps; their average begins the next round
+closing     all other hubs' scores, at the end or after a client's block stopped being finite
 sharing     the other silos' blocks, if all agreed to share the model
 ==========  ==========================================================================================
 
-A phase ends when everybody's part is there, in whatever order the parts came; sums run in silo and client order. What
-a hub has told its peers it can tell again, byte for byte, for this round and those just before it. With
-``federation.client_grace_s`` it may go on without a client, see :mod:`tdcd.runtime.protocol.absence`.
+A phase ends when everybody's part is there, in whatever order the parts came; sums run in silo and client order. Phi is
+told as many rounds before its own as rounds overlap, see :class:`tdcd.core.timing.Overlap`. What a hub has told its
+peers it can tell again, byte for byte, for this round and those just before it. With ``federation.client_grace_s`` it
+may go on without a client, see :mod:`tdcd.runtime.protocol.absence`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from tdcd.core.objective import Tree
 from tdcd.records.history import Record
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.absence import Absences, union
-from tdcd.runtime.protocol.exchange import KEPT_ROUNDS, Exchange
+from tdcd.runtime.protocol.evaluations import Evaluations
+from tdcd.runtime.protocol.exchange import KEPT_ROUNDS, Exchange, Key, most_ahead
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State
-from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.making import Header, model_part, phi_part, remaining, scores_part
 from tdcd.runtime.protocol.messages import (
     AnyPart,
@@ -32,6 +34,7 @@ from tdcd.runtime.protocol.messages import (
     Evaluate,
     Gone,
     Model,
+    Opening,
     Phi,
     PhiPart,
     Scores,
@@ -44,12 +47,10 @@ from tdcd.runtime.protocol.parts import check_answer, check_part
 from tdcd.runtime.protocol.records import Records
 from tdcd.runtime.protocol.sample_index import WAY_ON, Lost
 from tdcd.runtime.protocol.sharing import blocks_in, preparations_in
-from tdcd.runtime.protocol.structure import Array, Arrays, Message, arrays_of, named
+from tdcd.runtime.protocol.structure import Arrays, Message, arrays_of, named
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.preparation import Preparation
 
-_SHARED_IN: dict[str, type[AnyPart]] = {"evaluating": ScoresPart, "exchanging": PhiPart, "sharing": Model}
-"""What hubs exchange in each phase."""
 _ANSWER_TO: dict[str, type[Message]] = {"evaluate": Scores, "begin": Phi, "steps": Block}
 
 
@@ -70,31 +71,39 @@ class Rounds:
         self.preparation = preparation
         self.job, self.silo, self.compute, self.run = job, silo, compute, run
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
+        self.timing, self._last = timing_of(job.variant), job.config.train.rounds
         self.round, self.phase = 0, ""
         self.block: Tree = compute.start
         self._memory: Tree = compute.memory
-        self.parameters: list[int] = []
-        """Of each silo's block; known when the hubs have met."""
+        self._moved: tuple[Tree, Tree] | None = None
+        """The block and memory after this period's steps."""
+        self._failed = ""
+        """The client whose block stopped being finite."""
+        self._records: Records | None = None
         self._asked: dict[str, Message] = {}
         self._answers: dict[str, Message] = {}
-        self.exchange = Exchange(self.name, job.hubs, run)
+        self.exchange = Exchange(self.name, job.hubs, run, self.timing)
         self.absences = Absences(self.clients, absences)
         self._recorded = 0
         # A hub that comes back asks at once for what it may have missed.
         self._behind = -1
+        waiting: Sequence[int] = ()
         if restored is not None:
             self.round, self.block = restored.round, compute.tree(restored.block)
             self._memory = compute.remembered(restored.memory)
-            self._behind, self._recorded = restored.round + 2, restored.recorded
-            self.exchange.restore(restored.outbox, dict(restored.digests or {}))
+            self._behind, self._recorded = restored.round + 1 + most_ahead(self.timing), restored.recorded
+            self.exchange.restore(restored.outbox, restored.digests, restored.round)
+            waiting = restored.unrecorded
+        self.evaluations = Evaluations(silo, self.timing, job.config.evaluate.every, self._last, waiting)
         # What it may have told its peers before it came back, it must tell them again with the same clients.
         self._free_from = self.round + KEPT_ROUNDS
 
     # Events.
 
-    def begin(self, parameters: list[int]) -> list[Instruction]:
-        """Start the round that the hub stands at; ``parameters`` are those of each silo's block."""
-        self.parameters = parameters
+    def begin(self, openings: Sequence[Opening]) -> list[Instruction]:
+        """Start the round that the hub stands at; ``openings`` are those of all hubs, in silo order."""
+        sizes = [one.parameters for one in openings], [one.block_up for one in openings]
+        self._records = Records(self.job, self.compute, *sizes)
         return self._enter()
 
     def client_answer(self, message: Message) -> None:
@@ -115,32 +124,31 @@ class Rounds:
         return message.round == asked.round and isinstance(message, expected | Diverged)
 
     def peer_part(self, message: Message) -> None:
-        """A peer's part of this round's exchange, or of the next one's if the peer is ahead."""
-        if not self.round <= message.round <= self.round + 1:
+        """A peer's part of this round's exchange, or of a later one's if the peer is ahead; scores may be late."""
+        oldest = self.evaluations.oldest(self.round) if isinstance(message, ScoresPart) else self.round
+        if not oldest <= message.round <= self.round + most_ahead(self.timing):
             raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
         self.exchange.receive(check_part(message, self.job, self.compute))
 
     def peer_forgot(self, message: Gone) -> None:
         """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
-        asked, what = (message.what, message.round), message.what
-        if message.sender not in self._silent_peers() or asked != (_SHARED_IN[self.phase].tag(), self.round):
+        what, wanted = message.what, [(one.what, one.round) for one in self.wants(message.sender)]
+        if (what, message.round) not in wanted:
             raise RejectedMessage(f"nobody waits for '{what}' of round {message.round}")
         raise Lost(
             f"{self.name} was restored to round {self.round}, and {message.sender} is at round "
-            f"{message.now} and no longer has '{what}' of that round. {WAY_ON}"
+            f"{message.now} and no longer has '{what}' of round {message.round}. {WAY_ON}"
         )
 
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
-        out: list[Instruction] = []
+        out: list[Instruction] = [*self._record()]
         while self.phase and not self._asked:
-            diverged = next((m.sender for m in self._answers.values() if isinstance(m, Diverged)), None)
-            if diverged is not None:
-                return [*out, *self._diverged(diverged)]
             step = {
-                "evaluating": self._evaluated,
+                "evaluating": self._scored,
                 "exchanging": self._exchanged,
                 "stepping": self._stepped,
+                "closing": self._closed,
                 "sharing": self._shared,
             }[self.phase]()
             if step is None:
@@ -172,8 +180,8 @@ class Rounds:
         return self.phase == "stepping"
 
     def prefetch_next_round(self) -> None:
-        """Work out where the next round's samples are, while there is time."""
-        self.compute.layout(self.round + 1)
+        """Work out where the samples of later rounds are, while there is time."""
+        self.compute.layout(self.round + 1 + self.timing.rounds)
 
     # For those who are late, or back.
 
@@ -195,25 +203,57 @@ class Rounds:
         begin = Begin(self.name, client, self.round, self.run, block=named(named_leaves(self.block)))
         return [begin, message] if isinstance(message, Steps) else [message]
 
-    def wants(self, peer: str) -> list[Message]:
+    def wants(self, peer: str) -> list[Want]:
         """What this phase lacks of a peer."""
-        if self._asked or peer not in self._silent_peers():
+        if self._asked:
             return []
-        what: Any = _SHARED_IN[self.phase].tag()
-        return [Want(self.name, peer, self.round, self.run, what=what)]
+        return [
+            Want(self.name, peer, round_index, self.run, what=kind.tag())  # type: ignore[arg-type]
+            for kind, round_index in self._awaited()
+            if peer in self.exchange.silent(kind, round_index)
+        ]
+
+    def _awaited(self) -> list[Key]:
+        """What this phase needs of every peer."""
+        needed: list[Key] = [(ScoresPart, one) for one in self.evaluations.needed_in(self.round)]
+        if self.phase == "exchanging":
+            return [(PhiPart, self.round), *needed]
+        if self.phase == "closing":
+            waiting: list[Key] = [(ScoresPart, one) for one in self.evaluations.waiting]
+            return waiting if self._failed else [*dict.fromkeys([*waiting, *needed])]
+        return [(Model, self.round)] if self.phase == "sharing" else []
 
     def _silent_peers(self) -> list[str]:
-        return self.exchange.silent(_SHARED_IN[self.phase], self.round) if self.phase in _SHARED_IN else []
+        lacking = [peer for key in self._awaited() for peer in self.exchange.silent(*key)]
+        return [peer for peer in self.peers if peer in lacking]
 
     # The phases.
 
     def _enter(self) -> list[Instruction]:
-        every, rounds = self.job.config.evaluate.every, self.job.config.train.rounds
-        if self.round % every == 0 or self.round == rounds:
+        if self.evaluations.told_in(self.round):
             return self._ask_with_block("evaluating", Evaluate)
         return self._exchange()
 
+    def _scored(self) -> list[Instruction]:
+        """All clients' scores are there."""
+        out: list[Instruction] = []
+        claims = self.absences.claims(self._recorded, self.round)
+        for round_index in self.evaluations.told_in(self.round):
+            header = self._header(round_index)
+            part = scores_part(header, self.compute, self.block, self._answered(), claims)
+            out += self._tell(part)
+            if round_index not in self.evaluations.waiting:
+                self.evaluations.waiting.append(round_index)
+        out += self._record()
+        return [*out, *self._exchange()] if self.phase else out
+
     def _exchange(self) -> list[Instruction]:
+        if self.round == self._last:
+            self.phase = "closing"
+            return self._late_wants()
+        if not self.timing.steps_in(self.silo, self.round):
+            self.phase = "exchanging"
+            return self._late_wants()
         # A silo alone has nothing to exchange: its clients step at once.
         return self._ask_with_block("exchanging" if self.peers else "stepping", Begin)
 
@@ -234,71 +274,128 @@ class Rounds:
         """What every client answered, in client order; None for those that the hub goes on without."""
         return [self._answers.get(client) for client in self.clients]
 
-    def _tell(self, kind: type[AnyPart], part: Callable[[], AnyPart]) -> list[Message]:
-        """Tell all peers, once per round; afterwards only those who ask again."""
-        if self.exchange.sent(kind.tag(), self.round) is not None:
+    def _tell(self, part: AnyPart) -> list[Message]:
+        """Tell all peers, once; afterwards only those who ask again."""
+        return [] if self.exchange.sent(part.kind, part.round) is not None else self.exchange.tell(part)
+
+    def _late_wants(self) -> list[Instruction]:
+        """What a hub that came back asks its peers for."""
+        return [want for peer in self.peers for want in self.wants(peer)] if self.round <= self._behind else []
+
+    def _header(self, round_index: int) -> Header:
+        return Header(self.name, round_index, self.run, dict(self.exchange.digests.get(self.round - 1, {})))
+
+    def _record(self) -> list[Instruction]:
+        """The lines of the history whose scores are all there, in order."""
+        out: list[Instruction] = []
+        while (
+            self.phase
+            and self.evaluations.waiting
+            and not self.exchange.silent(ScoresPart, self.evaluations.waiting[0])
+        ):
+            round_index = self.evaluations.waiting.pop(0)
+            out += self._line(round_index)
+        return out
+
+    def _line(self, round_index: int) -> list[Instruction]:
+        assert self._records is not None
+        parts = self.exchange.parts(ScoresPart, round_index)
+        record = self._records.evaluated(round_index, parts)
+        if record is None:
             return []
-        told = self.exchange.tell(part())
-        return told + [w for peer in self.peers for w in self.wants(peer)] if self.round <= self._behind else told
-
-    def _header(self) -> Header:
-        return Header(self.name, self.round, self.run, dict(self.exchange.digests))
-
-    def _scores_part(self) -> ScoresPart:
-        claims = self.absences.claims(self._recorded, self.round)
-        return scores_part(self._header(), self.compute, self.block, self._answered(), claims)
-
-    def _phi_part(self) -> PhiPart:
-        return phi_part(self._header(), self.compute, self._answered())
-
-    def _model_part(self) -> Model:
-        return model_part(self._header(), self.block, self.preparation)
-
-    def _evaluated(self) -> list[Instruction] | None:
-        out: list[Instruction] = [*self._tell(ScoresPart, self._scores_part)]
-        parts = self.exchange.parts(ScoresPart, self.round)
-        if parts is None:
-            return out or None
-        records, is_last = Records(self.job, self.compute, self.parameters), self.round == self.job.config.train.rounds
-        record = records.evaluated(self.round, parts)
-        if record is not None:
-            out.append(Append(record, records.test_scores(parts) if is_last else None))
-            self._recorded = self.round
-            if record.diverged:
-                return [*out, *self._over("diverged", f"the loss stopped being a finite number in round {self.round}")]
-        if not is_last:
-            return out + self._exchange()
-        if not self.job.config.federation.share_model:
-            return [*out, *self._over("finished")]
-        self.phase = "sharing"
-        return [*out, *self._tell(Model, self._model_part)]
+        line = Append(record, self._records.test_scores(parts) if round_index == self._last else None)
+        self._recorded = round_index
+        if not record.diverged:
+            return [line]
+        return [line, *self._over("diverged", f"the loss stopped being a finite number in round {round_index}")]
 
     def _exchanged(self) -> list[Instruction] | None:
-        out: list[Instruction] = [*self._tell(PhiPart, self._phi_part)]
-        parts = self.exchange.parts(PhiPart, self.round)
-        if parts is None:
+        """All clients' phi is there."""
+        out: list[Instruction] = []
+        for place, round_index in enumerate(self.compute.sends(self.round)):
+            if self.exchange.sent(PhiPart.tag(), round_index) is None:
+                out += self._tell(phi_part(self._header(round_index), self.compute, self._answered(), place))
+        if out:
+            out += self._late_wants()
+        if self._silent_peers():
             return out or None
+        out += self._record()
+        if not self.phase:
+            return out
+        self._settle([(PhiPart, self.round)])
+        parts = self.exchange.parts(PhiPart, self.round)
+        if not self.timing.steps_in(self.silo, self.round) or self.round + self.timing.period(self.silo) > self._last:
+            return out + self._next_round()
         others = self.compute.project(self.round, [arrays_of(part.arrays) for part in parts])
         absent, without = union(part.absent for part in parts), self.absences.out(self.round, "begin")
         known = self.compute.presence(self.round, absent, without)
         questions = [
-            Steps(self.name, client, self.round, self.run, phi_others=Array.of(rows), remaining=remaining(left))
+            Steps(self.name, client, self.round, self.run, phi_others=named(rows), remaining=remaining(left))
             for client, rows, left in zip(self.clients, others, known, strict=True)
         ]
         return out + self._ask("stepping", questions)
 
+    def _settle(self, keys: list[Key]) -> None:
+        """Compare what hubs say that they were told."""
+        needed: list[Key] = [(ScoresPart, one) for one in self.evaluations.needed_in(self.round)]
+        self.exchange.settle(self.round, keys + needed)
+
     def _stepped(self) -> list[Instruction]:
-        blocks = [arrays_of(answer.block) if isinstance(answer, Block) else None for answer in self._answered()]
-        average = self.compute.average(blocks)
-        self.block, self._memory = self.compute.next_block(self.block, average, self._memory)
+        answers = self._answered()
+        diverged = [answer.sender for answer in answers if isinstance(answer, Diverged)]
+        if diverged:
+            self._failed = diverged[0]
+        else:
+            blocks = [arrays_of(answer.block) if isinstance(answer, Block) else None for answer in answers]
+            average = self.compute.average(self.round, self.block, blocks)
+            self._moved = self.compute.next_block(self.block, average, self._memory)
+        return self._next_round()
+
+    def _next_round(self) -> list[Instruction]:
+        """The next round begins; with it a slow silo's block moves, if its period is over."""
+        is_period_over = self.timing.steps_in(self.silo, self.round + 1)
+        if is_period_over and self._failed:
+            self.phase = "closing"
+            return self._late_wants()
+        if is_period_over and self._moved is not None:
+            self.block, self._memory = self._moved
+            self._moved = None
         self.round += 1
-        self.exchange.forget(self.round)
+        self.exchange.forget(self.round, self.evaluations.oldest(self.round))
         back: list[Absence] = self.absences.take_back(self.round) if self.round >= self._free_from else []
-        exchange, block, memory = self.exchange, named_leaves(self.block), named_leaves(self._memory)
-        state = State(
-            self.run, self.round, block, exchange.outbox, dict(exchange.digests), self._recorded, memory=memory
+        entered = self._enter()
+        # Between two of its steps, a slow silo goes back to the first of them.
+        return (
+            [*back, *entered, Save(self._state())] if is_period_over or self.round == self._last else [*back, *entered]
         )
-        return [*back, *self._enter(), Save(state)]
+
+    def _state(self) -> State:
+        exchange = self.exchange
+        return State(
+            self.run,
+            self.round,
+            named_leaves(self.block),
+            exchange.outbox,
+            {stage: dict(found) for stage, found in exchange.digests.items()},
+            self._recorded,
+            memory=named_leaves(self._memory),
+            unrecorded=tuple(self.evaluations.waiting),
+        )
+
+    def _closed(self) -> list[Instruction] | None:
+        if self._silent_peers():
+            return None
+        out = self._record()
+        if not self.phase:
+            return out
+        if self._failed:
+            return [*out, *self._diverged(self._failed)]
+        if not self.job.config.federation.share_model:
+            return [*out, *self._over("finished")]
+        self._settle([])
+        self.phase = "sharing"
+        header = self._header(self.round)._replace(received=dict(self.exchange.digests[self.round]))
+        return [*out, *self._tell(model_part(header, self.block, self.preparation)), *self._late_wants()]
 
     def _shared(self) -> list[Instruction] | None:
         return None if self._silent_peers() else self._over("finished")
@@ -324,8 +421,11 @@ class Rounds:
 
     def has_reached(self, round_index: int) -> bool:
         """Whether everything before the local steps of a round is done here."""
-        return self.round > round_index or (self.round == round_index and self.phase == "stepping")
+        if any(one <= round_index for one in self.evaluations.waiting):
+            return False
+        return self.round > round_index or (self.round == round_index and self.phase in ("stepping", "closing"))
 
     def divergence(self, round_index: int) -> Record:
         """The line of the history that says that the run diverged in this round."""
-        return Records(self.job, self.compute, self.parameters).diverged(round_index)
+        assert self._records is not None
+        return self._records.diverged(round_index)

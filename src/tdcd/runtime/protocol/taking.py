@@ -1,7 +1,7 @@
 """Arrays and documents of a message, taken only if they are as expected."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,11 @@ def take_named(arrays: Named, name: str, dtype: Any, shape: Sequence[int | None]
     if name not in arrays:
         raise RejectedMessage(f"it has no array '{name}'")
     return take(arrays[name], name, dtype, shape)
+
+
+def take_all(arrays: Named, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
+    """The same of every array of a layout."""
+    return {name: take_named(arrays, name, dtype, shape) for name, (dtype, shape) in layout.items()}
 
 
 def take_mask(array: Array, name: str, size: int) -> NDArray[np.bool_]:

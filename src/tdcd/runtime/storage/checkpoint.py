@@ -60,7 +60,8 @@ class Checkpoints:
             block=named(state.block),
             memory=named(state.memory),
             outbox=state.outbox,
-            digests=None if state.digests is None else dict(state.digests),
+            digests={stage: dict(found) for stage, found in state.digests.items()},
+            unrecorded=state.unrecorded,
             recorded=state.recorded,
             rows=state.rows,
             history=state.history,
@@ -110,6 +111,7 @@ def _read(path: Path, hub: str, run: str | None) -> State:
         Mark.read([*found.history]),
         Mark.read([*found.absences]),
         arrays_of(found.memory),
+        found.unrecorded,
     )
 
 

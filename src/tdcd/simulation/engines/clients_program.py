@@ -153,7 +153,8 @@ class ClientsProgram:
         num_batches, batch_size, _ = phi.shape
         where = jnp.where(real, self._places(positions, batch_size), num_batches * batch_size)
         put = jnp.zeros_like(phi).reshape(-1, phi.shape[-1]).at[where].set(sent, mode="drop").reshape(phi.shape)
-        return self.devices.sum(put)
+        summed: Array = self.devices.sum(put)
+        return summed
 
     def _per_client(self, silo: int, rows: Array, stream: int, shape: tuple[int, ...], own: Own) -> Array:
         """Every client's rows ``[K, E, P, C]`` after they were sent between it and its hub."""

@@ -7,7 +7,7 @@ from tdcd.config.resolve import Plan
 from tdcd.core.stopping import Interrupted
 from tdcd.records.history import Record
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
-from tdcd.training.recording import TrainingRun, count_parameters
+from tdcd.training.recording import TrainingRun
 from tdcd.training.run import is_begun, save_assembled, simulate
 from tdcd.training.train import Progress, Training, ledger_of
 

@@ -1,0 +1,160 @@
+"""What goes over a silo's links: phi between hubs, phi of a client's rows, and blocks on their way up."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import lru_cache, partial
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd.core.exchange import (
+    BLOCKS,
+    AsItIs,
+    BlockExchange,
+    Exchange,
+    Sending,
+    WholeBlock,
+    Wire,
+    seed_words,
+    sent_up,
+)
+from tdcd.core.objective import Tree
+from tdcd.core.settings import Settings
+from tdcd.core.variant import Variant
+from tdcd.records.run_folder import named_leaves
+from tdcd.runtime.protocol.structure import Arrays
+
+Layout = dict[str, tuple[str, tuple[int, ...]]]
+"""The dtype and shape of every array that is sent, by name."""
+
+
+def precision(dtype: str) -> Any:
+    """The context in which JAX's arrays have the settings' precision."""
+    wanted, config = dtype == "float64", cast("Any", jax.config)
+    # Calls inside the context take three times as long, even where it changes nothing.
+    return nullcontext() if config.jax_enable_x64 == wanted else jax.enable_x64(wanted)
+
+
+class Links:
+    """The links of one silo: both ends of each encode and decode alike."""
+
+    def __init__(self, variant: Variant, settings: Settings, silo: int, shape: tuple[int, int, int]) -> None:
+        """Take the silo's index and ``(E, B, C)``, the shape of a round's phi."""
+        self._variant, self._settings, self._silo, self._shape = variant, settings, silo, shape
+        self._seed = seed_words(settings.seed)
+        self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
+        """What a round's phi is between hubs."""
+        self._drawn = lru_cache(maxsize=4)(self._draw)
+
+    def _sending(self, round_index: int, silo: int, stream: int = 0, places: Any = None) -> Sending:
+        return Sending(self._seed, np.int32(round_index), silo, self._shape, stream, places)
+
+    def _draw(self, round_index: int, stream: int) -> NDArray[Any]:
+        """The dither of all samples of a round, for all clients."""
+        return np.asarray(self._sending(round_index, self._silo, stream).dither())
+
+    def to_hubs(self, round_index: int, phi: NDArray[Any]) -> Arrays:
+        """The silo's phi ``[E, B, C]`` as the other hubs are sent it."""
+        if self._variant.exchange == AsItIs():
+            return {"phi": phi}
+        sending = self._sending(round_index, self._silo)
+        with precision(self._settings.dtype):
+            sent = _encode(phi, *sending[:2], silo=self._silo, shape=self._shape, exchange=self._variant.exchange)
+        return {name: np.asarray(sent[name]) for name in self.between_hubs}
+
+    def from_hub(self, round_index: int, silo: int, part: Arrays) -> NDArray[Any]:
+        """A silo's phi ``[E, B, C]``, from what its hub sent."""
+        if self._variant.exchange == AsItIs():
+            return part["phi"]
+        sending, sent = self._sending(round_index, silo), {name: part[name] for name in self.between_hubs}
+        with precision(self._settings.dtype):
+            phi = _decode(sent, *sending[:2], silo=silo, shape=self._shape, exchange=self._variant.exchange)
+            return np.asarray(phi)
+
+    def rows_layout(self, rows: int) -> Layout:
+        """What phi of so many of a client's rows is between it and its hub."""
+        return self._variant.client_exchange.layout((rows, self._shape[2]), self._settings.dtype)
+
+    def encode_rows(self, round_index: int, stream: int, places: Any, rows: NDArray[Any]) -> Arrays:
+        """Phi ``[n, C]`` of a client's rows, which are these of the round's samples, as it is sent."""
+        if self._variant.client_exchange == AsItIs():
+            return {"phi": rows}
+        sent = self._variant.client_exchange.encode(cast("Any", rows), self._of_rows(round_index, stream, places))
+        return {name: np.asarray(array) for name, array in sent.items()}
+
+    def decode_rows(self, round_index: int, stream: int, places: Any, sent: Arrays) -> NDArray[Any]:
+        """What :meth:`encode_rows` was given, as its receiver has it."""
+        if self._variant.client_exchange == AsItIs():
+            return sent["phi"]
+        return np.asarray(self._variant.client_exchange.decode(sent, self._of_rows(round_index, stream, places)))
+
+    def _of_rows(self, round_index: int, stream: int, places: Any) -> Sending:
+        drawn = self._drawn(round_index, stream)
+        return self._sending(round_index, self._silo, stream, places)._replace(drawn=drawn)
+
+    def block_layout(self, block: Tree) -> Layout:
+        """What a client's block is on its way up."""
+        sent = named_leaves(sent_up(block, self._variant.block_exchange))
+        return {name: (str(leaf.dtype), leaf.shape) for name, leaf in sent.items()}
+
+    def _up(self, round_index: int, clients: Any) -> tuple[Any, ...]:
+        return self._seed, np.int32(round_index), np.int32(self._silo), clients
+
+    def encode_block(self, round_index: int, client: int, block: Tree, before: Tree) -> Arrays:
+        """A client's block as it is sent up."""
+        if self._variant.block_exchange == WholeBlock():
+            return named_leaves(block)
+        with precision(self._settings.dtype):
+            sent = _encode_block(
+                block, before, *self._up(round_index, np.int32(client)), exchange=self._variant.block_exchange
+            )
+            return {name: np.asarray(leaf) for name, leaf in named_leaves(sent).items()}
+
+    def decode_blocks(
+        self, round_index: int, before: Tree, sent: Sequence[Arrays], clients: Sequence[int], layout: Layout
+    ) -> Tree:
+        """Blocks of these clients, on a first axis, from what they sent; the hub's was ``before``."""
+        stacked = {name: np.stack([block[name] for block in sent]) for name in layout}
+        exchange = self._variant.block_exchange
+        if exchange == WholeBlock():
+            return jax.tree.unflatten(jax.tree.structure(before), [*stacked.values()])
+        with precision(self._settings.dtype):
+            tree = jax.tree.unflatten(jax.tree.structure(sent_up(before, exchange)), [*stacked.values()])
+            blocks = _decode_blocks(
+                tree, before, *self._up(round_index, np.asarray(clients, np.int32)), exchange=exchange
+            )
+            return jax.tree.map(np.asarray, blocks)
+
+
+@partial(jax.jit, static_argnames=("silo", "shape", "exchange"))
+def _encode(
+    phi: Array, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], exchange: Exchange
+) -> Wire:
+    return exchange.encode(phi, Sending(seed, round_index, silo, shape))
+
+
+@partial(jax.jit, static_argnames=("silo", "shape", "exchange"))
+def _decode(
+    sent: Wire, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], exchange: Exchange
+) -> Array:
+    return exchange.decode(sent, Sending(seed, round_index, silo, shape))
+
+
+@partial(jax.jit, static_argnames=("exchange",))
+def _encode_block(
+    block: Tree, before: Tree, seed: Array, round_index: Array, silo: Any, client: Any, *, exchange: BlockExchange
+) -> Tree:
+    return exchange.encode(block, before, Sending(seed, round_index, silo, stream=BLOCKS + client))
+
+
+@partial(jax.jit, static_argnames=("exchange",))
+def _decode_blocks(
+    sent: Tree, before: Tree, seed: Array, round_index: Array, silo: Any, clients: Array, *, exchange: BlockExchange
+) -> Tree:
+    def one(sent: Tree, client: Array) -> Tree:
+        return exchange.decode(sent, before, Sending(seed, round_index, silo, stream=BLOCKS + client))
+
+    return jax.vmap(one)(sent, clients)
