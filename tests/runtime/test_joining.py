@@ -111,7 +111,7 @@ def test_another_version_of_a_hub(data, seed):
     office = Office(data, seed, change=newer).run()
     assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "2", "upgrade the older one")
     assert (
-        "hub.clinic speaks protocol 2 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
+        "hub.clinic speaks protocol 3 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
     )
 
 
