@@ -62,7 +62,7 @@ def echo_round(folder: Path) -> float:
 
 
 def _size(phi: np.ndarray) -> int:
-    return len(encode(Phi("client.a.c1", "hub.a", 100, "0" * 32, phi=Array.of(phi))))
+    return len(encode(Phi("client.a.c1", "hub.a", 100, "0" * 32, phi=({"phi": Array.of(phi)},))))
 
 
 def _turn() -> tuple[float, float, float]:

@@ -35,21 +35,33 @@ def content_fields(message):
 
 
 def arrays_at(message):
-    """Every array with the fields that lead to it."""
+    """Every array with the fields, keys and places that lead to it."""
     found = {}
     for name in content_fields(message):
-        value = getattr(message, name)
-        if isinstance(value, Array):
-            found[name,] = value
-        elif isinstance(value, dict):
-            found |= {(name, key): inner for key, inner in value.items() if isinstance(inner, Array)}
+        _gather(getattr(message, name), (name,), found)
     return found
+
+
+def _gather(value, path, found):
+    if isinstance(value, Array):
+        found[path] = value
+    elif isinstance(value, dict | tuple):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            _gather(inner, (*path, key), found)
 
 
 def with_array(message, path, values):
     """The message with another array there, or with none."""
     array = None if values is None else Array.of(values)
-    if len(path) == 1:
-        return message.replace(**{path[0]: array})
-    others = {name: value for name, value in getattr(message, path[0]).items() if name != path[1]}
-    return message.replace(**{path[0]: others if array is None else {**others, path[1]: array}})
+    field, *rest = path
+    return message.replace(**{field: _with(getattr(message, field), rest, array)})
+
+
+def _with(value, path, array):
+    if not path:
+        return array
+    key, *rest = path
+    if isinstance(value, tuple):
+        return tuple(_with(inner, rest, array) if place == key else inner for place, inner in enumerate(value))
+    changed = {**value, key: _with(value[key], rest, array)}
+    return {name: inner for name, inner in changed.items() if inner is not None}

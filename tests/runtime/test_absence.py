@@ -469,7 +469,7 @@ def test_a_hub_refuses_what_cannot_be_said_of_another_ones_clients(early, claims
 @pytest.mark.parametrize("name", ["absent", "present", "rows"])
 def test_a_client_refuses_masks_and_counts_that_do_not_fit(early, name):
     client, message = heard_by(early, A2, "steps", "hub.a")
-    rows = len(message.phi_others.values)
+    rows = len(message.phi_others["phi"].values)
     batches, held = UNEQUAL.train.local_steps, len(early.data[A2].ids)
     size = UNEQUAL.train.batch_size
     good = {
@@ -511,7 +511,10 @@ def test_nobody_is_left_out_by_others_without_the_setting():
     size = UNEQUAL.train.local_steps * UNEQUAL.train.batch_size
     assert refusal(hub, changed(message, absent=np.zeros(size, np.uint8))) == text
     client, message = heard_by(office, A2, "steps", "hub.a")
-    absent, present = np.zeros(len(message.phi_others.values), np.uint8), np.zeros(UNEQUAL.train.local_steps, np.int32)
+    absent, present = (
+        np.zeros(len(message.phi_others["phi"].values), np.uint8),
+        np.zeros(UNEQUAL.train.local_steps, np.int32),
+    )
     assert refusal(client, with_remaining(message, absent, present, 1)) == text
     hub, message = heard_by(office, "hub.a", "scores_part")
     assert refusal(hub, message.replace(unscored=[B1])) == text

@@ -99,7 +99,7 @@ def test_another_version_of_a_client(data, seed):
         return message.replace(protocol=9) if message.sender == NORTH and message.kind == "enrol" else message
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, f"{NORTH} speaks protocol 9 and hub.lab speaks 2: upgrade the older one")
+    assert_nobody_starts(office, f"{NORTH} speaks protocol 9 and hub.lab speaks 3: upgrade the older one")
 
 
 @SEEDS
@@ -109,7 +109,7 @@ def test_another_version_of_a_hub(data, seed):
         return message.replace(protocol=7) if is_hello else message
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "2", "upgrade the older one")
+    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "3", "upgrade the older one")
     assert (
         "hub.clinic speaks protocol 3 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
     )

@@ -4,19 +4,36 @@ A hub tells its scores when a round begins, and goes on. A line is written when 
 of the same round or, where rounds overlap by D, of one that is at most D later.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from tdcd.core.timing import Overlap
+from tdcd.runtime.protocol.exchange import Exchange
+from tdcd.runtime.protocol.instructions import Append, State
+from tdcd.runtime.protocol.job import Job, timing_of
+from tdcd.runtime.protocol.messages import ScoresPart
+from tdcd.runtime.protocol.records import Records
 
 
 class Evaluations:
     """The rounds that a silo's hub tells its scores of."""
 
-    def __init__(self, silo: int, timing: Overlap, every: int, rounds: int, waiting: Sequence[int] = ()) -> None:
-        """Take ``waiting``, the rounds whose scores were told and whose lines are not written."""
-        self._silo, self._timing, self._every, self._rounds = silo, timing, every, rounds
-        self.waiting = list(waiting)
+    def __init__(self, silo: int, job: Job, restored: State | None = None) -> None:
+        """Take up what was saved."""
+        self._silo, self._timing = silo, timing_of(job.variant)
+        self._every, self._rounds = job.config.evaluate.every, job.config.train.rounds
+        self.waiting = [] if restored is None else list(restored.unrecorded)
         """Rounds whose scores were told and whose lines are not written, in order."""
+        self.recorded = 0 if restored is None else restored.recorded
+        """The round of the last line; 0 before the first."""
+
+    def complete(self, exchange: Exchange, records: Records | None) -> Iterator[Append]:
+        """The lines whose scores are all there; there are ``records`` when the hubs have met."""
+        while records is not None and self.waiting and not exchange.silent(ScoresPart, self.waiting[0]):
+            round_index = self.waiting.pop(0)
+            parts = exchange.parts(ScoresPart, round_index)
+            record = records.evaluated(round_index, parts)
+            if record is not None:
+                self.recorded = round_index
+                yield Append(record, records.test_scores(parts) if round_index == self._rounds else None)
 
     def told_in(self, round_index: int) -> list[int]:
         """The rounds whose scores are told in this one: its own, and those in which the block stays the same."""

@@ -112,11 +112,13 @@ class Hub:
         """The clients that this round goes on without."""
         if self.rounds is None:
             return []
-        return [self.clients[index] for index in self.rounds.absences.out(self.round)]
+        return [self.clients[index] for index in self.rounds.questions.absences.out(self.round)]
 
     def open_questions(self) -> list[Message]:
         """What clients have not answered that the hub may go on without, or has."""
-        return [] if self.rounds is None or self.shutdown is not None else self.rounds.open_questions()
+        if self.rounds is None or self.shutdown is not None:
+            return []
+        return self.rounds.questions.open(self.rounds.may_leave_out)
 
     # Events.
 
@@ -144,7 +146,7 @@ class Hub:
         if self.rounds is None or self.shutdown is not None:
             return []
         try:
-            return self.rounds.overdue(question) + self._advance()
+            return self.rounds.questions.overdue(question, self.rounds.may_leave_out) + self._advance()
         except IncompatibleParties as mismatch:
             return self._end("refused", str(mismatch))
 
@@ -191,10 +193,12 @@ class Hub:
             return self.handshake.client_summary(message)
         if isinstance(message, Ready):
             ready = self.handshake.client_ready(message)
-            return ready + (self.rounds.client_back(message.sender) if self.rounds is not None else [])
+            if self.rounds is None:
+                return ready
+            return ready + self.rounds.questions.back(message.sender, self.rounds.block)
         if self.rounds is None:
             raise RejectedMessage(f"nobody asked for '{message.kind}'")
-        self.rounds.client_answer(message)
+        self.rounds.questions.receive(message)
         return []
 
     def _of_peer(self, message: Message) -> list[Message]:

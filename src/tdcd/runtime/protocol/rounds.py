@@ -20,7 +20,7 @@ from tdcd.core.objective import Tree
 from tdcd.records.history import Record
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.protocol.absence import Absences, union
+from tdcd.runtime.protocol.absence import union
 from tdcd.runtime.protocol.evaluations import Evaluations
 from tdcd.runtime.protocol.exchange import KEPT_ROUNDS, Exchange, Key, most_ahead
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State
@@ -35,23 +35,20 @@ from tdcd.runtime.protocol.messages import (
     Gone,
     Model,
     Opening,
-    Phi,
     PhiPart,
-    Scores,
     ScoresPart,
     Status,
     Steps,
     Want,
 )
-from tdcd.runtime.protocol.parts import check_answer, check_part
+from tdcd.runtime.protocol.parts import check_part
+from tdcd.runtime.protocol.questions import Questions
 from tdcd.runtime.protocol.records import Records
 from tdcd.runtime.protocol.sample_index import WAY_ON, Lost
 from tdcd.runtime.protocol.sharing import blocks_in, preparations_in
 from tdcd.runtime.protocol.structure import Arrays, Message, arrays_of, named
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.preparation import Preparation
-
-_ANSWER_TO: dict[str, type[Message]] = {"evaluate": Scores, "begin": Phi, "steps": Block}
 
 
 class Rounds:
@@ -80,48 +77,31 @@ class Rounds:
         self._failed = ""
         """The client whose block stopped being finite."""
         self._records: Records | None = None
-        self._asked: dict[str, Message] = {}
-        self._answers: dict[str, Message] = {}
+        self.questions = Questions(job, silo, compute, run, absences)
         self.exchange = Exchange(self.name, job.hubs, run, self.timing)
-        self.absences = Absences(self.clients, absences)
-        self._recorded = 0
         # A hub that comes back asks at once for what it may have missed.
         self._behind = -1
-        waiting: Sequence[int] = ()
         if restored is not None:
             self.round, self.block = restored.round, compute.tree(restored.block)
             self._memory = compute.remembered(restored.memory)
-            self._behind, self._recorded = restored.round + 1 + most_ahead(self.timing), restored.recorded
+            self._behind = restored.round + 1 + most_ahead(self.timing)
             self.exchange.restore(restored.outbox, restored.digests, restored.round)
-            waiting = restored.unrecorded
-        self.evaluations = Evaluations(silo, self.timing, job.config.evaluate.every, self._last, waiting)
+        self.evaluations = Evaluations(silo, job, restored)
         # What it may have told its peers before it came back, it must tell them again with the same clients.
         self._free_from = self.round + KEPT_ROUNDS
 
     # Events.
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether the hub may go on without a client: not where it plays rounds again that it told its peers of."""
+        return self.round >= self._free_from
 
     def begin(self, openings: Sequence[Opening]) -> list[Instruction]:
         """Start the round that the hub stands at; ``openings`` are those of all hubs, in silo order."""
         sizes = [one.parameters for one in openings], [one.block_up for one in openings]
         self._records = Records(self.job, self.compute, *sizes)
         return self._enter()
-
-    def client_answer(self, message: Message) -> None:
-        """A client's answer to what it was asked; one that comes too late shows that it is there again."""
-        client, asked = message.sender, self._asked.get(message.sender)
-        if asked is not None and self._is_answer(message, asked):
-            check_answer(message, self.clients.index(client), self.compute)
-            del self._asked[client]
-            self._answers[client] = message
-            return
-        missed = self.absences.question_to(client)
-        if missed is None or not self._is_answer(message, missed):
-            raise RejectedMessage(f"nobody asked for '{message.kind}' of round {message.round}")
-        self.absences.show_life(client)
-
-    def _is_answer(self, message: Message, asked: Message) -> bool:
-        expected = Block if isinstance(asked, Begin) and not self.peers else _ANSWER_TO[asked.kind]
-        return message.round == asked.round and isinstance(message, expected | Diverged)
 
     def peer_part(self, message: Message) -> None:
         """A peer's part of this round's exchange, or of a later one's if the peer is ahead; scores may be late."""
@@ -143,7 +123,7 @@ class Rounds:
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
         out: list[Instruction] = [*self._record()]
-        while self.phase and not self._asked:
+        while self.phase and not self.questions.asked:
             step = {
                 "evaluating": self._scored,
                 "exchanging": self._exchanged,
@@ -155,24 +135,6 @@ class Rounds:
                 break
             out += step
         return out
-
-    def open_questions(self) -> list[Message]:
-        """What clients that the hub may go on without have not answered, though another client has answered.
-
-        And, of those that it went on without already, what they have not answered.
-        """
-        has_rows = any(self.compute.rows_of(self.clients.index(client), held_out=False) for client in self._answers)
-        is_free = self.job.config.federation.client_grace_s is not None and self.round >= self._free_from
-        return [*(self._asked.values() if has_rows and is_free else ()), *self.absences.open_questions()]
-
-    def overdue(self, question: Message) -> list[Instruction]:
-        """A question was open for the whole grace period: go on without the answer; or ask again, if it was missed."""
-        if question not in self.open_questions():
-            return []
-        if self._asked.get(question.receiver) is not question:
-            return [question]
-        del self._asked[question.receiver]
-        return [self.absences.leave_out(question)]
 
     @property
     def has_time(self) -> bool:
@@ -187,25 +149,15 @@ class Rounds:
 
     def missing(self) -> list[str]:
         """The parties that this phase waits for."""
-        return list(self._asked) or self._silent_peers()
+        return list(self.questions.asked) or self._silent_peers()
 
     def remind(self) -> list[Message]:
         """Ask the clients that are ready, and the peers, for what this phase waits for."""
-        return [*self._asked.values(), *(want for peer in self._silent_peers() for want in self.wants(peer))]
-
-    def client_back(self, client: str) -> list[Message]:
-        """What a client that was away must be asked again."""
-        self.absences.show_life(client)
-        message = self._asked.get(client)
-        if message is None:
-            return []
-        # Before its steps it needs the round's block again.
-        begin = Begin(self.name, client, self.round, self.run, block=named(named_leaves(self.block)))
-        return [begin, message] if isinstance(message, Steps) else [message]
+        return [*self.questions.asked.values(), *(want for peer in self._silent_peers() for want in self.wants(peer))]
 
     def wants(self, peer: str) -> list[Want]:
         """What this phase lacks of a peer."""
-        if self._asked:
+        if self.questions.asked:
             return []
         return [
             Want(self.name, peer, round_index, self.run, what=kind.tag())  # type: ignore[arg-type]
@@ -231,16 +183,17 @@ class Rounds:
 
     def _enter(self) -> list[Instruction]:
         if self.evaluations.told_in(self.round):
-            return self._ask_with_block("evaluating", Evaluate)
+            self.phase = "evaluating"
+            return self.questions.ask_with_block(Evaluate, self.round, self.block)
         return self._exchange()
 
     def _scored(self) -> list[Instruction]:
         """All clients' scores are there."""
         out: list[Instruction] = []
-        claims = self.absences.claims(self._recorded, self.round)
+        claims = self.questions.absences.claims(self.evaluations.recorded, self.round)
         for round_index in self.evaluations.told_in(self.round):
             header = self._header(round_index)
-            part = scores_part(header, self.compute, self.block, self._answered(), claims)
+            part = scores_part(header, self.compute, self.block, self.questions.answers(), claims)
             out += self._tell(part)
             if round_index not in self.evaluations.waiting:
                 self.evaluations.waiting.append(round_index)
@@ -255,24 +208,8 @@ class Rounds:
             self.phase = "exchanging"
             return self._late_wants()
         # A silo alone has nothing to exchange: its clients step at once.
-        return self._ask_with_block("exchanging" if self.peers else "stepping", Begin)
-
-    def _ask_with_block(self, phase: str, kind: type[Begin | Evaluate]) -> list[Instruction]:
-        """Ask every client that takes part, and send it the hub's block."""
-        block = named(named_leaves(self.block))
-        return self._ask(phase, [kind(self.name, client, self.round, self.run, block=block) for client in self.clients])
-
-    def _ask(self, phase: str, questions: Sequence[Message]) -> list[Instruction]:
-        """Ask every client that takes part, the next phase's first part; ``questions`` are in client order."""
-        self.phase = phase
-        self._answers.clear()
-        out = self.absences.out(self.round, questions[0].kind)
-        self._asked = {one.receiver: one for index, one in enumerate(questions) if index not in out}
-        return [*self._asked.values()]
-
-    def _answered(self) -> list[Message | None]:
-        """What every client answered, in client order; None for those that the hub goes on without."""
-        return [self._answers.get(client) for client in self.clients]
+        self.phase = "exchanging" if self.peers else "stepping"
+        return self.questions.ask_with_block(Begin, self.round, self.block)
 
     def _tell(self, part: AnyPart) -> list[Message]:
         """Tell all peers, once; afterwards only those who ask again."""
@@ -288,33 +225,19 @@ class Rounds:
     def _record(self) -> list[Instruction]:
         """The lines of the history whose scores are all there, in order."""
         out: list[Instruction] = []
-        while (
-            self.phase
-            and self.evaluations.waiting
-            and not self.exchange.silent(ScoresPart, self.evaluations.waiting[0])
-        ):
-            round_index = self.evaluations.waiting.pop(0)
-            out += self._line(round_index)
+        for line in self.evaluations.complete(self.exchange, self._records) if self.phase else ():
+            out.append(line)
+            if line.record.diverged:
+                reason = f"the loss stopped being a finite number in round {line.record.round}"
+                return [*out, *self._over("diverged", reason)]
         return out
-
-    def _line(self, round_index: int) -> list[Instruction]:
-        assert self._records is not None
-        parts = self.exchange.parts(ScoresPart, round_index)
-        record = self._records.evaluated(round_index, parts)
-        if record is None:
-            return []
-        line = Append(record, self._records.test_scores(parts) if round_index == self._last else None)
-        self._recorded = round_index
-        if not record.diverged:
-            return [line]
-        return [line, *self._over("diverged", f"the loss stopped being a finite number in round {round_index}")]
 
     def _exchanged(self) -> list[Instruction] | None:
         """All clients' phi is there."""
         out: list[Instruction] = []
         for place, round_index in enumerate(self.compute.sends(self.round)):
             if self.exchange.sent(PhiPart.tag(), round_index) is None:
-                out += self._tell(phi_part(self._header(round_index), self.compute, self._answered(), place))
+                out += self._tell(phi_part(self._header(round_index), self.compute, self.questions.answers(), place))
         if out:
             out += self._late_wants()
         if self._silent_peers():
@@ -327,13 +250,14 @@ class Rounds:
         if not self.timing.steps_in(self.silo, self.round) or self.round + self.timing.period(self.silo) > self._last:
             return out + self._next_round()
         others = self.compute.project(self.round, [arrays_of(part.arrays) for part in parts])
-        absent, without = union(part.absent for part in parts), self.absences.out(self.round, "begin")
+        absent, without = union(part.absent for part in parts), self.questions.absences.out(self.round, "begin")
         known = self.compute.presence(self.round, absent, without)
         questions = [
             Steps(self.name, client, self.round, self.run, phi_others=named(rows), remaining=remaining(left))
             for client, rows, left in zip(self.clients, others, known, strict=True)
         ]
-        return out + self._ask("stepping", questions)
+        self.phase = "stepping"
+        return out + self.questions.ask(self.round, questions)
 
     def _settle(self, keys: list[Key]) -> None:
         """Compare what hubs say that they were told."""
@@ -341,7 +265,7 @@ class Rounds:
         self.exchange.settle(self.round, keys + needed)
 
     def _stepped(self) -> list[Instruction]:
-        answers = self._answered()
+        answers = self.questions.answers()
         diverged = [answer.sender for answer in answers if isinstance(answer, Diverged)]
         if diverged:
             self._failed = diverged[0]
@@ -362,7 +286,7 @@ class Rounds:
             self._moved = None
         self.round += 1
         self.exchange.forget(self.round, self.evaluations.oldest(self.round))
-        back: list[Absence] = self.absences.take_back(self.round) if self.round >= self._free_from else []
+        back: list[Absence] = self.questions.absences.take_back(self.round) if self.round >= self._free_from else []
         entered = self._enter()
         # Between two of its steps, a slow silo goes back to the first of them.
         return (
@@ -377,7 +301,7 @@ class Rounds:
             named_leaves(self.block),
             exchange.outbox,
             {stage: dict(found) for stage, found in exchange.digests.items()},
-            self._recorded,
+            self.evaluations.recorded,
             memory=named_leaves(self._memory),
             unrecorded=tuple(self.evaluations.waiting),
         )
@@ -402,14 +326,11 @@ class Rounds:
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        return {self.name: named_leaves(self.block), **blocks_in(self._models_received())}
+        return {self.name: named_leaves(self.block), **blocks_in(self.exchange.received(Model, self.round))}
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
-        return preparations_in(self._models_received())
-
-    def _models_received(self) -> list[Model]:
-        return self.exchange.received(Model, self.round)
+        return preparations_in(self.exchange.received(Model, self.round))
 
     def _diverged(self, client: str) -> list[Instruction]:
         reason = f"the block of {client} stopped being finite in round {self.round}: the step size is too large"

@@ -1,0 +1,93 @@
+"""What a hub asks its clients, and what they answer: one question at a time each."""
+
+from collections.abc import Iterable, Sequence
+
+from tdcd.core.objective import Tree
+from tdcd.records.run_folder import named_leaves
+from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.runtime.protocol.absence import Absences
+from tdcd.runtime.protocol.instructions import Absence, Instruction
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Evaluate, Phi, Scores, Steps
+from tdcd.runtime.protocol.parts import check_answer
+from tdcd.runtime.protocol.structure import Message, named
+from tdcd.runtime.protocol.wire import RejectedMessage
+
+_ANSWER_TO: dict[str, type[Message]] = {"evaluate": Scores, "begin": Phi, "steps": Block}
+
+
+class Questions:
+    """The dialogue with one silo's clients."""
+
+    def __init__(self, job: Job, silo: int, compute: HubCompute, run: str, absences: Iterable[Absence]) -> None:
+        """Take ``absences``, all that were noted."""
+        self._hub, self.clients, self._compute, self._run = job.hubs[silo], job.clients(silo), compute, run
+        self._is_alone = not job.peers(silo)
+        self._has_grace = job.config.federation.client_grace_s is not None
+        self.absences = Absences(self.clients, absences)
+        self.asked: dict[str, Message] = {}
+        """By client: what it has not answered."""
+        self._answers: dict[str, Message] = {}
+
+    def ask(self, round_index: int, questions: Sequence[Message]) -> list[Instruction]:
+        """Ask every client that takes part; ``questions`` are in client order."""
+        self._answers.clear()
+        out = self.absences.out(round_index, questions[0].kind)
+        self.asked = {one.receiver: one for index, one in enumerate(questions) if index not in out}
+        return [*self.asked.values()]
+
+    def ask_with_block(self, kind: type[Begin | Evaluate], round_index: int, block: Tree) -> list[Instruction]:
+        """The same, and send the hub's block."""
+        arrays = named(named_leaves(block))
+        return self.ask(
+            round_index, [kind(self._hub, client, round_index, self._run, block=arrays) for client in self.clients]
+        )
+
+    def answers(self) -> list[Message | None]:
+        """What every client answered, in client order; None for those that the hub goes on without."""
+        return [self._answers.get(client) for client in self.clients]
+
+    def receive(self, message: Message) -> None:
+        """A client's answer to what it was asked; one that comes too late shows that it is there again."""
+        client, asked = message.sender, self.asked.get(message.sender)
+        if asked is not None and self._is_answer(message, asked):
+            check_answer(message, self.clients.index(client), self._compute)
+            del self.asked[client]
+            self._answers[client] = message
+            return
+        missed = self.absences.question_to(client)
+        if missed is None or not self._is_answer(message, missed):
+            raise RejectedMessage(f"nobody asked for '{message.kind}' of round {message.round}")
+        self.absences.show_life(client)
+
+    def _is_answer(self, message: Message, asked: Message) -> bool:
+        expected = Block if isinstance(asked, Begin) and self._is_alone else _ANSWER_TO[asked.kind]
+        return message.round == asked.round and isinstance(message, expected | Diverged)
+
+    def open(self, may_leave_out: bool) -> list[Message]:
+        """What clients that the hub may go on without have not answered, though another client has answered.
+
+        And, of those that it went on without already, what they have not answered.
+        """
+        has_rows = any(self._compute.rows_of(self.clients.index(client), held_out=False) for client in self._answers)
+        is_free = self._has_grace and may_leave_out
+        return [*(self.asked.values() if has_rows and is_free else ()), *self.absences.open_questions()]
+
+    def overdue(self, question: Message, may_leave_out: bool) -> list[Instruction]:
+        """A question was open for the whole grace period: go on without the answer; or ask again, if it was missed."""
+        if question not in self.open(may_leave_out):
+            return []
+        if self.asked.get(question.receiver) is not question:
+            return [question]
+        del self.asked[question.receiver]
+        return [self.absences.leave_out(question)]
+
+    def back(self, client: str, block: Tree) -> list[Message]:
+        """What a client that was away must be asked again; the round began with ``block``."""
+        self.absences.show_life(client)
+        message = self.asked.get(client)
+        if message is None:
+            return []
+        # Before its steps it needs the round's block again.
+        begin = Begin(self._hub, client, message.round, self._run, block=named(named_leaves(block)))
+        return [begin, message] if isinstance(message, Steps) else [message]
