@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from lab import MODES, in_mode
 from processes import campaign, reference
 
 
@@ -19,12 +20,14 @@ def main():
     options.add_argument("--federations", type=int, default=10)
     options.add_argument("--kills", type=int, default=30, help="in each federation, at least")
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--mode", choices=MODES, default="in step", help="which member of the family")
     given = options.parse_args()
     total, times, blows, began = Counter(), [], 0, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tdcd-campaign-") as home:
-        expected = reference(Path(home) / "reference", rounds=ROUNDS, evaluate={"every": 10})
+        keys = in_mode(given.mode, evaluate={"every": 10})
+        expected = reference(Path(home) / "reference", rounds=ROUNDS, **keys)
         for seed in range(given.seed, given.seed + given.federations):
-            found = campaign(Path(home) / str(seed), expected, seed, given.kills, rounds=ROUNDS, evaluate={"every": 10})
+            found = campaign(Path(home) / str(seed), expected, seed, given.kills, rounds=ROUNDS, **keys)
             total += found.kills
             times += found.recoveries
             blows += found.blows

@@ -33,6 +33,30 @@ CONFIG = {
     "train": {"rounds": 6, "local_steps": 3, "batch_size": 32, "step_size": 0.05},
     "evaluate": {"every": 2},
 }
+_CLINIC, _LAB = CONFIG["silos"]
+_BITS = {"phi_bits": 8, "block_bits": 8}
+MODES = {
+    "in step": {},
+    "overlap 1": {"train": {"overlap": 1}},
+    "overlap 3": {"train": {"overlap": 3}},
+    "period 4": {"silos": [_CLINIC, {**_LAB, "period": 4}]},
+    "8 bits": {"exchange": _BITS},
+    "overlap 1, period 4, 8 bits": {
+        "train": {"overlap": 1},
+        "silos": [_CLINIC, {**_LAB, "period": 4}],
+        "exchange": _BITS,
+    },
+    "overlap 3, period 4": {"train": {"overlap": 3}, "silos": [_CLINIC, {**_LAB, "period": 4}]},
+}
+"""Members of the family, as sections that change :data:`CONFIG`."""
+
+
+def in_mode(name, **sections):
+    """The sections of a mode, with some changed further."""
+    chosen = MODES[name]
+    mixed = {key: sections.get(key, chosen.get(key)) for key in {*sections, *chosen}}
+    mixed["train"] = {**CONFIG["train"], **chosen.get("train", {}), **sections.get("train", {})}
+    return mixed
 
 
 class Crash(BaseException):

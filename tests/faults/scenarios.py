@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from lab import MODES, in_mode
 from processes import PATIENCE_S, Processes, reference
 
 LINK = ("hub.clinic", "hub.lab")
@@ -137,11 +138,13 @@ def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--every-failpoint", action="store_true")
     options.add_argument("--corrupted", type=int, metavar="CHUNKS")
+    options.add_argument("--mode", choices=MODES, default="in step", help="which member of the family")
     given = options.parse_args()
+    keys = {**KEYS, **in_mode(given.mode, **{key: value for key, value in KEYS.items() if isinstance(value, dict)})}
     with tempfile.TemporaryDirectory(prefix="tdcd-scenarios-") as home:
-        expected = reference(Path(home) / "reference", **KEYS)
+        expected = reference(Path(home) / "reference", **keys)
         where = {"link": LINK} if given.corrupted is None else {"everywhere": True}
-        with Processes(Path(home) / "run", **where, **KEYS) as parties:
+        with Processes(Path(home) / "run", **where, **keys) as parties:
             if given.corrupted is None:
                 parties.proxy.delay_s = SLOWER_S
             parties.start_all()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared, reference_of
+from lab import MODES, ORDERLY, ROUGH, Lab, in_mode, prepared, reference_of
 
 from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.job import Job
@@ -54,9 +54,34 @@ def test_a_crash_at_every_failpoint(quiet, tmp_path):
             assert sum(lab.counts.values()) == 1, (place, hit)
 
 
+@pytest.fixture(scope="module", params=[name for name in MODES if name != "in step"])
+def late(request, tmp_path_factory):
+    """The same of rounds that overlap, of a slow silo and of few bits."""
+    config, data = prepared(**in_mode(request.param, train={"rounds": 10}))
+    return config, data, *reference_of(config, data, tmp_path_factory.mktemp("late") / "run")
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_divergence_after_crashes(tmp_path, seed):
-    config, data = prepared(train={**CONFIG["train"], "step_size": 1e30}, evaluate={"every": 1})
+def test_crashes_and_bad_links_where_nobody_waits(late, tmp_path, seed):
+    config, data, reference, _ = late
+    lab = Lab(config, data, tmp_path, seed, ROUGH).run(reference)
+    assert set(lab.outcomes.values()) == {"finished"}
+    assert lab.counts["crash of a hub"] + lab.counts["crash of a client"] > 0
+
+
+def test_a_crash_at_every_failpoint_where_nobody_waits(late, tmp_path):
+    config, data, reference, failpoints = late
+    for place, hits in sorted(failpoints.items()):
+        lab = Lab(config, data, tmp_path / place, 0)
+        lab.crash_at = place, (hits + 1) // 2
+        lab.run(reference)
+        assert set(lab.outcomes.values()) == {"finished"}, place
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(2))
+def test_the_same_divergence_after_crashes(tmp_path, mode, seed):
+    config, data = prepared(**in_mode(mode, train={"step_size": 1e30}, evaluate={"every": 1}))
     reference, _ = reference_of(config, data, tmp_path / "reference")
     assert json.loads(reference[-1])["diverged"]
     lab = Lab(config, data, tmp_path / "run", seed, replace(ROUGH, crashed=0.03)).run(reference)

@@ -15,8 +15,9 @@ from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import encode
 
 P = TypeVar("P", PhiPart, ScoresPart, Model)
-KEPT_ROUNDS = 3
-"""A hub that crashes while it makes a state durable goes back to the one before; if that is damaged, one more."""
+KEPT_PERIODS = 3
+"""A hub that crashes while it makes a state durable goes back to the one before; if that is damaged, one more. The
+others may be a period ahead of it."""
 Key = tuple[type[AnyPart], int]
 """A kind of part, and the round that it is of."""
 
@@ -24,6 +25,13 @@ Key = tuple[type[AnyPart], int]
 def most_ahead(timing: Overlap) -> int:
     """By how many rounds a part that a hub sends can be ahead of another hub's round."""
     return 2 * timing.rounds + 2 * timing.longest_period - 1
+
+
+def kept_rounds(timing: Overlap) -> int:
+    """For how many rounds a hub keeps what it told its peers: those who go back may also lack what is D rounds older,
+    and be D rounds behind.
+    """
+    return KEPT_PERIODS * timing.longest_period + 2 * timing.rounds
 
 
 class Exchange:
@@ -127,8 +135,7 @@ class Exchange:
 
     def forget(self, round_index: int, oldest_wanted: int) -> None:
         """A round begins: drop what nobody needs from now on; parts of earlier rounds may still be wanted here."""
-        kept = KEPT_ROUNDS + most_ahead(self._timing) - 1
-        self._oldest = oldest = round_index - kept
+        self._oldest = oldest = round_index - kept_rounds(self._timing)
         self._outbox = {key: message for key, message in self._outbox.items() if key[1] >= oldest}
         self._inbox = {key: parts for key, parts in self._inbox.items() if key[1] >= oldest_wanted}
         self.digests = {stage: found for stage, found in self.digests.items() if stage >= oldest}

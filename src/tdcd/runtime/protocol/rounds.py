@@ -22,7 +22,7 @@ from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.absence import union
 from tdcd.runtime.protocol.evaluations import Evaluations
-from tdcd.runtime.protocol.exchange import KEPT_ROUNDS, Exchange, Key, most_ahead
+from tdcd.runtime.protocol.exchange import Exchange, Key, kept_rounds, most_ahead
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.making import Header, model_part, phi_part, remaining, scores_part
@@ -88,7 +88,7 @@ class Rounds:
             self.exchange.restore(restored.outbox, restored.digests, restored.round)
         self.evaluations = Evaluations(silo, job, restored)
         # What it may have told its peers before it came back, it must tell them again with the same clients.
-        self._free_from = self.round + KEPT_ROUNDS
+        self._free_from = self.round + kept_rounds(self.timing)
 
     # Events.
 

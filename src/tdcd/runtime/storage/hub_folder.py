@@ -14,6 +14,7 @@
 
 import contextlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping
@@ -28,9 +29,10 @@ from tdcd.prediction.held_out import HeldOut, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
+from tdcd.runtime.protocol.exchange import kept_rounds
 from tdcd.runtime.protocol.handshake import Handshake
 from tdcd.runtime.protocol.instructions import Absence, State
-from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.sample_index import WAY_ON
 from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.wire import RejectedMessage
@@ -115,8 +117,8 @@ class HubFolder:
             job.clients(silo),
             self._checkpoints.newest,
         )
-        has_peers = bool(job.peers(silo))
-        state, self.complaints = state_to_continue(self.path, self._checkpoints, records, has_peers)
+        kept = kept_rounds(timing_of(job.variant)) if job.peers(silo) else math.inf
+        state, self.complaints = state_to_continue(self.path, self._checkpoints, records, kept)
         self.restored = state
         # Lines past the state are written again, and what is torn is dropped.
         if state is not None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from tdcd.records.history import Record
 from tdcd.records.mark import Mark, marks_of
-from tdcd.runtime.protocol.exchange import KEPT_ROUNDS
 from tdcd.runtime.protocol.instructions import Absence, State
 from tdcd.runtime.protocol.sample_index import WAY_ON
 from tdcd.runtime.storage.checkpoint import Checkpoints
@@ -66,14 +65,14 @@ def check_ended(path: Path, about: Mapping[str, Any], lines: Sequence[str]) -> N
 
 
 def state_to_continue(
-    path: Path, checkpoints: Checkpoints, records: Sequence[Record], has_peers: bool
+    path: Path, checkpoints: Checkpoints, records: Sequence[Record], kept: float
 ) -> tuple[State | None, list[str]]:
     """The newest state whose lines of the history are all there, and what is wrong with newer ones.
 
     A hub that goes back by a round or two plays them again alike, and writes the same lines.
 
     Args:
-        has_peers: whether there are other hubs, which forget what they said long ago.
+        kept: for how many rounds other hubs, if there are any, keep what they told this one.
     """
     complaints, marks = [*checkpoints.complaints], _marks(records)
     for file, state in checkpoints.states.items():
@@ -84,7 +83,7 @@ def state_to_continue(
     if checkpoints.states:
         raise ValueError(f"{path} cannot be continued: {'; '.join(complaints)}. {COPY_HISTORY} {WAY_ON}")
     # A crash leaves one torn checkpoint at most, and a hub without any can only begin again if the others just began.
-    if len(complaints) > 1 or (has_peers and records and records[-1].round > KEPT_ROUNDS):
+    if len(complaints) > 1 or (records and records[-1].round > kept):
         reasons = "; ".join(complaints) or f"there is no checkpoint, and the history goes to round {records[-1].round}"
         raise ValueError(f"{path} cannot be continued: {reasons}. {WAY_ON}")
     return None, complaints
