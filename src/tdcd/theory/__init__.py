@@ -4,7 +4,8 @@ from tdcd.theory.measure import Measured, bound_figure, gradient_norms
 from tdcd.theory.noise import Noise, sigmas
 from tdcd.theory.progress import Progress
 from tdcd.theory.smoothness import Constants, constants
-from tdcd.theory.theorem import Bound, bound, caveats, effective_clients, initial_gap, max_step_size
+from tdcd.theory.step_size import largest_overlap, max_step_size
+from tdcd.theory.theorem import Bound, bound, caveats, effective_clients, initial_gap
 
 __all__ = [
     "Bound",
@@ -19,6 +20,7 @@ __all__ = [
     "effective_clients",
     "gradient_norms",
     "initial_gap",
+    "largest_overlap",
     "max_step_size",
     "sigmas",
 ]
