@@ -130,7 +130,11 @@ def test_folders_that_cannot_be_checked_are_refused(folders, tmp_path):
 
     adam = copied(folders / "small", tmp_path / "adam")
     (adam / "config.toml").write_text(settings.replace('optimizer = "sgd"', 'optimizer = "adam"'))
-    refuse(adam, r"train.optimizer = 'adam': Theorem 1 covers Algorithm 1 \(plain SGD\) only; leave it", ConfigError)
+    refuse(
+        adam,
+        r"train.optimizer = 'adam': Theorem 1 covers plain SGD with every client in every round; leave it",
+        ConfigError,
+    )
 
     unstarted = copied(folders / "small", tmp_path / "unstarted")
     first = (unstarted / "history.jsonl").read_text().splitlines()[0]

@@ -115,8 +115,10 @@ def run_plainly(
     batch_size: int,
     seed: int,
     timing: Overlap = IN_STEP,
+    bits: int = 32,
 ) -> PlainRun:
-    """Algorithm 1 in loops, with overlap and periods."""
+    """Algorithm 1 in loops, with overlap and periods, and with dithered phi from the hub to its clients."""
+    rng = np.random.default_rng(seed)
     total, hubs, models, weights, largest = len(problem.labels), list(problem.start), [], [], 0.0
     periods = [timing.period(j) for j in range(len(hubs))]
     delivered = [hubs]
@@ -131,10 +133,16 @@ def run_plainly(
             models.append([np.mean(silo, axis=0) for silo in clients])
             weights.append(stepping)
             for j, part in enumerate(problem.features):
+                width = 2 * np.abs(others[j]).max() / (2**bits - 2) if bits < 32 else 0.0
+                error = width * rng.uniform(-1 / 2, 1 / 2, total)
                 for k, rows in enumerate(problem.rows[j] if stepping[j] else ()):
                     block = clients[j][k]
                     slopes = part * (part @ block + others[j] - problem.labels)[:, None]
-                    largest = max(largest, expected_square(slopes, rows, batch_size))
+                    rounding = (
+                        total / (len(rows) * batch_size) * np.mean(part[rows] ** 2) * part.shape[1] * width**2 / 12
+                    )
+                    largest = max(largest, expected_square(slopes, rows, batch_size) + rounding)
+                    slopes = slopes + part * error[:, None]
                     data = total / (len(rows) * batch_size) * slopes[np.intersect1d(batch, rows)].sum(axis=0)
                     clients[j][k] = block - stepping[j] * step_size * (data + problem.l2 * block)
         hubs = [np.mean(silo, axis=0) for silo in clients]

@@ -58,5 +58,14 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
             # What is not known in time is put at the whole loss.
             optimum = initial - gap if gap < initial else None
         if is_linear(planned) and objective.l2 > 0:
-            noise = sigmas(federation, blocks, objective, planned.settings, [start], seconds=seconds, observe=observe)
+            noise = sigmas(
+                federation,
+                blocks,
+                objective,
+                planned.settings,
+                [start],
+                variant=planned.variant,
+                seconds=seconds,
+                observe=observe,
+            )
     return Facts(start, initial, optimum, known, noise, federation.num_silos, covered_timing(planned.variant))

@@ -14,7 +14,7 @@ from tdcd.planning.facts import Facts, gather_facts
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
 from tdcd.planning.recommend import recommend
-from tdcd.theory import Constants, caveats
+from tdcd.theory import Constants, bits_caveats, caveats
 from tdcd.theory.progress import Observer, silent
 from tdcd.theory.step_size import vanishing
 
@@ -168,4 +168,4 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
         )
     else:
         notes += caveats(planned.federation, planned.settings, facts.noise)
-    return notes
+    return notes + bits_caveats(planned.variant, planned.blocks, planned.objective)

@@ -18,6 +18,7 @@ from tdcd.theory import (
     Constants,
     Measured,
     Noise,
+    bits_caveats,
     bound,
     caveats,
     constants,
@@ -154,7 +155,16 @@ def measure_bound(
     curved_at = () if is_linear(planned) else models
     with planned.execution.with_the_data():
         known = constants(federation, blocks, objective, models=curved_at, seconds=seconds / 4, observe=observe)
-        noise = sigmas(federation, blocks, objective, settings, models, seconds=seconds / 8, observe=observe)
+        noise = sigmas(
+            federation,
+            blocks,
+            objective,
+            settings,
+            models,
+            variant=planned.variant,
+            seconds=seconds / 8,
+            observe=observe,
+        )
         gap = initial_gap(federation, blocks, objective, measured.first, seconds=seconds / 8, observe=observe)
     num_clients = effective_clients(federation)
     limit = None
@@ -170,7 +180,7 @@ def measure_bound(
             gap=gap,
             timing=timing,
         )
-    departures = tuple(caveats(federation, settings, noise))
+    departures = (*caveats(federation, settings, noise), *bits_caveats(planned.variant, blocks, objective))
     return MeasuredBound(run, planned, known, noise, gap, num_clients, measured, limit, departures)
 
 

@@ -1,5 +1,6 @@
 """Theorem 1 of the paper: its constants, its step sizes and its bound, beside what a run measures."""
 
+from tdcd.theory.few_bits import bits_caveats
 from tdcd.theory.measure import Measured, bound_figure, gradient_norms
 from tdcd.theory.noise import Noise, sigmas
 from tdcd.theory.progress import Progress
@@ -13,6 +14,7 @@ __all__ = [
     "Measured",
     "Noise",
     "Progress",
+    "bits_caveats",
     "bound",
     "bound_figure",
     "caveats",
