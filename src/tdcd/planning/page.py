@@ -14,7 +14,8 @@ READING = [
     (
         "Measured",
         "The squared norm of the objective's gradient over all samples, at the starts of rounds, averaged from the "
-        "first one on. The theorem averages over every iteration, most of which only clients see.",
+        "first one on; with periods, of rounds in which every silo begins one. The theorem averages over every "
+        "iteration, most of which only clients see.",
     ),
     (
         "Bound",
