@@ -12,6 +12,7 @@ from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import PRESETS
+from tdcd.core.timing import Overlap
 from tdcd.core.variant import AsItIs, Variant
 from tdcd.planning import Forecast, recommend_local_steps
 from tdcd.planning.bound_rounds import fewest_iterations
@@ -181,7 +182,9 @@ def test_a_variant_that_the_theorem_does_not_cover_is_refused(train, named):
     variant = plan(check_config({"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": train}))
     with pytest.raises(ConfigError) as caught:
         recommend_local_steps(variant, PRESETS["lan"], candidates=[1], seconds=UNHURRIED)
-    assert caught.value.problems == [f"{named}: Theorem 1 covers Algorithm 1 (plain SGD) only; leave it out"]
+    assert caught.value.problems == [
+        f"{named}: Theorem 1 covers plain SGD with every client in every round; leave it out"
+    ]
 
 
 @dataclass(frozen=True)
@@ -205,12 +208,13 @@ def test_a_rounds_cost_counts_phi_as_it_is_encoded(ridge):
 CONSTANTS = Constants(L=4.0, per_silo=(3.0, 3.5), kind="exact", note="")
 
 
+@pytest.mark.parametrize("timing", [Overlap(), Overlap(2), Overlap(1, (4, 1))], ids=str)
 @pytest.mark.parametrize(("sigma", "level"), [(1.0, 0.1), (0.3, 2.0), (0.0, 0.5), (20.0, 1e-3)])
-def test_the_fewest_iterations_are_the_bounds_own_and_no_other_step_size_is_sooner(sigma, level):
-    shared = {"local_steps": 10, "num_silos": 2, "num_clients": 3.0, "gap": 0.7}
+def test_the_fewest_iterations_are_the_bounds_own_and_no_other_step_size_is_sooner(sigma, level, timing):
+    shared = {"local_steps": 10, "num_silos": 2, "num_clients": 3.0, "gap": 0.7, "timing": timing}
     found = fewest_iterations(CONSTANTS, sigma, level=level, **shared)
     iterations = math.ceil(found.iterations)
-    largest = max_step_size(CONSTANTS, 10, 2)
+    largest = max_step_size(CONSTANTS, 10, 2, timing=timing)
     assert found.step_size <= largest
 
     def limit(step_size, iterations):

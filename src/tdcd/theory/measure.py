@@ -56,6 +56,7 @@ def gradient_norms(
 
     Args:
         federation: the one of the simulation.
+        every: with periods, a multiple of all of them: there the hubs have the model that the theorem is about.
         start: the hub blocks before round 0; by default the simulation's own.
         seconds: a time limit; at least one measurement is made.
         observe: called after every measurement.
