@@ -38,7 +38,7 @@ def check(
             labels_in_words = taken_for(config, rows)
         except TableError as error:
             screen.print(Text(str(error)), soft_wrap=True)
-            screen.print(Text(f"Not ready: correct {data}, then check again.", "bold red"), soft_wrap=True)
+            screen.print(Text("Not ready: correct what is listed above, then check again.", "bold red"), soft_wrap=True)
             raise typer.Exit(EXIT_INPUT) from None
     _show(rows, labels_in_words)
     screen.print(Text(f"Ready: {data} can join as client '{client}' of silo '{silo}'.", "bold green"), soft_wrap=True)

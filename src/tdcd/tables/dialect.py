@@ -73,18 +73,20 @@ class Dialect:
         if not headers[mark]:
             raise TableError([f"{path}: is empty: it needs a header line with the columns' names, and rows"])
         if not is_decoded("".join(headers[mark])):
-            raise TableError([f"{path}, line 1: {self.not_decoded}"])
+            raise TableError([f"{path}, line 1: {self.not_decoded()}"])
         return headers[mark], replace(self, delimiter=mark)
 
     def _header(self, path: Path, delimiter: str) -> list[str]:
         with self.open(path) as file:
             return next(csv.reader(file, delimiter=delimiter), [])
 
-    @property
-    def not_decoded(self) -> str:
-        """What is wrong with bytes that are not in the encoding."""
+    def not_decoded(self, cells: int = 1) -> str:
+        """What is wrong with a cell that is not in the encoding, the first of so many."""
         told = 'save the file in that encoding, or set data.encoding = "latin-1" if all tables are'
-        return f"is not {self.encoding.upper()}: {told if self.encoding == 'utf-8' else 'correct data.encoding'}"
+        others = "" if cells == 1 else f", like {cells - 1} other cell" + ("s" if cells > 2 else "")
+        return (
+            f"is not {self.encoding.upper()}{others}: {told if self.encoding == 'utf-8' else 'correct data.encoding'}"
+        )
 
 
 DEFAULT = Dialect()
