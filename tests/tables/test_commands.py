@@ -224,7 +224,7 @@ def test_exact_times_are_not_all_the_same(federation, tmp_path, bank):
 def test_columns_that_count_the_rows_are_pointed_out(federation, tmp_path, keys, bank, start, caplog):
     counting = {**bank, "row": range(start, ROWS + start), "back": range(ROWS, 0, -1)}
     write_csv(tmp_path / "bank.csv", counting)
-    warning = "column 'row' only counts the rows: if it is no measurement, leave it out with ignore = [\"row\"]"
+    warning = "column 'row' only counts the rows: if it is not a measurement, leave it out with ignore = [\"row\"]"
     _, said = checked(federation, tmp_path / "bank.csv")
     assert f"Warning: {warning}" in said
     assert "'back'" not in said

@@ -37,7 +37,7 @@ def requested(config: Path | None, out: Path | None, assignments: Sequence[str],
         return None
     grid = expand(keys, str(config or "the configuration"))
     name = config.stem if config else grid.settings[0].config.data.source
-    # The same command finds the same folder again, and goes on there.
+    # The same command finds the same folder again, and continues there.
     return Request(grid, out or Path("runs") / "-".join(["sweep", name, *grid.titles.values()]))
 
 

@@ -56,7 +56,7 @@ class FederationFacts(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """The run folder's figures, models aside."""
+    """What a run folder holds, without the models."""
 
     path: Path
     config: dict[str, Any]

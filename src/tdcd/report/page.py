@@ -250,7 +250,7 @@ def _again(run: Run) -> Iterator[Html]:
         )
         return
     yield html.paragraph(
-        "Where this folder lies, continue from its last checkpoint, or start afresh with the same settings:"
+        "In the directory that contains this folder: continue from its last checkpoint, or start again with the same settings:"
     )
     yield html.command(f"tdcd run --resume {folder}\ntdcd run {folder}/config.toml")
 

@@ -133,7 +133,7 @@ def label_balance(rows: RawRows) -> str:
 
 
 def cautions(rows: RawRows) -> Sequence[str]:
-    """What is allowed, but may not be meant."""
+    """What is allowed, but may be a mistake."""
     found = []
     for name, column in rows.features.items():
         if isinstance(column, Category):
@@ -144,7 +144,7 @@ def cautions(rows: RawRows) -> Sequence[str]:
         if not figures.known:
             found.append(f"column '{name}' is all blank: leave it out")
         elif not figures.squares:
-            found.append(f"column '{name}' is the same in every row: it tells nothing here")
+            found.append(f"column '{name}' is the same in every row: it says nothing here")
         elif figures.missing > len(rows) / 2:
             found.append(f"column '{name}' is blank in most rows")
     found += row_numbers(rows)
@@ -157,9 +157,9 @@ def cautions(rows: RawRows) -> Sequence[str]:
 
 
 def row_numbers(rows: RawRows) -> list[str]:
-    """Warnings of columns that count the rows of their file: as features they tell the rows' order."""
+    """Warnings of columns that count the rows of their file: as features they give away the rows' order."""
     return [
-        f"column '{name}' only counts the rows: if it is no measurement, leave it out with ignore = [\"{name}\"]"
+        f"column '{name}' only counts the rows: if it is not a measurement, leave it out with ignore = [\"{name}\"]"
         for name in rows.counters
     ]
 
@@ -185,7 +185,7 @@ def _spread(values: NDArray[Any], kind: Kind = "number") -> str:
 
 
 def _figure(value: float) -> str:
-    """A number in few digits, but for large ones all before the point: times and dates would look alike otherwise."""
+    """A number in few digits; a large one with all before the point, since times and dates would look alike."""
     return f"{value:.6g}" if abs(value) < 1e6 or abs(value) >= 1e15 else f"{value:.0f}"
 
 

@@ -120,7 +120,7 @@ def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, i
 
 
 def unclosed_quote(path: Path, dialect: Dialect) -> int | None:
-    """The line of a CSV file on which the record begins that its last quote leaves open, if it does."""
+    """The line on which the record of a CSV file begins whose quote is never closed, if there is one."""
     with open_bytes(path) as file:
         quotes = sum(block.count(b'"') for block in iter(lambda: file.read(1 << 20), b""))
     if quotes % 2 == 0:

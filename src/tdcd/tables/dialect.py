@@ -23,7 +23,7 @@ ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 @dataclass(frozen=True)
 class Dialect:
-    """The writing of a CSV file. Of a Parquet file, only ``decimal`` and ``blank`` count, for its texts."""
+    """How a CSV file is written. For a Parquet file only ``decimal`` and ``blank`` count, in its texts."""
 
     delimiter: str | None = None
     """What separates fields; by default found in the header."""
@@ -66,7 +66,7 @@ class Dialect:
     def header(self, path: Path, id_column: str | None) -> tuple[list[str], Self]:
         """The columns of a CSV file, and the dialect with the delimiter of this file.
 
-        Where it is not given, it is the one that makes most columns; one with a column of ids goes before the others.
+        Where it is not given, it is the one that gives the most columns; one that gives a column of ids is preferred.
         """
         headers = {mark: self._header(path, mark) for mark in (self.delimiter or "".join(DELIMITERS))}
         mark = max(headers, key=lambda one: (id_column in headers[one], len(headers[one])))
