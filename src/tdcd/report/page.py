@@ -250,7 +250,8 @@ def _again(run: Run) -> Iterator[Html]:
         )
         return
     yield html.paragraph(
-        "In the directory that contains this folder: continue from its last checkpoint, or start again with the same settings:"
+        "In the directory that contains this folder: continue from its last checkpoint, or start again with the same "
+        "settings:"
     )
     yield html.command(f"tdcd run --resume {folder}\ntdcd run {folder}/config.toml")
 
