@@ -237,13 +237,20 @@ def test_a_file_damaged_after_the_end_of_the_run(quiet, another, tmp_path, file,
         file == "history.jsonl" and how in (truncated, emptied, changed, removed)
     )
     assert (sentence is not None) == is_needed, sentence
+    if sentence is not None and (file, how) != ("hub.json", of_another_hub):
+        assert "The other parties wait" not in sentence
+        assert "The run has ended, and parties that do not know it yet wait: " in sentence
+        assert "begin anew" not in sentence
 
 
 @pytest.mark.parametrize("how", [truncated, emptied, changed, removed], ids=lambda how: how.__name__)
 def test_a_folder_that_holds_the_whole_run_is_not_called_whole_when_its_history_is_not(quiet, tmp_path, how):
     lab = Lab(*quiet[:2], tmp_path, 0).run(quiet[2])
     how(tmp_path / HUB / "history.jsonl", ())
-    with pytest.raises(ValueError, match=r"history\.jsonl (has|is not as it was written)"):
+    with pytest.raises(
+        ValueError,
+        match=r"history\.jsonl (has|is not as it was written).* The run has ended, and nobody waits: copy history",
+    ):
         lab.start(HUB)
     shutil.copy(tmp_path / OTHER / "history.jsonl", tmp_path / HUB)
     lab.start(HUB)

@@ -152,7 +152,7 @@ def test_without_a_known_optimum_the_pilots_set_the_target():
     assert table.constants.kind == "estimate"
     assert [forecast.bound_rounds for forecast in table.forecasts] == [None, None]
     assert "Safe step sizes rest on estimates and prove nothing" in table.notes[1]
-    assert "Theorem 1 says nothing of the loss here" in table.notes[2]
+    assert "Theorem 1 says nothing about the loss here" in table.notes[2]
     assert all(0 < forecast.cost.seconds < 1 for forecast in table.forecasts)
 
 
@@ -165,7 +165,7 @@ def test_bad_input_is_refused_with_a_sentence(ridge):
     refuse("seconds must be a positive number, not 0", seconds=0)
     refuse("target = 0.7: the loss before training is 0.5; give a lower target", target=0.7)
     refuse("target = nan: the loss before training is 0.5; give a lower target", target=math.nan)
-    refuse(r"target = 0.01: the least loss of this model is 0.165\d+; give a higher target", target=0.01)
+    refuse(r"target = 0.01: the lowest possible loss of this model is 0.165\d+; give a higher target", target=0.01)
     sgd = plan(check_config(RIDGE | {"train": {"algorithm": "sgd"}}))
     refuse("train.algorithm = 'sgd': local steps are planned for TDCD; leave it out", ConfigError, sgd)
 

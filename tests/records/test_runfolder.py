@@ -1,10 +1,14 @@
+import ast
+import re
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tdcd
 from tdcd import Federation, load
 from tdcd.core.ledger import Traffic
 from tdcd.records.history import Record
@@ -110,3 +114,19 @@ values = st.one_of(
 @given(st.dictionaries(st.from_regex(r"[a-z_]+", fullmatch=True), values, max_size=4))
 def test_toml_text_is_read_back_as_it_was(section):
     assert tomllib.loads(toml_text({"seed": 1, "section": section})) == {"seed": 1, "section": section}
+
+
+def test_nothing_else_names_the_files_of_a_run_folder():
+    """Hubs add files of their own to a run folder, and tell people of its history."""
+    names = re.compile(
+        r"(config\.toml|federation\.json|history\.jsonl|labels\.json|alone\.json|report\.html|held-out\.csv|sweep\.json)$"
+    )
+    package = Path(tdcd.__file__).parent
+    found = {
+        (str(path.relative_to(package)), node.value)
+        for path in package.rglob("*.py")
+        if path.relative_to(package).parts[0] != "records"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and names.fullmatch(node.value)
+    }
+    assert {path for path, _ in found} <= {"runtime/storage/hub_folder.py", "runtime/storage/hub_restart.py"}

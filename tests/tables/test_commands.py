@@ -63,7 +63,8 @@ def test_labels_may_be_in_a_second_file(federation, tmp_path, keys, bank):
     assert dict(zip(rows.ids, rows.labels, strict=True)) == dict(zip(map(str, bank["id"]), bank["y"], strict=True))
     write_csv(tmp_path / "labels.csv", {name: values[1:] for name, values in labels.items()})
     with pytest.raises(
-        TableError, match=rf"labels.csv: has no label for the id '{bank['id'][0]}', which is in .*bureau"
+        TableError,
+        match=rf"labels.csv: has no label for 1 of the {ROWS} ids in .*bureau.csv, such as '{bank['id'][0]}'",
     ):
         read_client(config, config.silos[1], tmp_path / "bureau.csv", tmp_path / "labels.csv")
 
@@ -89,11 +90,49 @@ def test_a_table_of_labels_may_call_its_id_as_it_likes(keys, tmp_path, bank, col
     write_csv(tmp_path / "labels.csv", {columns[0]: bank["id"]} | {name: bank[name] for name in columns[1:]})
     arguments = (config, config.silos[1], tmp_path / "bureau.csv", tmp_path / "labels.csv")
     if not found:
-        with pytest.raises(TableError, match=r"labels\.csv: has no column 'key'; there are 'customer', 'y', 'age'"):
+        with pytest.raises(
+            TableError,
+            match=r"labels\.csv: has no column 'key'; there are 'customer', 'y', 'age'; it must have the ids: rename "
+            r"their column to 'key', which is id = \"\.\.\.\" of silo 'bureau', or leave only ids and labels",
+        ):
             read_client(*arguments)
         return
     rows = read_client(*arguments)
     assert dict(zip(rows.ids, rows.labels, strict=True)) == dict(zip(map(str, bank["id"]), bank["y"], strict=True))
+
+
+def test_a_table_without_ids_is_told_which_key_names_them(federation, tmp_path, bank):
+    write_csv(tmp_path / "new.csv", {"customer": bank["id"]} | {name: bank[name] for name in ("y", "debt")})
+    status, said = checked(federation, tmp_path / "new.csv")
+    assert status == 2
+    assert "new.csv: has no column 'id'; there are 'customer', 'y', 'debt'; write the name of" in said
+    assert 'the column with the ids as id = "..." under the silo' in said
+
+
+def test_a_table_of_labels_without_labels_is_told_which_key_names_them(federation, tmp_path, bank):
+    write_csv(tmp_path / "labels.csv", {"key": bank["id"], "late": bank["y"]})
+    arguments = ("--labels", tmp_path / "labels.csv")
+    status, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau", client="c2")
+    assert status == 2
+    assert "labels.csv: has no column 'y'; there are 'key', 'late'; it must have the labels: write the name of" in said
+    assert "their column as label = \"...\" under silo 'bureau'" in said
+    assert "--labels FILE" not in said
+
+
+def test_ids_without_labels_are_told_what_can_be_done(federation, tmp_path, bank, bureau):
+    write_csv(tmp_path / "labels.csv", {"key": bank["id"][3:], "y": bank["y"][3:]})
+    arguments = ("--labels", tmp_path / "labels.csv")
+    status, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau", client="c2")
+    assert status == 2
+    first, *_ = [one for one in bureau["key"] if one in bank["id"][:3]]
+    assert f"labels.csv: has no label for 3 of the {ROWS} ids in {tmp_path / 'bureau.csv'}, such as '{first}'" in said
+    assert "add their labels, or leave those rows out with --ids FILE, the common ids that tdcd align writes" in said
+    assert said.count("has no label") == 1
+    assert said.endswith("Not ready: correct what is listed above, then check again.")
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"][2:]))
+    arguments += ("--ids", tmp_path / "ids.txt")
+    status, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau", client="c2")
+    assert (status, f"such as '{bank['id'][2]}': add their labels Not ready" in said) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +224,7 @@ def test_exact_times_are_not_all_the_same(federation, tmp_path, bank):
 def test_columns_that_count_the_rows_are_pointed_out(federation, tmp_path, keys, bank, start, caplog):
     counting = {**bank, "row": range(start, ROWS + start), "back": range(ROWS, 0, -1)}
     write_csv(tmp_path / "bank.csv", counting)
-    warning = "column 'row' only counts the rows: if it is no measurement, leave it out with ignore = [\"row\"]"
+    warning = "column 'row' only counts the rows: if it is not a measurement, leave it out with ignore = [\"row\"]"
     _, said = checked(federation, tmp_path / "bank.csv")
     assert f"Warning: {warning}" in said
     assert "'back'" not in said

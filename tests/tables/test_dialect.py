@@ -87,6 +87,13 @@ def test_other_encodings_are_hinted_at(tmp_path):
     assert problem.endswith(
         'is not UTF-8: save the file in that encoding, or set data.encoding = "latin-1" if all tables are'
     )
+    path = written(tmp_path, b"id,city,street,age\n" + b"".join(b"%d,Z\xfcrich,Allee \xe9,1\n" % n for n in range(40)))
+    with pytest.raises(TableError, match="the data has 1 problem:") as caught:
+        read_rows(path, Columns(categorical=("city", "street")))
+    assert caught.value.problems == [
+        f"{path}, line 2, column 'city': is not UTF-8, like 79 other cells: save the file in that encoding, or set "
+        'data.encoding = "latin-1" if all tables are'
+    ]
     path = written(tmp_path, b"id,city\n1,\x81\n")
     (problem,) = problems(path, Columns(categorical=("city",), dialect=Dialect(encoding="cp1252")))
     assert problem == "FILE, line 2, column 'city': is not CP1252: correct data.encoding"

@@ -101,7 +101,7 @@ def test_one_client_may_have_one_class_only():
             [f"{n}.25" for n in range(40)] + ["oops"],
             "41 different labels that look like amounts, but 'oops' is no",
         ),
-        ([f"{n},5" for n in range(40)], r'but \'0,5\' is no number: set data.decimal = ","'),
+        ([f"{n},5" for n in range(40)], r'but \'0,5\' is not a number: set data.decimal = ","'),
     ],
 )
 def test_amounts_with_a_slip_do_not_become_classes(labels, said):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+import optax
 import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
@@ -13,7 +14,7 @@ from tdcd import Federation, Linear, Objective, Settings, Variant, load, standar
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan, variant_of
-from tdcd.core.optimizers import HubOptimizer, direction
+from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction
 from tdcd.records.history import read_history
 from tdcd.training.run import resume, run, simulate
 from tdcd.training.sweep.runner import Task, run_all
@@ -168,6 +169,51 @@ def test_a_run_from_python_is_not_resumed_as_another_member(tmp_path):
     resumed = train(*parts, rounds=4, evaluate_every=1, out=tmp_path / "run", resume=True, variant=variant)
     whole = train(*parts, rounds=4, evaluate_every=1, variant=variant)
     assert [json.loads(r.to_json())["train_loss"] for r in resumed.history] == [r.train_loss for r in whole.history]
+
+
+def test_optimisers_that_differ_only_in_a_closure_are_told_apart(tmp_path):
+    federation = Federation.cut(*standardize(*load("diabetes").split(0.2, seed=0)), silos=2, clients=2)
+    parts = (federation, Linear(), Objective(), Settings(batch_size=24, local_steps=2))
+
+    def go(rounds, decay, **options):
+        falling = optax.exponential_decay(1.0, 10, decay)
+        variant = Variant(
+            update=ClientOptimizer(optax.chain(optax.trace(0.5), optax.add_decayed_weights(0.1)), falling)
+        )
+        return train(*parts, rounds=rounds, evaluate_every=1, out=tmp_path / "run", variant=variant, **options)
+
+    go(2, 0.9)
+    with pytest.raises(
+        ConfigError, match=r"train\.variant = .*decay_rate=0\.5.*: the run has .*decay_rate=0\.9.*; give that, or"
+    ):
+        go(4, 0.5, resume=True)
+    assert go(4, 0.9, resume=True).status == "finished"
+
+
+class Opaque:
+    """An update whose state Python cannot show."""
+
+    __slots__ = ("factor",)
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def start(self, block, iteration):
+        return ()
+
+    def step(self, block, gradient, state, step_size):
+        return jax.tree.map(lambda leaf, slope: leaf - self.factor * step_size * slope, block, gradient), state
+
+
+def test_a_variant_that_cannot_be_described_is_not_resumed(tmp_path):
+    federation = Federation.cut(*standardize(*load("diabetes").split(0.2, seed=0)), silos=2, clients=2)
+    parts = (federation, Linear(), Objective(), Settings(batch_size=24, local_steps=2))
+    variant = Variant(update=Opaque(0.5))
+    train(*parts, rounds=2, evaluate_every=1, out=tmp_path / "run", variant=variant)
+    with pytest.raises(
+        ConfigError, match=r"train\.variant: a run folder cannot tell one .*Opaque from another, .* frozen dataclass"
+    ):
+        train(*parts, rounds=4, evaluate_every=1, out=tmp_path / "run", resume=True, variant=variant)
 
 
 def test_a_variant_of_ones_own_and_a_key_that_makes_one_are_refused_together():

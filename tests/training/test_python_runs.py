@@ -132,7 +132,7 @@ class Doubled(Linear):
 def test_a_block_of_ones_own_is_known_again(tmp_path):
     go(tmp_path / "run", block=[Doubled(), Linear()])
     blocks = RunFolder.open(tmp_path / "run").config()["model"]["block"]
-    assert [name.rpartition(".")[2] for name in blocks] == ["Doubled object>", "Linear()"]
+    assert [name.rpartition(".")[2] for name in blocks] == ["Doubled()", "Linear()"]
     assert go(tmp_path / "run", block=[Doubled(), Linear()], rounds=6, resume=True).status == "finished"
     with pytest.raises(ConfigError, match=r"model\.block = 'linear': the run has \["):
         go(tmp_path / "run", block=Linear(), rounds=8, resume=True)

@@ -19,7 +19,7 @@ def align(
     ] = None,
     data: Annotated[
         list[Path] | None,
-        typer.Option(help="Tables with the ids. A hub without any asks its clients, who then give this command too."),
+        typer.Option(help="Tables with the ids. A hub without any asks its clients, who then run this command too."),
     ] = None,
     psi: Annotated[
         bool,
@@ -34,10 +34,10 @@ def align(
     party: Own = None,
     insecure: Insecure = False,
 ) -> None:
-    """Find the ids that every silo has, before training: every hub gives this command, with --data or with its clients.
+    """Find the ids that every silo has, before training: every hub runs this command, with --data or with its clients.
 
-    Private set intersection holds against silos that follow the protocol and are curious, not against ones that cheat:
-    a silo can claim ids that it does not have. All learn how many ids each silo has. `tdcd client --ids OUT` trains on
+    Private set intersection protects against curious silos that follow the protocol, not against silos that cheat: a
+    silo can claim ids that it does not have. All learn how many ids each silo has. `tdcd client --ids OUT` trains on
     the ids in OUT. About 17 s for 100,000 ids in each of two silos, both on one machine with two cores.
 
     Exit status: 0 done, 2 bad input or parties that do not fit together, 130 interrupted.

@@ -1,4 +1,4 @@
-"""What ``tdcd certs`` does: issue a federation's certificates, check those that one was given, and say so."""
+"""What ``tdcd certs`` does: issue a federation's certificates, check those of a party, and print the results."""
 
 from collections.abc import Sequence
 from contextlib import suppress

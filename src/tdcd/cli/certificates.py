@@ -1,4 +1,4 @@
-"""``tdcd certs``: issue the federation's certificates, and check those that one was given."""
+"""``tdcd certs``: issue the federation's certificates, and check those of a party."""
 
 from pathlib import Path
 from typing import Annotated

@@ -25,13 +25,13 @@ from tdcd.training.train import Progress, Result
 
 
 class Display:
-    """Progress bars on a terminal, and the wish to stop.
+    """Progress bars on a terminal, and the request to stop.
 
     Where the output is not a terminal, subclasses print a line now and then instead.
     """
 
     stopping = "Stopping after this round; once more to stop at once."
-    """What is said when the end was asked for."""
+    """Printed when the user asks to stop."""
 
     def __init__(self, console: Console, *columns: ProgressColumn | str) -> None:
         """Show ``columns`` on ``console``."""
@@ -51,11 +51,11 @@ class Display:
         self._bar.stop()
 
     def stop(self) -> None:
-        """Ask for the end. Safe in a signal handler: it only takes a note."""
+        """Ask to stop. Safe in a signal handler: it only sets a flag."""
         self._stopped = True
 
     def should_stop(self) -> bool:
-        """Whether the end was asked for."""
+        """Whether the user asked to stop."""
         if self._stopped and not self._said:
             self._said = True
             self._console.print(self.stopping, highlight=False)
@@ -73,7 +73,7 @@ class RunDisplay(Display):
         self._tenths = -1
 
     def observe(self, news: Progress) -> None:
-        """Take news from the run."""
+        """Show the run's progress."""
         bar = self._bar.tasks[0]
         if bar.total is None:
             self._bar.reset(self._task, total=news.rounds, completed=news.round)
@@ -106,7 +106,7 @@ class SweepDisplay(Display):
         self._before = runs_before
 
     def observe(self, news: SweepProgress) -> None:
-        """Take news from the sweep."""
+        """Show the sweep's progress."""
         now, rounds = news.progress.round, news.progress.rounds
         done = self._before + news.done
         self._bar.update(self._task, description=news.label, round=f"{now}/{rounds}", completed=done)
@@ -116,7 +116,7 @@ class SweepDisplay(Display):
 
 
 class EstimateDisplay(Display):
-    """Estimates and pilot runs: what is being worked out, and its figure so far."""
+    """Estimates and pilot runs: what is being computed, and its figure so far."""
 
     def __init__(self, console: Console) -> None:
         """Show on ``console``."""
@@ -125,7 +125,7 @@ class EstimateDisplay(Display):
         self._finished = 0
 
     def observe(self, news: Estimate) -> None:
-        """Take news of an estimate, and end it if the user asked to."""
+        """Show the progress of an estimate, and end it if the user asked to stop."""
         if self._stopped:
             raise Interrupted("Interrupted; nothing was written.")
         words = f"{news.name}: {news.value:.4g}"

@@ -92,7 +92,7 @@ def client(
     """Run a client next to its data: it answers its hub, and dials out only.
 
     No port has to be open. What leaves the site: ids and labels of its rows, sums and counts of its columns, phi and
-    blocks; never a row of features. A client that was killed takes up its work when the same command is given again.
+    blocks; never a row of features. A client that was killed continues when the same command is run again.
 
     Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the loss diverged, 130 interrupted.
     """
@@ -116,7 +116,7 @@ def up(
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
     ] = None,
 ) -> None:
-    """Try a federation on this machine: every hub and client a process of its own, with throw-away certificates.
+    """Try a federation on this machine: every hub and client a process of its own, with temporary certificates.
 
     Each client gets the rows that `tdcd run` would give it. Ctrl-C stops all; the same command continues from there.
 
@@ -146,7 +146,7 @@ def up(
 
 
 def end(outcome: "Outcome") -> None:
-    """Leave with the status that says how it ended, and why."""
+    """Exit with the status that says how it ended, and print why."""
     status: dict[str, Any] = {"finished": 0, "diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}
     code = status.get(outcome.status, EXIT_INPUT)
     if not code and outcome.reason:

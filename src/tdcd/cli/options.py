@@ -40,7 +40,7 @@ def chosen_devices(
     if coordinator is None:
         if process is not None or processes is not None:
             raise ConfigError(["--process and --processes go with --coordinator HOST:PORT"])
-        # Refused at once if there are not so many.
+        # Refused at once if there are fewer.
         Devices.first(count or 1)
         return count or 1
     if process is None or processes is None:
@@ -51,7 +51,7 @@ def chosen_devices(
 
 @contextmanager
 def interruptible(display: "Display") -> Iterator[None]:
-    """Show progress, and let Ctrl-C end the work in good order."""
+    """Show progress, and let Ctrl-C end the work cleanly."""
     from tdcd.core.stopping import Interrupted
 
     try:

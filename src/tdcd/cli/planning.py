@@ -28,7 +28,7 @@ def plan(
     """Say how many local steps to take: a table over Q with safe step sizes, rounds, bytes and predicted time.
 
     Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where that
-    diverges; what Theorem 1 promises stands beside. Nothing is written.
+    diverges; what Theorem 1 guarantees is shown beside them. Nothing is written.
     """
     from tdcd.cli.console import EstimateDisplay, show_recommendation
     from tdcd.compare import network_of

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tdcd.prediction.predict import Predictions, SiloScores
 
 PADDING = 3
-"""Blanks and a line between two columns of a table on the screen."""
+"""Spaces and a line between two columns of a table on the screen."""
 
 
 def predict(
@@ -121,7 +121,7 @@ def export(
 
 
 def _in_one_place(model: "Model", data: Sequence[str], allow_missing: bool) -> Mapping[str, "SiloScores"]:
-    """The scores of every silo; of one that has no new rows at all, none."""
+    """The scores of every silo; empty ones for a silo without new rows."""
     from tdcd.prediction.predict import no_scores, silo_scores
 
     tables: dict[str, Path] = {}

@@ -20,7 +20,7 @@ def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[FIGURE]...", help=f"{', '.join(NAMES)}; all by default.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="The paper's size; the CNN figures then want a GPU.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The paper's size; the CNN figures then need a GPU.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Where runs are kept [default: runs/reproduce or runs/reproduce-full].")
     ] = None,
@@ -36,7 +36,7 @@ def reproduce(
 
     Each curve is run with several seeds, each run into its own folder. Ctrl-C keeps what was done: the same command
     continues from there, curve by curve. Data sets are downloaded once into $TDCD_DATA; where that fails, a stand-in is
-    used and the page says so loudly.
+    used and the page says so at the top.
     """
     from tdcd.cli.console import SweepDisplay, show_claims
     from tdcd.experiments.claims import judge_claims
@@ -66,7 +66,7 @@ def reproduce(
 
 def compare(
     config: ConfigFile = None,
-    names: Annotated[str, typer.Option("--with", help="Baselines, with commas between.")] = ",".join(BASELINES),
+    names: Annotated[str, typer.Option("--with", help="Baselines, separated by commas.")] = ",".join(BASELINES),
     network: Annotated[
         str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
     ] = None,

@@ -11,6 +11,7 @@ from tdcd.cli.console import SweepDisplay, show_table
 from tdcd.cli.terminal import EXIT_INTERRUPTED, screen, stoppable
 from tdcd.config import ConfigError, override, read_config
 from tdcd.core.stopping import Interrupted
+from tdcd.records.sweep_folder import SweepFolder
 from tdcd.training.sweep.grid import Grid, expand, varied_keys
 from tdcd.training.sweep.page import result_table, write_page
 from tdcd.training.sweep.sweep import read_grid, read_outcomes, run_sweep
@@ -26,7 +27,7 @@ class Request(NamedTuple):
 def requested(config: Path | None, out: Path | None, assignments: Sequence[str], resume: Path | None) -> Request | None:
     """The sweep that the arguments of ``tdcd run`` ask for; None if they ask for a single run."""
     if resume is not None:
-        if not (resume / "sweep.json").exists():
+        if not SweepFolder(resume).is_begun:
             return None
         if config is not None or out is not None or assignments:
             raise ConfigError(["--resume continues the sweep's own settings: leave CONFIG, --out and --set out"])
@@ -36,7 +37,7 @@ def requested(config: Path | None, out: Path | None, assignments: Sequence[str],
         return None
     grid = expand(keys, str(config or "the configuration"))
     name = config.stem if config else grid.settings[0].config.data.source
-    # The same command finds the same folder again, and goes on there.
+    # The same command finds the same folder again, and continues there.
     return Request(grid, out or Path("runs") / "-".join(["sweep", name, *grid.titles.values()]))
 
 

@@ -38,7 +38,7 @@ def check(
             labels_in_words = taken_for(config, rows)
         except TableError as error:
             screen.print(Text(str(error)), soft_wrap=True)
-            screen.print(Text(f"Not ready: correct {data}, then check again.", "bold red"), soft_wrap=True)
+            screen.print(Text("Not ready: correct what is listed above, then check again.", "bold red"), soft_wrap=True)
             raise typer.Exit(EXIT_INPUT) from None
     _show(rows, labels_in_words)
     screen.print(Text(f"Ready: {data} can join as client '{client}' of silo '{silo}'.", "bold green"), soft_wrap=True)
@@ -50,8 +50,8 @@ def split(
     label: Annotated[str, typer.Option(help="The column to predict.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     clients: Annotated[str, typer.Option(help="How many per silo: 5, or 5,3 for two silos.")] = "3",
-    id_column: Annotated[str, typer.Option("--id", help="The column that tells which sample a row is.")] = "id",
-    seed: Annotated[int, typer.Option(min=0, help="Of the rows that each client gets.")] = 0,
+    id_column: Annotated[str, typer.Option("--id", help="The column that says which sample a row is about.")] = "id",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows that each client gets.")] = 0,
     parquet: Annotated[
         bool | None, typer.Option("--parquet/--csv", help="What to write [default: as TABLE is].", show_default=False)
     ] = None,

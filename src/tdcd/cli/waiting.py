@@ -7,7 +7,7 @@ from tdcd.cli.console import Display
 
 
 class Waiting(Display):
-    """Who is being waited for, and how much of one's own work is done."""
+    """Who is being waited for, and how much of this party's work is done."""
 
     stopping = "Stopping; once more to stop at once."
 

@@ -140,7 +140,7 @@ def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seco
 
 
 def _links(network: Network, colocation: Colocation) -> Network:
-    """The network with the links left out that lie inside one machine."""
+    """The network without the links inside one machine."""
     client_hub = network.client_hub if colocation == "none" else INSIDE
     return Network(client_hub, INSIDE if colocation == "all" else network.hub_hub)
 

@@ -64,7 +64,7 @@ def _summary(comparison: Comparison) -> Iterator[html.Html]:
     yield html.paragraph(
         "All took as many local steps, with the same step size and seed. The last column is the predicted time until "
         "the first evaluation at which the training loss was no higher than where TDCD ended; never means not within "
-        "these local steps, be it by a hair."
+        "these local steps, even if only just."
     )
     yield html.table(*summary(comparison), numbers=True)
 
@@ -84,7 +84,10 @@ def _figures(comparison: Comparison) -> Iterator[tuple[html.Html, str]]:
 
 
 def _curve(contender: Contender, measure: Measure, end: float) -> Curve:
-    """The training loss up to the first evaluation past ``end``, where TDCD ended: beyond, it would be a dot."""
+    """The training loss up to the first evaluation past ``end``, where TDCD ended.
+
+    Beyond that, TDCD's own curve would shrink to a dot.
+    """
     x = np.array([measure(contender, record) for record in contender.run.history])
     shown = np.count_nonzero(x < end) + 1
     return Curve(contender.label, x[:shown], [record.train_loss for record in contender.run.history][:shown])
@@ -126,8 +129,8 @@ def _timing(comparison: Comparison) -> Iterator[html.Html]:
     yield html.paragraph(
         f"No message was sent: this is a model of links of {network.client_hub} between client and hub and of "
         f"{network.hub_hub} between hubs. A round waits for the slowest client of all: block down, phi up, exchange, "
-        "the others' phi down, local steps, block up. Messages carry payload only, links carry nothing else, and hubs "
-        "compute in no time."
+        "the others' phi down, local steps, block up. Messages carry payload only, links carry nothing else, and the "
+        "hubs' computing is not counted."
     )
     yield html.table(["", "a local step", "phi of a round", "a round, with all messages"], rows, numbers=True)
 

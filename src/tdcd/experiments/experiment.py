@@ -16,7 +16,7 @@ from tdcd.config import ConfigError, override
 FIGURES = ("fig2a", "fig2b", "fig2c", "fig3a", "fig3b")
 NAMES = (*FIGURES, "error", "accuracy")
 FALLBACKS = {"superconductivity": "superconductors", "mnist": "digits28"}
-"""What stands in for a data set that cannot be had."""
+"""What stands in for a data set that is not available."""
 
 
 SETTABLE = ("train.precision", "data.keep")
@@ -48,7 +48,7 @@ class Experiment:
     chosen: tuple[str, ...]
     """What the paper does not give, in words."""
     inset: int | None = None
-    """Enlarge this many last points."""
+    """Enlarge the last points: so many of them."""
     metric: str | None = None
     """A held-out metric to show beside the loss."""
 

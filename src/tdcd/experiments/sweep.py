@@ -88,7 +88,10 @@ def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
 
 
 def stand_in(experiment: Experiment) -> Experiment:
-    """The experiment on the table that stands in for its own, or as much of it as there is; its runs stay apart."""
+    """The experiment on the table that stands in for its own, or as much of it as there is.
+
+    Its runs are kept separately.
+    """
     keys = experiment.curves[0].keys
     data = check_config(keys).data
     source = FALLBACKS[data.source]

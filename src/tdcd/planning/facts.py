@@ -1,4 +1,4 @@
-"""What is known of a problem before any run: where it starts, how curved and how noisy it is."""
+"""What is known about a problem before any run: where it starts, how curved and how noisy it is."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ def is_linear(planned: Plan) -> bool:
 
 
 def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
-    """Work them out, each within ``seconds``."""
+    """Compute them, each within ``seconds``."""
     federation, blocks, objective = planned.federation, planned.blocks, planned.objective
     simulation = simulate(planned)
     start = simulation.init().blocks
@@ -55,7 +55,7 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
             known = constants(federation, blocks, objective, models=models, seconds=seconds, observe=observe)
         if is_linear(planned) and objective.kind.is_quadratic:
             gap = initial_gap(federation, blocks, objective, start, seconds=seconds, observe=observe)
-            # What is not known in time is put at the whole loss.
+            # If the optimum is not known in time, the gap is taken to be the whole loss.
             optimum = initial - gap if gap < initial else None
         if is_linear(planned) and objective.l2 > 0:
             noise = sigmas(

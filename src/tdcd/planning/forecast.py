@@ -14,13 +14,13 @@ class Forecast:
     safe_step_size: float | None
     """The largest that Theorem 1's proof admits; None for a model without constants."""
     step_size: float
-    """With which the pilot run ran."""
+    """The pilot run's."""
     rounds: int | None
     """To the target, by the pilot run; None if it did not get there."""
     simulated: int
     """Rounds that the pilot run took."""
     lowest: float
-    """The least loss that it saw."""
+    """The lowest loss that it reached."""
     diverged: tuple[float, ...]
     """Step sizes with which it diverged."""
     cost: Cost

@@ -112,7 +112,9 @@ def _check_target(target: float, facts: Facts) -> None:
     if not (isfinite(target) and target < facts.initial):
         raise ValueError(f"target = {target:g}: the loss before training is {facts.initial:.6g}; give a lower target")
     if target <= (facts.optimum or 0.0):
-        least = f"the least loss of this model is {facts.optimum:.6g}" if facts.optimum else "no loss is below 0"
+        least = (
+            f"the lowest possible loss of this model is {facts.optimum:.6g}" if facts.optimum else "no loss is below 0"
+        )
         raise ValueError(f"target = {target:g}: {least}; give a higher target")
 
 
@@ -152,7 +154,7 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
     if diverged:
         notes.append(
             f"With step_size = {planned.settings.step_size:g} the pilot runs of Q = {diverged} diverged; the safe step "
-            "size was tried in its place."
+            "size was tried instead."
         )
     if facts.constants is None:
         notes.append("No safe step sizes: Theorem 1's constants need second derivatives, which torch blocks lack.")
@@ -163,8 +165,8 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
         notes += [vanished] if vanished else []
     if facts.noise is None:
         notes.append(
-            "Theorem 1 says nothing of the loss here: it bounds gradients, and only linear blocks with l2 > 0 let a "
-            "loss follow from those."
+            "Theorem 1 says nothing about the loss here: it bounds gradients, and a bound of the loss follows only "
+            "for linear blocks with l2 > 0."
         )
     else:
         notes += caveats(planned.federation, planned.settings, facts.noise)

@@ -11,6 +11,7 @@ from tdcd.config.resolve import Plan, plan, variant_of
 from tdcd.core.timing import Overlap
 from tdcd.planning.covered import covered_timing, refuse_uncovered
 from tdcd.planning.facts import is_linear
+from tdcd.records.run_folder import RunFolder
 from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.theory import (
@@ -187,7 +188,7 @@ def measure_bound(
 def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:
     """The run in ``folder``, ready to be run again; refused if that would be another run."""
     run = Run.read(folder)
-    where = str(folder / "config.toml")
+    where = str(RunFolder(folder).config_file)
     config = check_config(run.config, where)
     if "torch" in config.model.block:
         raise ConfigError(

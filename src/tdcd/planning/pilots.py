@@ -38,7 +38,7 @@ class Pilot:
     safe_step_size: float | None
     """To fall back on when the run diverges; None where there is none."""
     curve: list[Point]
-    """Begins before training; a new run begins it anew."""
+    """The first point is before training; a new run starts again from it."""
     diverged: list[float] = field(default_factory=list)
     """Step sizes with which the run diverged."""
     state: State | None = None
@@ -100,7 +100,7 @@ class Pilot:
         return pace
 
     def compiled(self) -> Simulation:
-        """The simulation, which once ran a round for nothing, so that the next one's time is its own."""
+        """The simulation after a round that warms it up, so that later times are without compilation."""
         if self._simulation is None:
             self._simulation = simulate(self.planned)
             if self.state is None or len(self.curve) == 1:
@@ -116,7 +116,7 @@ class Pilot:
             self.curve = self.curve[:1]
 
     def rest(self) -> None:
-        """Let go of the data."""
+        """Release the data."""
         self._simulation = None
 
 
@@ -144,8 +144,8 @@ def run_pilots(
 ) -> None:
     """Simulate until each pilot is at the target, is hopeless or has diverged, or until time is up.
 
-    Always the one goes on that is behind in *predicted* time: they stay abreast on the network's clock, so that the
-    first to be at the target is the fastest, even if time is up before the others get there.
+    The pilot that is behind in *predicted* time is always the next to run. So all are at about the same predicted time,
+    and the first to reach the target is the fastest, even if time is up before the others get there.
 
     Args:
         target: None runs each for ``horizon`` local steps instead.

@@ -13,10 +13,10 @@ from tdcd.core.choices import Loss
 from tdcd.core.losses import LOSSES
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
+from tdcd.records.run_folder import RunFolder
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
 
-HELD_OUT = "held-out.csv"
 ROWS_AT_ONCE = 1 << 13
 """Rows are scored so many at a time, to need little memory beside the features."""
 
@@ -57,7 +57,8 @@ def write_held_out(folder: Path, id_column: str, samples: HeldOut, label_encodin
         "label": [samples.labels[row] for row in known],
         **predicted(samples.scores[known], label_encoding, loss),
     }
-    write_table(folder / HELD_OUT, {unlike(id_column, columns): [samples.ids[row] for row in known]} | columns)
+    path = RunFolder(folder).held_out_file
+    write_table(path, {unlike(id_column, columns): [samples.ids[row] for row in known]} | columns)
 
 
 def unlike(id_column: str, columns: Collection[str]) -> str:

@@ -58,7 +58,7 @@ class Model:
     def open(cls, path: Path) -> Self:
         """Read a run folder; refuses one of a run that was not from files."""
         run = Run.read(path)
-        config = check_config(run.config, str(path / "config.toml"))
+        config = check_config(run.config, str(RunFolder(path).config_file))
         if config.data.source != "files":
             raise ValueError(
                 f"{path} was trained on '{config.data.source}': only a run from files keeps how columns become features"
@@ -103,4 +103,5 @@ class Model:
         return Part(columns, preparation, self.widths[silo] - len(preparation.columns), block, parameters)
 
     def _files(self, silo: str) -> tuple[Path, Path]:
-        return self.path / "model" / f"{silo}.safetensors", self.path / "preparation" / f"{silo}.json"
+        folder = RunFolder(self.path)
+        return folder.model.file(silo), folder.preparation_file(silo)

@@ -107,7 +107,7 @@ def _layout(silos: Sequence[SiloFacts]) -> list[list[_Box]]:
 
 
 def _rail_svg(boxes: Sequence[_Box], num_silos: int) -> str:
-    """The links between hubs: everyone talks to everyone, so all are drawn to one rail."""
+    """The links between hubs: every hub sends to every other, so all are drawn to one rail."""
     if num_silos == 1:
         return ""
     start = boxes[0].centre if len(boxes) == num_silos else _MARGIN / 2

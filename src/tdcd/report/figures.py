@@ -1,4 +1,4 @@
-"""Curves as SVG that goes into a page as it is: text stays text, colours follow the page's light or dark look."""
+"""Curves as SVG that goes into a page as it is: text stays text, colours follow the page's light or dark mode."""
 
 import hashlib
 import io
@@ -17,7 +17,7 @@ from tdcd.report.html import Html
 from tdcd.report.units import figure
 
 COLOURS = ("#2f7fd6", "#e0762f", "#2a9d74", "#a364c9", "#d1495b", "#8c8436", "#4aa3b5", "#7d7d7d")
-"""Told apart on white and on black."""
+"""They can be told apart on white and on black."""
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 """So that no two of the first curves differ by colour alone."""
 FEW_POINTS = 25
@@ -160,7 +160,7 @@ def _scale(axes: Any, logarithmic: bool) -> None:
 
 
 def _tick(value: float) -> str:
-    """A round number on a logarithmic axis, powers of ten in short."""
+    """A round number on a logarithmic axis, powers of ten in short form."""
     if 1e-3 <= value <= 1e3:
         return f"{value:g}"
     digit, _, power = f"{value:.0e}".partition("e")

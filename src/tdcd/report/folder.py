@@ -1,6 +1,5 @@
 """What a report reads of a run folder."""
 
-import tomllib
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
-from tdcd.records.history import Record, read_history
+from tdcd.records.history import Record
+from tdcd.records.run_folder import RunFolder
 from tdcd.report.units import counted
 
 
@@ -56,7 +56,7 @@ class FederationFacts(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """The run folder's figures, models aside."""
+    """What a run folder holds, without the models."""
 
     path: Path
     config: dict[str, Any]
@@ -69,13 +69,8 @@ class Run:
         """Read a run folder; an error names the file, and the line where there is one."""
         if not path.is_dir():
             raise FileNotFoundError(f"{path} is not a folder: give the folder that a run wrote")
-        for name in ("config.toml", "federation.json", "history.jsonl"):
-            if not (path / name).is_file():
-                raise FileNotFoundError(f"{path} is not a run folder: it has no {name}")
-        history = read_history(path / "history.jsonl")
-        if not history:
-            raise ValueError(f"{path / 'history.jsonl'} is empty: let the run get as far as its first evaluation")
-        return cls(path, _read_toml(path / "config.toml"), _read_federation(path / "federation.json"), history)
+        folder = RunFolder.open(path)
+        return cls(path, folder.config(), _federation(folder), folder.history())
 
     @property
     def diverged(self) -> bool:
@@ -94,16 +89,9 @@ class Run:
         return list(dict.fromkeys(name for named in figures for name in named))
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _federation(folder: RunFolder) -> FederationFacts:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
-
-
-def _read_federation(path: Path) -> FederationFacts:
-    try:
-        return FederationFacts.model_validate_json(path.read_bytes())
+        return FederationFacts.model_validate(folder.facts())
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors())
-        raise ValueError(f"{path} does not describe a federation: {'; '.join(problems)}") from None
+        problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise ValueError(f"{folder.facts_file} does not describe a federation: {'; '.join(problems)}") from None

@@ -66,7 +66,7 @@ def page(title: str, *parts: Html) -> Html:
 
 
 def header(kind: str, title: str, facts: Sequence[str], badge: str = "") -> Html:
-    """The top of a page: what it is, of what, and a loud badge where one is due."""
+    """The top of a page: what it is, what it is about, and a badge where one is needed."""
     mark = f' <span class="badge">{escape(badge)}</span>' if badge else ""
     line = " · ".join(escape(fact) for fact in facts)
     return Html(

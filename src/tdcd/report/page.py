@@ -9,6 +9,7 @@ from typing import Any
 
 from tdcd.core.choices import PYTHON
 from tdcd.records.history import Record
+from tdcd.records.run_folder import RunFolder
 from tdcd.report import html
 from tdcd.report.drawing import federation_svg
 from tdcd.report.figures import Curve, line_figure
@@ -45,10 +46,7 @@ def write_report(run_folder: Path) -> Path:
     Returns:
         The page's path.
     """
-    run = Run.read(run_folder)
-    path = run_folder / "report.html"
-    path.write_text(_page(run), encoding="utf-8", newline="\n")
-    return path
+    return RunFolder(run_folder).write_report(_page(Run.read(run_folder)))
 
 
 def _page(run: Run) -> Html:
@@ -156,14 +154,14 @@ def _final_figures(run: Run) -> Iterator[Html]:
 
 def _joining(run: Run) -> Iterator[Html]:
     """What each silo reached alone, if the folder says so."""
-    path = run.path / "alone.json"
-    if not path.exists():
+    folder = RunFolder(run.path)
+    alone = folder.alone()
+    if not alone:
         return
     try:
-        alone: dict[str, dict[str, float | None]] = json.loads(path.read_text(encoding="utf-8"))
         rows = [[f"{silo} alone", *(figure(found[name]) for name in run.metric_names)] for silo, found in alone.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}") from None
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder.alone_file} is damaged: {error!r}") from None
     split = "test" if run.final.metrics.get("test") else "train"
     together = ["together", *(figure(run.final.metrics[split].get(name)) for name in run.metric_names)]
     yield html.section(
@@ -252,7 +250,8 @@ def _again(run: Run) -> Iterator[Html]:
         )
         return
     yield html.paragraph(
-        "Where this folder lies, continue from its last checkpoint, or start afresh with the same settings:"
+        "In the directory that contains this folder: continue from its last checkpoint, or start again with the same "
+        "settings:"
     )
     yield html.command(f"tdcd run --resume {folder}\ntdcd run {folder}/config.toml")
 

@@ -1,1 +1,1 @@
-"""Tables of one's own: reading, preparing features and labels, and putting a federation together from files."""
+"""Users' own tables: reading, preparing features and labels, and putting a federation together from files."""

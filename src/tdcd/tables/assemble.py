@@ -61,13 +61,13 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
     encoded = _labels(config, tables, numbers)
     held_out = choose_held_out(encoded, config.evaluate.holdout, config.data.seed, stratify=config.evaluate.stratify)
     if held_out.all():
-        raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or bring more"])
+        raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or add samples"])
     samples = _Samples(numbers, held_out)
     labels, mean, scale = standardized(encoded, ~held_out, config.data.standardize)
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     silos, preparations = [], {}
     for index, section in enumerate(config.silos):
-        # Taken out, so that a silo's raw columns go when its features are there.
+        # Taken out, so that a silo's raw columns are freed when its features are there.
         parts = tables.pop(section.name)
         silo, preparations[section.name] = _silo(config, index, parts, samples, labels, bias and index == 0)
         silos.append(silo)
@@ -86,7 +86,7 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
 
 
 def _check(config: Config) -> None:
-    """Refuse a configuration that a simulation can do nothing with, though hubs and clients may."""
+    """Refuse a configuration that a simulation cannot use, though hubs and clients can."""
     problems = [
         f"silo '{section.name}': give it a table, or [[silos.client]] entries with tables"
         for section in config.silos
@@ -211,7 +211,7 @@ def _silo(
 ) -> tuple[Silo, Preparation]:
     """One silo: its preparation, from its clients' summaries, and its features."""
     section, held_out = config.silos[index], samples.held_out
-    # A row that is no sample, -1, finds the last entry.
+    # A row that is not a sample, -1, finds the last entry.
     train_number = np.append(np.where(held_out, -1, np.cumsum(~held_out) - 1), -1)
     test_number = np.append(np.where(held_out, np.cumsum(held_out) - 1, -1), -1)
     numbers = [_places(part, samples.numbers) for part in parts]

@@ -18,6 +18,9 @@ from tdcd.tables.loader import read_header, read_rows
 from tdcd.tables.preparation import CategoryStats, NumericStats
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
 
+LABELLED_ONLY = ", or leave those rows out with --ids FILE, the common ids that tdcd align writes"
+SHOWN_IDS = 5
+"""How many ids an error names."""
 MANY_LEVELS = 50
 """More levels than this are pointed out."""
 
@@ -50,13 +53,17 @@ def read_client(
     if labels is None:
         return _chosen(read_rows(data, replace(columns, label=label)), ids)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
-    known = read_rows(labels, replace(columns.only(()), id=_id_of_labels(config, silo, labels, label), label=label))
+    known = read_rows(labels, _columns_of_labels(config, silo, labels, label))
     places = {one: place for place, one in enumerate(known.ids)}
     absent = [one for one in rows.ids if one not in places]
     if absent:
-        problems = [f"{labels}: has no label for the id {one!r}, which is in {data}: add it" for one in absent]
+        shown = ", ".join(map(repr, absent[:SHOWN_IDS])) + (", ..." if len(absent) > SHOWN_IDS else "")
+        advice = "add their labels" + (LABELLED_ONLY if ids is None else "")
         hint = spelt_otherwise(absent, str(data), known.ids, str(labels))
-        raise TableError([hint] * bool(hint) + problems, len(problems))
+        problem = (
+            f"{labels}: has no label for {len(absent)} of the {len(rows)} ids in {data}, such as {shown}: {advice}"
+        )
+        raise TableError([hint] * bool(hint) + [problem], 1)
     return replace(rows, labels=known.take(np.array([places[one] for one in rows.ids], np.int64)).labels)
 
 
@@ -73,12 +80,23 @@ def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
     return rows.take(np.array(places, np.int64))
 
 
-def _id_of_labels(config: Config, silo: SiloSection, path: Path, label: str) -> str:
-    """The id column of a table of labels: the silo's, a labelled silo's, or the only column beside the labels."""
+def _columns_of_labels(config: Config, silo: SiloSection, path: Path, label: str) -> Columns:
+    """The id and the label of a table of labels.
+
+    Its id column is the silo's, a labelled silo's, or the only column beside the labels.
+    """
     header, _ = read_header(path, dialect=Dialect.of(config))
     named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
     others = [name for name in header if name != label]
-    return next((name for name in named if name in others), others[0] if len(others) == 1 else silo.id)
+    return replace(
+        Columns.of(config, silo).only(()),
+        id=next((name for name in named if name in others), others[0] if len(others) == 1 else silo.id),
+        label=label,
+        id_advice=f"; it must have the ids: rename their column to '{silo.id}', which is id = \"...\" of silo "
+        f"'{silo.name}', or leave only ids and labels in the table",
+        label_advice='; it must have the labels: write the name of their column as label = "..." under silo '
+        f"'{silo.name}'",
+    )
 
 
 def taken_for(config: Config, rows: RawRows) -> str:
@@ -115,7 +133,7 @@ def label_balance(rows: RawRows) -> str:
 
 
 def cautions(rows: RawRows) -> Sequence[str]:
-    """What is allowed, but may not be meant."""
+    """What is allowed, but may be a mistake."""
     found = []
     for name, column in rows.features.items():
         if isinstance(column, Category):
@@ -126,7 +144,7 @@ def cautions(rows: RawRows) -> Sequence[str]:
         if not figures.known:
             found.append(f"column '{name}' is all blank: leave it out")
         elif not figures.squares:
-            found.append(f"column '{name}' is the same in every row: it tells nothing here")
+            found.append(f"column '{name}' is the same in every row: it says nothing here")
         elif figures.missing > len(rows) / 2:
             found.append(f"column '{name}' is blank in most rows")
     found += row_numbers(rows)
@@ -139,9 +157,9 @@ def cautions(rows: RawRows) -> Sequence[str]:
 
 
 def row_numbers(rows: RawRows) -> list[str]:
-    """Warnings of columns that count the rows of their file: as features they tell the rows' order."""
+    """Warnings of columns that count the rows of their file: as features they give away the rows' order."""
     return [
-        f"column '{name}' only counts the rows: if it is no measurement, leave it out with ignore = [\"{name}\"]"
+        f"column '{name}' only counts the rows: if it is not a measurement, leave it out with ignore = [\"{name}\"]"
         for name in rows.counters
     ]
 
@@ -167,7 +185,7 @@ def _spread(values: NDArray[Any], kind: Kind = "number") -> str:
 
 
 def _figure(value: float) -> str:
-    """A number in few digits, but for large ones all before the point: times and dates would look alike otherwise."""
+    """A number in few digits; a large one with all before the point, since times and dates would look alike."""
     return f"{value:.6g}" if abs(value) < 1e6 or abs(value) >= 1e15 else f"{value:.0f}"
 
 

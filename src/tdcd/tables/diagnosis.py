@@ -42,6 +42,9 @@ def diagnose(path: Path, wanted: Columns, reason: str) -> TableError:
             found.add(opened, None, "a quote is never closed, so that all that follows is one field: close it")
     if not found.num_records:
         found.add(None, None, "has a header but no rows")
+    if found.undecoded:
+        # Once for the whole file: its encoding is one mistake, in however many cells it shows.
+        found.add(*found.undecoded[0], wanted.dialect.not_decoded(len(found.undecoded)))
     return found.error(reason)
 
 
@@ -55,6 +58,8 @@ class _Found:
         self._texts: dict[str, int] = {}
         self.kinds: dict[str, Kind] = {}
         """What the first cell that is an amount is, by column: all others must be the same."""
+        self.undecoded: list[tuple[int, str]] = []
+        """Line and column of the cells that are not in the file's encoding."""
         self.num_records = 0
 
     def add(self, line: int | None, column: str | None, what: str) -> None:
@@ -95,7 +100,7 @@ def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, i
     for name in (wanted.id, *([] if wanted.label is None else [wanted.label]), *wanted.features):
         text = fields[name]
         if not is_decoded(text):
-            found.add(line, name, wanted.dialect.not_decoded)
+            found.undecoded.append((line, name))
         elif name == wanted.id:
             first = seen.setdefault(text, line)
             if not text.strip():
@@ -115,7 +120,7 @@ def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, i
 
 
 def unclosed_quote(path: Path, dialect: Dialect) -> int | None:
-    """The line of a CSV file on which the record begins that its last quote leaves open, if it does."""
+    """The line on which the record of a CSV file begins whose quote is never closed, if there is one."""
     with open_bytes(path) as file:
         quotes = sum(block.count(b'"') for block in iter(lambda: file.read(1 << 20), b""))
     if quotes % 2 == 0:

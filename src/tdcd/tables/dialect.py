@@ -23,7 +23,7 @@ ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 @dataclass(frozen=True)
 class Dialect:
-    """The writing of a CSV file. Of a Parquet file, only ``decimal`` and ``blank`` count, for its texts."""
+    """How a CSV file is written. For a Parquet file only ``decimal`` and ``blank`` count, in its texts."""
 
     delimiter: str | None = None
     """What separates fields; by default found in the header."""
@@ -66,25 +66,27 @@ class Dialect:
     def header(self, path: Path, id_column: str | None) -> tuple[list[str], Self]:
         """The columns of a CSV file, and the dialect with the delimiter of this file.
 
-        Where it is not given, it is the one that makes most columns; one with a column of ids goes before the others.
+        Where it is not given, it is the one that gives the most columns; one that gives a column of ids is preferred.
         """
         headers = {mark: self._header(path, mark) for mark in (self.delimiter or "".join(DELIMITERS))}
         mark = max(headers, key=lambda one: (id_column in headers[one], len(headers[one])))
         if not headers[mark]:
             raise TableError([f"{path}: is empty: it needs a header line with the columns' names, and rows"])
         if not is_decoded("".join(headers[mark])):
-            raise TableError([f"{path}, line 1: {self.not_decoded}"])
+            raise TableError([f"{path}, line 1: {self.not_decoded()}"])
         return headers[mark], replace(self, delimiter=mark)
 
     def _header(self, path: Path, delimiter: str) -> list[str]:
         with self.open(path) as file:
             return next(csv.reader(file, delimiter=delimiter), [])
 
-    @property
-    def not_decoded(self) -> str:
-        """What is wrong with bytes that are not in the encoding."""
+    def not_decoded(self, cells: int = 1) -> str:
+        """What is wrong with a cell that is not in the encoding, the first of so many."""
         told = 'save the file in that encoding, or set data.encoding = "latin-1" if all tables are'
-        return f"is not {self.encoding.upper()}: {told if self.encoding == 'utf-8' else 'correct data.encoding'}"
+        others = "" if cells == 1 else f", like {cells - 1} other cell" + ("s" if cells > 2 else "")
+        return (
+            f"is not {self.encoding.upper()}{others}: {told if self.encoding == 'utf-8' else 'correct data.encoding'}"
+        )
 
 
 DEFAULT = Dialect()

@@ -93,8 +93,8 @@ def _refuse_odd_amounts(different: NDArray[Any]) -> None:
     else:
         example, remedy = odd[0], "correct it if they are numbers"
     raise ValueError(
-        f"there are {len(different)} different labels that look like amounts, but {example!r} is no number: {remedy}, "
-        'or set model.loss = "softmax" if they are names of classes'
+        f"there are {len(different)} different labels that look like amounts, but {example!r} is not a number: {remedy}"
+        ', or set model.loss = "softmax" if they are names of classes'
     )
 
 

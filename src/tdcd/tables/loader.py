@@ -26,7 +26,7 @@ CHUNK_ROWS = 1 << 15
 
 
 class _Unfit(Exception):  # noqa: N818
-    """Something in the file is not as it must be; the diagnosis finds out where."""
+    """Something in the file is wrong; the diagnosis finds out where."""
 
 
 class _NamedLabels(Exception):  # noqa: N818
@@ -68,7 +68,7 @@ def _read(path: Path, wanted: Columns) -> RawRows:
 
 
 def _repeat(ids: Sequence[str]) -> bool:
-    """Whether an id is there twice. A set of all would take more memory than the ids."""
+    """Whether an id occurs twice. A set of all would take more memory than the ids."""
     hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
     hashes.sort()
     return bool((hashes[1:] == hashes[:-1]).any()) and len(set(ids)) < len(ids)
@@ -77,7 +77,7 @@ def _repeat(ids: Sequence[str]) -> bool:
 def read_header(path: Path, id_column: str | None = None, dialect: Dialect = DEFAULT) -> tuple[list[str], Dialect]:
     """The names of the columns, and the dialect with this file's delimiter.
 
-    Refuses a file that cannot be read, or a Parquet file whose ids are no ids.
+    Refuses a file that cannot be read, or a Parquet file whose id column cannot hold ids.
     """
     try:
         if not is_parquet(path):
@@ -167,7 +167,7 @@ class _NumericColumn:
 
     @property
     def counts(self) -> bool:
-        """Whether it only counts the rows; of one or two, one could not tell."""
+        """Whether it only counts the rows; with one or two rows that cannot be known."""
         values = self.column()
         return len(values) > 2 and values[0] in (0, 1) and bool((np.diff(values) == 1).all())
 

@@ -17,11 +17,11 @@ from numpy.typing import DTypeLike, NDArray
 from tdcd.tables.rows import Category, RawRows
 
 MOST_LEVELS = 1000
-"""A column with more frequent levels than this is no category."""
+"""A column with more frequent levels than this is not a category."""
 
 
 class NumericStats(NamedTuple):
-    """What is known of a column of amounts."""
+    """What is known about a column of amounts."""
 
     known: int
     """How many values are not blank."""
@@ -62,7 +62,7 @@ class NumericStats(NamedTuple):
 
 
 class CategoryStats(NamedTuple):
-    """What is known of a column of names."""
+    """What is known about a column of names."""
 
     levels: Mapping[str, int]
     """How many rows have each."""
@@ -84,7 +84,7 @@ class CategoryStats(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """Sums and counts over training rows, a column each. Holds no row."""
+    """Sums and counts over training rows, for each column. It holds no rows."""
 
     columns: Mapping[str, NumericStats | CategoryStats]
 
@@ -143,7 +143,7 @@ class Scaled:
     mean: float
     scale: float
     indicator: bool
-    """Whether a second feature tells blanks."""
+    """Whether a second feature marks blanks."""
 
     @classmethod
     def fit(cls, column: NumericStats, standardize: bool) -> Self:
@@ -177,7 +177,7 @@ class OneHot:
     levels: tuple[str, ...]
     other: bool
     indicator: bool
-    """Whether a last feature tells blanks."""
+    """Whether a last feature marks blanks."""
 
     @classmethod
     def fit(cls, name: str, column: CategoryStats, rare: int) -> Self:

@@ -24,6 +24,7 @@ LABEL_ADVICE = (
     '; the labels must be in it: write the column\'s name as label = "..." under the silo, or give tdcd check and '
     "tdcd client a second table with ids and labels, --labels FILE"
 )
+ID_ADVICE = '; write the name of the column with the ids as id = "..." under the silo'
 SHOWN_COLUMNS = 10
 """How many columns an error names that lists what there is."""
 
@@ -134,6 +135,8 @@ class Columns:
     blanks: bool = True
     """Whether features may be blank."""
     dialect: Dialect = DEFAULT
+    id_advice: str = ""
+    """What to do where there is no such id column."""
     label_advice: str = ""
     """What to do where there is no such label column."""
 
@@ -149,6 +152,7 @@ class Columns:
             ignore=tuple(silo.ignore),
             blanks=config.data.missing != "refuse",
             dialect=Dialect.of(config),
+            id_advice=ID_ADVICE,
             label_advice=LABEL_ADVICE,
         )
 
@@ -165,8 +169,9 @@ class Columns:
             else self.features
         )
         given = [self.id, *([] if self.label is None else [self.label]), *features]
+        advice = {self.label: self.label_advice, self.id: self.id_advice}
         problems = [
-            _absent(name, header) + (self.label_advice if name == self.label else "")
+            _absent(name, header) + advice.get(name, "")
             for name in dict.fromkeys([*given, *self.categorical, *self.ignore])
             if name not in header
         ]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from typing import Any
 
 from tdcd.blocks import Block, Cnn, Linear, Mlp
@@ -11,6 +12,7 @@ from tdcd.core.execution import Execution
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
+from tdcd.training.identity import identity, unknown_in
 
 FREE = ("train.rounds", "federation.name", "federation.labels", "federation.engine")
 """What may differ when a run is resumed."""
@@ -41,25 +43,20 @@ def describe_call(
 
 
 def _model(blocks: Sequence[Block]) -> dict[str, Any]:
-    """The blocks as a configuration has them; where it has no words for them, as Python shows them."""
+    """The blocks as a configuration has them; where it has no words for them, in words of their own."""
     named = [_named(block) for block in blocks]
     keys = {key: value for _, own in named for key, value in own.items()}
     # A configuration has one list of widths for all mlp blocks, one kernel for all cnn blocks, and so on.
     if all(name and own == {key: keys[key] for key in own} for name, own in named):
         return {"block": _one([name for name, _ in named]), **keys}
-    return {"block": _one([_shown(block) for block in blocks])}
+    return {"block": _one([identity(block) for block in blocks])}
 
 
 def _member(variant: Variant) -> dict[str, Any]:
-    """The variant as a configuration has Algorithm 1, or as Python shows the parts that differ."""
+    """The variant as a configuration has Algorithm 1, or the parts that differ in words of their own."""
     if not variant.changed:
         return {"optimizer": "sgd", "schedule": "constant", "hub_optimizer": "average", "participation": 1.0}
-    return {"variant": ", ".join(f"{part}={_shown(getattr(variant, part))}" for part in variant.changed)}
-
-
-def _shown(value: Any) -> str:
-    """A value as Python shows it, but for where it lies in memory, which differs from one process to the next."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return {"variant": ", ".join(f"{part}={identity(getattr(variant, part))}" for part in variant.changed)}
 
 
 def _named(block: Block) -> tuple[str, dict[str, Any]]:
@@ -86,16 +83,23 @@ def _one(names: Sequence[str]) -> Any:
 def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """What a call asks for that the folder's run does not have: one line per key, with both values.
 
-    A key that one of them lacks, such as one that a later version added, is not compared.
+    A key that one of them lacks, such as one that a later version added, is not compared. A value that could be another
+    although its words are the same counts as different.
 
     >>> differences({"train": {"rounds": 9, "step_size": 0.1}}, {"train": {"rounds": 5, "step_size": 0.05}})
     ['train.step_size = 0.1: the run has 0.05; give that, or another folder']
     """
     # Without a variant of its own, a run is what the other keys say.
-    before = {"train.variant": None, **dict(_flat(found))}
+    before, now = ({"train.variant": None, **dict(_flat(keys))} for keys in (found, asked))
+    unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block") if key in now}
     return [
-        f"{key} = {_short(value)}: the run has {_short(before[key])}; give that, or another folder"
-        for key, value in {"train.variant": None, **dict(_flat(asked))}.items()
+        f"{key}: a run folder cannot tell one {kind} from another, so such a run cannot be resumed: make it a frozen "
+        "dataclass that holds numbers, texts, arrays or functions"
+        for key, kind in unknown.items()
+        if kind
+    ] + [
+        "{} = {}: the run has {}; give that, or another folder".format(key, *_short(value, before[key]))
+        for key, value in now.items()
         if key in before and key not in FREE and value != before[key]
         # Python may hand over the very data that a configuration names: federation.json tells whether it fits.
         if (key, value) != ("data.source", PYTHON)
@@ -117,6 +121,12 @@ def _flat(keys: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
             yield dotted, _one(value) if key == "block" and isinstance(value, list) else value
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+def _short(*values: Any) -> list[str]:
+    """Different values, each cut to a few characters from where they begin to differ."""
+    texts = [repr(value) for value in values]
+    same = len([*takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))])
+    start = max(0, same - SHOWN // 2) if min(map(len, texts)) > SHOWN else 0
+    return [
+        ("..." if start else "") + text[start : start + SHOWN] + ("..." if start + SHOWN < len(text) else "")
+        for text in texts
+    ]

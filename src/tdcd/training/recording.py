@@ -1,6 +1,5 @@
 """A run between its rounds: where it is, what was measured, and what of it is on disk."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -149,8 +148,7 @@ class TrainingRun:
         """Save the state."""
         if self.folder is not None:
             # What a power cut leaves of the history must be at least what the blocks have a mark of.
-            with (self.folder.path / "history.jsonl").open("rb") as file:
-                os.fsync(file.fileno())
+            self.folder.sync_history()
             memory = _memory(self.state)
             self.folder.save_blocks(self.names, self.state.blocks, self.round, self._mark, self._data, memory)
 

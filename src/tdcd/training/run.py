@@ -1,6 +1,5 @@
 """Running a plan: begin, resume, finish; alone or as one of several."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from tdcd.config.resolve import Plan, plan
 from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
 from tdcd.prediction.held_out import HeldOut, scores_of, write_held_out
-from tdcd.records.history import Record, read_history
+from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
@@ -33,7 +32,7 @@ def resume(out: Path, assignments: list[str], devices: int | None = 1, **watch: 
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
-    config = check_config(keys, str(out / "config.toml"))
+    config = check_config(keys, str(folder.config_file))
     return execute(plan(config, devices=devices), out, resume=True, **watch)
 
 
@@ -85,15 +84,10 @@ def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
     history = complete_history(planned.config, folder)
     if history is not None:
         return history
-    result = execute(planned, folder, resume=is_begun(folder), **watch)
+    result = execute(planned, folder, resume=RunFolder(folder).is_begun, **watch)
     if result.status == "interrupted":
         raise Interrupted
     return result.history
-
-
-def is_begun(folder: Path) -> bool:
-    """Whether there is a run in the folder."""
-    return (folder / "history.jsonl").exists()
 
 
 def complete_history(config: Config, folder: Path) -> list[Record] | None:
@@ -105,14 +99,14 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
     Args:
         config: the run's, with every default filled in. A folder with another run is refused.
     """
-    if not is_begun(folder):
+    if not RunFolder(folder).is_begun:
         return None
     existing = RunFolder.open(folder)
     if not _holds(existing, config):
         raise FileExistsError(f"{folder} holds a run of other settings: remove it, or choose another --out")
     mark = existing.mark()
-    if mark is None or len(read_history(folder / "history.jsonl")) < mark.lines:
-        shutil.rmtree(folder)
+    if mark is None or len(existing.records()) < mark.lines:
+        existing.remove()
         return None
     history = existing.marked_history(mark)
     if len(history) == mark.lines and (history[-1].diverged or history[-1].round == config.train.rounds):

@@ -1,6 +1,5 @@
 """What each silo reaches without the others, to compare with the federation: ``alone.json`` in a run folder."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from tdcd.config.baselines import rewrite
-from tdcd.records.run_folder import write_durably
+from tdcd.records.run_folder import RunFolder
 from tdcd.training.train import train
 
 if TYPE_CHECKING:
@@ -51,5 +50,5 @@ def train_silo_only(
         figures = result.history[-1].metrics
         found[silo.name] = figures.get("test", figures["train"])
     if jax.process_index() == 0:
-        write_durably(folder / "alone.json", (json.dumps(found, indent=1) + "\n").encode())
+        RunFolder(folder).write_alone(found)
     return found

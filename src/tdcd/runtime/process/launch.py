@@ -16,9 +16,7 @@ from typing import Any, Self
 
 from tdcd.config import Config, check_config, override, read_config
 from tdcd.config.resolve import plan
-from tdcd.prediction.held_out import HELD_OUT
-from tdcd.records.history import read_history
-from tdcd.records.run_folder import toml_text, write_durably
+from tdcd.records.run_folder import RunFolder, toml_text, write_durably
 from tdcd.report import write_report
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.driver import Ending, Outcome
@@ -141,21 +139,7 @@ class Trial:
     def gather(self) -> Path:
         """Make the trial's folder a run folder too, with all silos' blocks; the path of its report."""
         homes = [self.folder / "silos" / silo.name for silo in self.job.config.silos]
-        histories = [read_history(home / "history.jsonl") for home in homes]
-        if any(history != histories[0] for history in histories):
-            raise ValueError(f"the hubs in {self.folder / 'silos'} have different histories")
-        facts = [json.loads((home / "federation.json").read_text()) for home in homes]
-        own = [fact["silos"][index] for index, fact in enumerate(facts)]
-        for name in ("config.toml", "history.jsonl"):
-            shutil.copy(homes[0] / name, self.folder / name)
-        for name in ("labels.json", HELD_OUT):
-            if (homes[0] / name).exists():
-                shutil.copy(homes[0] / name, self.folder / name)
-        for part in ("model", "preparation"):
-            for home in homes:
-                if (home / part).exists():
-                    shutil.copytree(home / part, self.folder / part, dirs_exist_ok=True)
-        (self.folder / "federation.json").write_text(json.dumps({**facts[0], "silos": own}, indent=1) + "\n")
+        RunFolder(self.folder).gather([RunFolder(home) for home in homes])
         return write_report(self.folder)
 
     def _last_words(self, party: str) -> str:

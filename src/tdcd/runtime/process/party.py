@@ -22,7 +22,8 @@ from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.transport.transport import Transport
-from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.transport.zenoh_settings import Tls
+from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
 
 

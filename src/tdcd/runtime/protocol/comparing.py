@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Hello, Setting
+from tdcd.runtime.protocol.messages import Hello
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
+from tdcd.runtime.protocol.structure import Setting
 
 
 def compare_settings(party: str, theirs: Mapping[str, Setting], own: str, job: Job) -> None:

@@ -1,40 +1,22 @@
 """Every message of the protocol, as a typed structure of one tagged union.
 
-:mod:`tdcd.runtime.protocol.wire` writes and reads them; reading checks the types. What types cannot say, such as shapes
-that depend on the round, is checked in :mod:`tdcd.runtime.protocol.parts`.
+:mod:`tdcd.runtime.protocol.structure` has the types of their fields. :mod:`tdcd.runtime.protocol.wire` writes and reads
+them, which checks the types. :mod:`tdcd.runtime.protocol.parts` checks what types cannot say, such as a round's shapes.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import Meta
 
 from tdcd.core.choices import Loss
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
-from tdcd.runtime.protocol.structure import Array, Message, Named
+from tdcd.runtime.protocol.structure import Array, Count, Digest, Json, Message, Named, Nonce, Setting, Shape
 
 Status = Literal["finished", "diverged", "refused"]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-Count = Annotated[int, Meta(ge=0, lt=2**31)]
-Shape = Annotated[tuple[Annotated[int, Meta(gt=0)], ...], Meta(max_length=32)]
-Setting = (
-    str
-    | bool
-    | int
-    | float
-    | None
-    | Annotated[list[None], Meta(max_length=0)]
-    | Annotated[dict[str, None], Meta(max_length=0)]
-)
-"""A setting of the shared file, by its dotted key; a list or table only if it is empty."""
-Json = str
-"""A document of another module, as JSON."""
 
 
 # A client to its hub.
-
-
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What labels mean that are ready for training."""
 
@@ -100,8 +82,6 @@ class Bye(Message, frozen=True, kw_only=True, tag="bye"):
 
 
 # A hub to its client.
-
-
 class Who(Message, frozen=True, kw_only=True, tag="who"):
     """Asks a client to enrol."""
 
@@ -166,13 +146,11 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 
 # A hub to another hub.
-
-
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """What hubs compare before they train: keyed digests of secret, ids and labels."""
 
     protocol: int
-    nonce: Annotated[str, Meta(pattern="^[ -~]*$")]
+    nonce: Nonce
     samples: int
     secret: str
     ids: str
@@ -246,8 +224,6 @@ class Gone(Message, frozen=True, kw_only=True, tag="gone"):
 
 
 # A hub to itself, in files.
-
-
 class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     """A hub's state at the start of a round; see :class:`~tdcd.runtime.protocol.instructions.State`."""
 
@@ -274,8 +250,6 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
 
 
 # Dialogues beside training.
-
-
 class AlignHello(Message, frozen=True, kw_only=True, tag="align_hello"):
     """What hubs compare before they align."""
 

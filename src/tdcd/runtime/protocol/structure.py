@@ -1,4 +1,4 @@
-"""What messages are made of: a header that says who sends them to whom, and typed arrays."""
+"""What messages are made of: a header that says who sends them to whom, typed arrays, and other typed fields."""
 
 import math
 from collections.abc import Mapping
@@ -12,6 +12,23 @@ from numpy.typing import NDArray
 _MOST_NUMBERS = 2**40
 # Safetensors has its own use for one name.
 _Name = Annotated[str, Meta(pattern=r"^(?!__metadata__$)[^\x00-\x1f\x7f-\x9f]{0,200}$")]
+
+Count = Annotated[int, Meta(ge=0, lt=2**31)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Nonce = Annotated[str, Meta(pattern="^[ -~]*$")]
+Shape = Annotated[tuple[Annotated[int, Meta(gt=0)], ...], Meta(max_length=32)]
+Setting = (
+    str
+    | bool
+    | int
+    | float
+    | None
+    | Annotated[list[None], Meta(max_length=0)]
+    | Annotated[dict[str, None], Meta(max_length=0)]
+)
+"""A setting of the shared file, by its dotted key; a list or table only if it is empty."""
+Json = str
+"""A document of another module, as JSON."""
 
 
 class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, forbid_unknown_fields=True):

@@ -33,12 +33,14 @@ from tdcd.runtime.protocol.exchange import kept_rounds
 from tdcd.runtime.protocol.handshake import Handshake
 from tdcd.runtime.protocol.instructions import Absence, State
 from tdcd.runtime.protocol.job import Job, timing_of
-from tdcd.runtime.protocol.sample_index import WAY_ON
 from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.storage.checkpoint import Checkpoints, read_shutdown, save_shutdown
 from tdcd.runtime.storage.failpoints import failpoint
 from tdcd.runtime.storage.hub_restart import (
+    ENDED,
+    RESTORE,
+    SHUTDOWN,
     about_text,
     absence_line,
     check_ended,
@@ -46,6 +48,7 @@ from tdcd.runtime.storage.hub_restart import (
     read_absences,
     readable,
     state_to_continue,
+    way_on,
 )
 from tdcd.runtime.storage.journal import Journal
 from tdcd.runtime.storage.lock import lock
@@ -93,7 +96,7 @@ class HubFolder:
         """A new run folder, or one whose making was cut short before there was anything in it."""
         history = self.path / "history.jsonl"
         if (self.path / "checkpoint").exists() or (history.exists() and history.stat().st_size):
-            raise ValueError(f"{self._about} is missing, and {self.path} holds a run. {WAY_ON}")
+            raise ValueError(f"{self._about} is missing, and {self.path} holds a run. {way_on(self.path)}")
         if not history.exists():
             return RunFolder.create(self.path, job.config.model_dump(), {})
         folder = RunFolder(self.path)
@@ -131,12 +134,12 @@ class HubFolder:
         self.run.write_config(job.config.model_dump())
 
     def _read_shutdown(self) -> Shutdown:
-        path = self.path / "shutdown.tdcd"
+        path = self.path / SHUTDOWN
         try:
             return read_shutdown(path, self.hub, self.about.get("run"))
         except (RejectedMessage, OSError) as error:
-            over = "the run has ended, and its history and model are whole; only slower hubs may still need this file"
-            raise ValueError(f"{path} is damaged: {error}. In {self.path} {over}. {WAY_ON}") from None
+            whole = f"History and model in {self.path} are whole"
+            raise ValueError(f"{path} is damaged: {error}. {whole}. {ENDED}: {RESTORE}") from None
 
     def _read_about(self, job: Job) -> dict[str, Any]:
         about = read_about(self._about)
@@ -239,7 +242,7 @@ class HubFolder:
         if preparations:
             save_preparations(self.path, preparations, load_label_encoding(self.path))
         self.run.save_blocks(list(blocks), list(blocks.values()), shutdown.round, self._written)
-        save_shutdown(self.path / "shutdown.tdcd", shutdown)
+        save_shutdown(self.path / SHUTDOWN, shutdown)
         self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
         failpoint("finish.after")

@@ -19,6 +19,14 @@ from tdcd.runtime.protocol.sample_index import WAY_ON
 from tdcd.runtime.storage.checkpoint import Checkpoints
 
 COPY_HISTORY = "Copy history.jsonl from another hub's run folder, where it is the same but for the seconds; or else:"
+SHUTDOWN = "shutdown.tdcd"
+ENDED = "The run has ended, and parties that do not know it yet wait"
+RESTORE = "restore the run folder from a backup and give the same command again"
+
+
+def way_on(folder: Path) -> str:
+    """What can still be done for a hub that cannot go on from its run folder, and who waits for it."""
+    return f"{ENDED}: {RESTORE}" if (folder / SHUTDOWN).exists() else WAY_ON
 
 
 def about_text(about: Mapping[str, Any]) -> str:
@@ -33,7 +41,7 @@ def read_about(path: Path) -> dict[str, Any]:
         if not isinstance(about, dict) or about.pop("digest", None) != _digest(about):
             raise ValueError("its content does not match its digest")
     except (ValueError, OSError) as error:
-        raise ValueError(f"{path} is damaged: {error}. {WAY_ON}") from None
+        raise ValueError(f"{path} is damaged: {error}. {way_on(path.parent)}") from None
     return about
 
 
@@ -61,7 +69,9 @@ def check_ended(path: Path, about: Mapping[str, Any], lines: Sequence[str]) -> N
     marks, mark = _marks(readable(lines)), Mark.read(about.get("history"))
     difference = mark.difference(marks) or ("has more lines than were written" if mark.lines < len(lines) else "")
     if difference:
-        raise ValueError(f"{path / 'history.jsonl'} {difference}. {COPY_HISTORY} {WAY_ON}")
+        who = "The run has ended, and nobody waits" if about.get("everybody_knows") else ENDED
+        copy = "copy history.jsonl from another hub's run folder, where it is the same but for the seconds"
+        raise ValueError(f"{path / 'history.jsonl'} {difference}. {who}: {copy}, or {RESTORE}")
 
 
 def state_to_continue(

@@ -6,9 +6,10 @@ from pathlib import Path
 from tdcd.config.resolve import Plan
 from tdcd.core.stopping import Interrupted
 from tdcd.records.history import Record
+from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
 from tdcd.training.recording import TrainingRun
-from tdcd.training.run import is_begun, save_assembled, simulate
+from tdcd.training.run import save_assembled, simulate
 from tdcd.training.train import Progress, Training, ledger_of
 
 
@@ -44,6 +45,6 @@ def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRu
     ledger = ledger_of(simulation, states[0].blocks, plans[0].colocation)
     for plan, folder, state in zip(plans, folders, states, strict=True):
         run = TrainingRun(plan.federation, plan.settings, state, ledger, simulation.engine)
-        run.attach(folder, plan.config.model_dump(), plan.config.evaluate.every if is_begun(folder) else None)
+        run.attach(folder, plan.config.model_dump(), plan.config.evaluate.every if RunFolder(folder).is_begun else None)
         runs.append(run)
     return runs

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tdcd.records.history import Record
+from tdcd.records.sweep_folder import SweepFolder
 from tdcd.report import html
 from tdcd.report.figures import COLOURS, Curve, line_figure
 from tdcd.report.page import METRIC_TITLES
@@ -70,10 +71,8 @@ def write_page(sweep: Sweep) -> Path:
         html.section("All settings", html.table(*result_table(sweep), numbers=True)),
         html.section("Continue it, or look at one run", html.command(_commands(sweep))),
     ]
-    path = sweep.folder / "sweep.html"
     title = f"{', '.join(sweep.grid.titles.values())} · tdcd sweep"
-    path.write_text(html.page(title, *parts), encoding="utf-8", newline="\n")
-    return path
+    return SweepFolder(sweep.folder).write_page(html.page(title, *parts))
 
 
 def _best(sweep: Sweep) -> Iterator[html.Html]:

@@ -1,6 +1,5 @@
 """A sweep on disk: a folder with a run folder for each setting, and ``sweep.json`` with what came out."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +7,9 @@ from typing import Any, Literal
 
 from tdcd.config import check_config
 from tdcd.records.history import Record
-from tdcd.records.mark import digest_of
 from tdcd.records.model_file import RESTORE
-from tdcd.records.run_folder import RunFolder, write_durably
-from tdcd.training.run import is_begun
+from tdcd.records.run_folder import RunFolder
+from tdcd.records.sweep_folder import SweepFolder
 from tdcd.training.sweep.grid import Grid, Setting, expand
 from tdcd.training.sweep.runner import SweepProgress, Task, run_all
 
@@ -64,7 +62,6 @@ def run_sweep(
     Raises:
         Interrupted: ``should_stop`` said so; what was done is in the folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(read_outcomes(grid, folder))
     tasks = [Task(setting.name, setting.config, folder / setting.name) for setting in grid.settings]
     try:
@@ -77,48 +74,37 @@ def run_sweep(
 
 def read_grid(folder: Path) -> Grid:
     """The settings of the sweep in ``folder``."""
-    path = folder / "sweep.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        keys, digest = content["keys"], content["digest"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}; {RESTORE}") from None
-    if digest != digest_of(keys, {}):
-        raise ValueError(f"{path} is damaged: 'keys' does not match 'digest'; {RESTORE}")
-    grid = expand(keys, str(path))
+    sweep = SweepFolder(folder)
+    grid = expand(sweep.keys(), str(sweep.file))
     names = {setting.name for setting in grid.settings}
-    strangers = sorted(run.parent.name for run in folder.glob("*/history.jsonl") if run.parent.name not in names)
+    strangers = [name for name in sweep.begun_runs() if name not in names]
     if strangers:
-        raise ValueError(f"{path} belongs to another sweep: {folder / strangers[0]} is none of its runs; {RESTORE}")
+        raise ValueError(
+            f"{sweep.file} belongs to another sweep: {folder / strangers[0]} is none of its runs; {RESTORE}"
+        )
     return grid
 
 
 def read_outcomes(grid: Grid, folder: Path) -> Sweep:
     """What the run folders under ``folder`` hold by now."""
-    return Sweep(grid, folder, tuple(_outcome(setting, folder / setting.name) for setting in grid.settings))
+    return Sweep(grid, folder, tuple(_outcome(setting, RunFolder(folder / setting.name)) for setting in grid.settings))
 
 
-def _outcome(setting: Setting, folder: Path) -> Outcome:
-    if not is_begun(folder) or not (folder / "history.jsonl").stat().st_size:
+def _outcome(setting: Setting, run: RunFolder) -> Outcome:
+    history = run.records() if run.is_begun else []
+    if not history:
         return Outcome(setting, [], "unfinished")
-    run = RunFolder.open(folder)
-    history = run.history()
     if history[-1].diverged:
         return Outcome(setting, history, "diverged")
     # A baseline takes other rounds than its configuration said; the folder knows.
-    complete = history[-1].round == check_config(run.config(), str(folder / "config.toml")).train.rounds
+    complete = history[-1].round == check_config(run.config(), str(run.config_file)).train.rounds
     return Outcome(setting, history, "finished" if complete else "unfinished")
 
 
 def write_json(sweep: Sweep) -> None:
     """Write ``sweep.json``: the configuration, lists and all, and what each run came to."""
-    content = {
-        "keys": sweep.grid.keys,
-        "digest": digest_of(sweep.grid.keys, {}),
-        "varied": list(sweep.grid.varied),
-        "runs": [_numbers(outcome) for outcome in sweep.outcomes],
-    }
-    write_durably(sweep.folder / "sweep.json", (json.dumps(content, indent=1) + "\n").encode())
+    runs = [_numbers(outcome) for outcome in sweep.outcomes]
+    SweepFolder(sweep.folder).write(sweep.grid.keys, [*sweep.grid.varied], runs)
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:

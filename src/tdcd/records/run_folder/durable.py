@@ -1,0 +1,37 @@
+"""Files that survive a crash."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file's content: after a crash at any moment it is the old one or the new one, never a part."""
+    temporary = f"{path}.tmp"
+    with open(temporary, "wb", buffering=0) as file:  # noqa: PTH123
+        write_all(file.fileno(), content)
+        os.fsync(file.fileno())
+    os.replace(temporary, path)  # noqa: PTH105
+    sync_folder(path.parent)
+
+
+def write_all(file: int, content: bytes) -> None:
+    """Write all of it to an open file; a single call may take a part only."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def sync_folder(path: Path) -> None:
+    """Make durable which files a folder has."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file's content by a value as JSON, in the same way."""
+    write_durably(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())

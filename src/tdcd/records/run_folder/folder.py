@@ -1,0 +1,270 @@
+"""One run on disk."""
+
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tdcd.core.objective import Tree
+from tdcd.records.history import Record, read_history
+from tdcd.records.mark import NO_LINES, Mark, marks_of
+from tdcd.records.model_file import RESTORE, settings_digest
+from tdcd.records.run_folder.durable import write_durably, write_json
+from tdcd.records.run_folder.model import ModelFiles, named_leaves
+from tdcd.records.run_folder.toml import toml_text
+
+
+class RunFolder:
+    """A run folder, whoever runs: see :mod:`tdcd.records.run_folder` for its files."""
+
+    def __init__(self, path: Path) -> None:
+        """Point to ``path``; see :meth:`create` and :meth:`open`."""
+        self.path = path
+        self.config_file, self.history_file = path / "config.toml", path / "history.jsonl"
+        self.facts_file, self.alone_file = path / "federation.json", path / "alone.json"
+        self.held_out_file, self.labels_file = path / "held-out.csv", path / "labels.json"
+        self.model = ModelFiles(path)
+        self._settings = ""
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any], facts: Mapping[str, Any]) -> Self:
+        """Start a new run; refuses a folder that already holds one.
+
+        Args:
+            config: nested settings, written as TOML.
+            facts: see :func:`describe`.
+        """
+        folder = cls(path)
+        if folder.is_begun:
+            raise FileExistsError(
+                f"{path} already holds a run: resume it (--resume {path}, or resume=True) or choose another folder"
+            )
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise FileExistsError(f"{path} is there already and is not an empty folder: choose another one")
+        path.mkdir(parents=True, exist_ok=True)
+        # Of two runs that start in the same folder at the same time, one fails here.
+        folder.history_file.open("x").close()
+        folder.write_config(config)
+        folder.write_facts(facts)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """An existing run."""
+        folder = cls(path)
+        for file in (folder.config_file, folder.history_file):
+            if not file.is_file():
+                raise FileNotFoundError(f"{path} is not a run folder: it has no {file.name}")
+        return folder
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a run."""
+        return self.history_file.exists()
+
+    def remove(self) -> None:
+        """Delete the run with all its files."""
+        shutil.rmtree(self.path)
+
+    # Settings and facts.
+
+    def config(self) -> dict[str, Any]:
+        """The resolved settings."""
+        try:
+            return tomllib.loads(self.config_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{self.config_file} is not valid TOML: {error}") from None
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Replace the settings, as when a resumed run is given more rounds."""
+        text = toml_text(config)
+        self._settings = settings_digest(tomllib.loads(text))
+        write_durably(self.config_file, text.encode())
+
+    def check_settings(self) -> None:
+        """Refuse settings that are not those of the models, but for what a resumed run may change."""
+        digest = settings_digest(self.config())
+        for path, facts in self.model.facts():
+            if facts.get("settings") and facts["settings"] != digest:
+                raise ValueError(f"{self.config_file} is not what {path} was trained with: {RESTORE}")
+        self._settings = digest
+
+    def write_facts(self, facts: Mapping[str, Any]) -> None:
+        """Say who holds what, see :func:`describe`."""
+        write_json(self.facts_file, facts)
+
+    def facts(self) -> dict[str, Any]:
+        """Who holds what, see :func:`describe`."""
+        try:
+            return dict(_read_json(self.facts_file))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.path} is not a run folder: it has no {self.facts_file.name}") from None
+        except TypeError as error:
+            raise ValueError(f"{self.facts_file} is damaged: {error}") from None
+
+    # History.
+
+    def append(self, record: Record) -> None:
+        """Add one line to the history."""
+        with self.history_file.open("a") as file:
+            file.write(record.to_json() + "\n")
+
+    def sync_history(self) -> None:
+        """Make the lines so far durable."""
+        with self.history_file.open("rb") as file:
+            os.fsync(file.fileno())
+
+    def records(self) -> list[Record]:
+        """The records so far; none before the first evaluation."""
+        return read_history(self.history_file)
+
+    def history(self) -> list[Record]:
+        """The records so far, at least the one before training."""
+        records = self.records()
+        if not records:
+            raise ValueError(
+                f"{self.history_file} is empty: let the run get as far as its first evaluation, or start it anew"
+            )
+        return records
+
+    def records_before(self, round_index: int, every: int, mark: Mark) -> list[Record]:
+        """The history up to ``round_index``, if its first lines are those of ``mark``.
+
+        A last record that an uninterrupted run, evaluated every ``every`` rounds, would not have is left out.
+        """
+        return [
+            record
+            for record in self.marked_history(mark)[: mark.lines]
+            if record.round <= round_index and record.round % every == 0 and not record.diverged
+        ]
+
+    def marked_history(self, mark: Mark) -> list[Record]:
+        """All records, if the first lines are those of ``mark``."""
+        records = self.records()
+        difference = mark.difference(marks_of(record.without_seconds() for record in records))
+        if difference:
+            raise ValueError(f"{self.history_file} {difference}: {RESTORE}")
+        return records
+
+    def rewrite_history(self, records: Sequence[Record]) -> None:
+        """Leave nothing in the history but these records."""
+        write_durably(self.history_file, "".join(record.to_json() + "\n" for record in records).encode())
+
+    # The model.
+
+    def mark(self) -> Mark | None:
+        """The history that the last checkpoint knows; None if there is no checkpoint to resume from."""
+        return self._about_model().get("history")
+
+    def data_digest(self) -> str:
+        """The digest of the rows that the last checkpoint was trained on; empty if it is not known."""
+        return str(self._about_model().get("data", ""))
+
+    def _about_model(self) -> dict[str, Any]:
+        return next((facts for _, facts in self.model.facts()), {})
+
+    def save_blocks(
+        self,
+        names: Sequence[str],
+        hub_blocks: Sequence[Tree],
+        round_index: int,
+        history: Mark = NO_LINES,
+        data: str = "",
+        memory: Sequence[Tree] = (),
+    ) -> None:
+        """Replace all silos' blocks at once, each with what it takes to know its run again.
+
+        Args:
+            history: the lines so far, without seconds; ``data`` is a digest of the federation's rows.
+            memory: what else each hub remembers; nothing is written for a hub that remembers nothing.
+        """
+        self._settings = self._settings or settings_digest(self.config())
+        remembered = [(f"{name}.memory", tree) for name, tree in zip(names, memory, strict=False) if named_leaves(tree)]
+        facts = {"round": round_index, "history": history, "settings": self._settings, "data": data}
+        self.model.save([*zip(names, hub_blocks, strict=True), *remembered], facts)
+
+    def load_blocks(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], int]:
+        """All silos' blocks, shaped like ``templates``, and the round they belong to."""
+        blocks, facts = self.load_checkpoint(names, templates)
+        return blocks, int(facts["round"])
+
+    def load_checkpoint(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], dict[str, Any]]:
+        """All silos' blocks, shaped like ``templates``, and what :meth:`save_blocks` wrote about them."""
+        return self.model.load(names, templates)
+
+    # What is there beside them.
+
+    def preparation_file(self, silo: str) -> Path:
+        """The file that says how a silo's columns become features."""
+        return self.path / "preparation" / f"{silo}.json"
+
+    def write_preparation(self, silo: str, preparation: Mapping[str, Any]) -> None:
+        """Say how a silo's columns become features."""
+        path = self.preparation_file(silo)
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, preparation)
+
+    def preparation(self, silo: str) -> Any:
+        """How a silo's columns become features."""
+        return _of_files(self.preparation_file(silo))
+
+    def write_labels(self, encoding: Mapping[str, Any]) -> None:
+        """Say what the labels are."""
+        write_json(self.labels_file, encoding)
+
+    def labels(self) -> Any:
+        """What the labels are."""
+        return _of_files(self.labels_file)
+
+    def write_alone(self, figures: Mapping[str, Mapping[str, float | None]]) -> None:
+        """Say what each silo reaches alone: its metrics by name."""
+        write_json(self.alone_file, figures)
+
+    def alone(self) -> dict[str, dict[str, float | None]]:
+        """What each silo reaches alone; nothing if that was not asked for."""
+        if not self.alone_file.exists():
+            return {}
+        found = _read_json(self.alone_file)
+        if not isinstance(found, dict) or not all(isinstance(figures, dict) for figures in found.values()):
+            raise ValueError(f"{self.alone_file} is damaged: it does not give each silo's figures")
+        return found
+
+    def write_report(self, page: str) -> Path:
+        """Replace the report; its path."""
+        path = self.path / "report.html"
+        write_durably(path, page.encode())
+        return path
+
+    def gather(self, parts: Sequence["RunFolder"]) -> None:
+        """Make this folder that of the whole run, of which every silo in order has a part."""
+        first, facts = parts[0], [part.facts() for part in parts]
+        if any(part.records() != first.records() for part in parts):
+            raise ValueError(f"the hubs in {first.path.parent} have different histories")
+        for file in (first.config_file, first.history_file, first.labels_file, first.held_out_file):
+            if file.exists():
+                shutil.copy(file, self.path)
+        for name in ("model", "preparation"):
+            for part in parts:
+                if (part.path / name).exists():
+                    shutil.copytree(part.path / name, self.path / name, dirs_exist_ok=True)
+        # Only a silo itself knows the names of its columns.
+        self.write_facts({**facts[0], "silos": [fact["silos"][index] for index, fact in enumerate(facts)]})
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def _of_files(path: Path) -> Any:
+    try:
+        return _read_json(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path} is missing: it is there after a run from files that ended or was stopped"
+        ) from None
