@@ -30,7 +30,7 @@ class Traffic:
 
     def __mul__(self, times: int) -> Self:
         """The traffic of ``times`` such rounds."""
-        return type(self)(*(getattr(self, link.name) * times for link in fields(self)))
+        return type(self)(self.client_to_hub * times, self.hub_to_client * times, self.hub_to_hub * times)
 
     @property
     def total(self) -> int:

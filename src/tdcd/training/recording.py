@@ -66,7 +66,7 @@ class TrainingRun:
         self.history: list[Record] = []
         self.folder: RunFolder | None = None
         self.names = [silo.name for silo in federation.silos]
-        self._sent, self._engine = sent, engine
+        self._bytes, self._messages, self._engine = by_link(sent, "bytes"), by_link(sent, "messages"), engine
         self._mark, self._data = NO_LINES, ""
         self._finite = (state, 0)
 
@@ -135,13 +135,13 @@ class TrainingRun:
             train_loss=figures.train_loss,
             test_loss=figures.test_loss,
             metrics=figures.metrics,
-            bytes=by_link(self._sent, "bytes") * self.round,
-            messages=by_link(self._sent, "messages") * self.round,
+            bytes=self._bytes * self.round,
+            messages=self._messages * self.round,
             seconds=round(self.seconds, 6),
         )
         self.history.append(record)
-        self._mark = self._mark.after(record.without_seconds())
         if self.folder is not None:
+            self._mark = self._mark.after(record.without_seconds())
             self.folder.append(record)
         if not record.diverged:
             self._finite = (self.state, self.round)
