@@ -143,8 +143,12 @@ class Simulation:
 
     def init(self) -> State:
         """The state before round 0, a function of the seed."""
-        started = [start_fitting(run.federation, self.blocks, self.num_outputs, run.settings) for run in self.runs]
-        return self.join([self.state_of(blocks) for blocks in started])
+        by_seed = {run.settings.seed: run.settings for run in self.runs}
+        started = {
+            seed: start_fitting(self.federation, self.blocks, self.num_outputs, settings)
+            for seed, settings in by_seed.items()
+        }
+        return self.join([self.state_of(started[run.settings.seed]) for run in self.runs])
 
     def state_of(self, blocks: Sequence[Tree]) -> State:
         """The state of one run before round 0, with these hub blocks."""
