@@ -4,14 +4,13 @@ With its part a hub says what it received in the exchange before, as digests. A 
 things, or told one hub two different things, is found out in the next exchange.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from tdcd.runtime.protocol.messages import AnyPart, Gone, Hello, Model, Opening, PhiPart, Published, ScoresPart, Want
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Message
-from tdcd.runtime.protocol.wire import encode
+from tdcd.runtime.protocol.wire import digest
 
 P = TypeVar("P", PhiPart, ScoresPart, Model)
 KEPT_ROUNDS = 3
@@ -108,8 +107,3 @@ class Exchange:
         self._outbox = {key: message for key, message in self._outbox.items() if key[1] >= oldest}
         self._inbox = {key: parts for key, parts in self._inbox.items() if key[1] >= round_index}
         self._complete = {key for key in self._complete if key[1] >= round_index}
-
-
-def digest(message: Message) -> str:
-    """Of everything a message says, whoever it is sent to."""
-    return hashlib.blake2b(encode(message.to("")), digest_size=16).hexdigest()
