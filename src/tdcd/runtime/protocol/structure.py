@@ -118,7 +118,7 @@ def _gather(value: Any, found: list[Array]) -> None:
     elif isinstance(value, tuple):
         for inner in value:
             _gather(inner, found)
-    elif value is not None:
+    elif isinstance(value, msgspec.Struct):
         for name in _fields_with_arrays(type(value)):
             _gather(getattr(value, name), found)
 
