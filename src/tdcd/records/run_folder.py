@@ -177,7 +177,9 @@ class RunFolder:
         for name, tree in [*zip(names, hub_blocks, strict=True), *remembered]:
             tensors = {key: np.asarray(leaf) for key, leaf in named_leaves(tree).items()}
             facts = {"silo": name, "round": round_index, "history": history, "settings": settings, "data": data}
-            write_durably(new / f"{name}.safetensors", block_content(facts, tensors))
+            _write_synced(new / f"{name}.safetensors", block_content(facts, tensors))
+        # Nobody reads a folder of this name: its files need not take the place of others one by one.
+        sync_folder(new)
         self._recover()
         if model.exists():
             model.rename(old)
@@ -278,11 +280,16 @@ def _shaped(tensors: Mapping[str, NDArray[Any]], template: Tree, path: Path) -> 
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a file's content: after a crash at any moment it is the old one or the new one, never a part."""
     temporary = f"{path}.tmp"
-    with open(temporary, "wb", buffering=0) as file:  # noqa: PTH123
-        write_all(file.fileno(), content)
-        os.fsync(file.fileno())
+    _write_synced(temporary, content)
     os.replace(temporary, path)  # noqa: PTH105
     sync_folder(path.parent)
+
+
+def _write_synced(path: Path | str, content: bytes) -> None:
+    """Write a file whose content is durable then, but not its name."""
+    with open(path, "wb", buffering=0) as file:  # noqa: PTH123
+        write_all(file.fileno(), content)
+        os.fsync(file.fileno())
 
 
 def write_all(file: int, content: bytes) -> None:

@@ -247,7 +247,7 @@ class Simulation:
     def losses(self, hub_blocks: list[Tree], scores: NDArray[Any], labels: NDArray[Any]) -> list[float]:
         """The objective of every run's global model over samples with these ``scores``; summed in float64."""
         with self._context():
-            truth = jnp.asarray(labels, self._labels_dtype)
+            truth = np.asarray(labels, self._labels_dtype)
             losses = evaluation.losses(scores, truth, objective=self.objective)
             penalties = evaluation.penalties(hub_blocks, [run.objective for run in self.runs])
         means = np.mean(np.asarray(losses), axis=-1, dtype=np.float64).reshape(-1)
