@@ -70,8 +70,8 @@ def test_what_was_encoded_is_decoded_and_bytes_depend_on_the_content_alone(messa
     assert type(found) is type(message)
     for name in ("kind", "sender", "receiver", "round", "run", "payload_bytes"):
         assert getattr(found, name) == getattr(message, name)
-    assert len(found.all_arrays()) == len(message.all_arrays())
-    for one, other in zip(found.all_arrays(), message.all_arrays(), strict=True):
+    assert len(found.all_arrays) == len(message.all_arrays)
+    for one, other in zip(found.all_arrays, message.all_arrays, strict=True):
         assert (one.values.dtype, one.values.shape) == (other.values.dtype, other.values.shape)
         assert one.values.tobytes() == other.values.tobytes()
         assert one.values.flags.aligned

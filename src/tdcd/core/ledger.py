@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import numpy as np
@@ -31,7 +32,7 @@ class Traffic:
 
     def __mul__(self, times: int) -> Self:
         """The traffic of ``times`` such rounds."""
-        return type(self)(*(getattr(self, link.name) * times for link in fields(self)))
+        return type(self)(self.client_to_hub * times, self.hub_to_client * times, self.hub_to_hub * times)
 
     @property
     def total(self) -> int:
@@ -142,7 +143,18 @@ class Ledger:
 
     def traffic(self, rounds: int, count: Literal["bytes", "messages"]) -> Traffic:
         """The bytes, or the messages, of the first rounds, by link class."""
+        if self._is_even:
+            return self._per_round[count] * rounds
         return by_link(self.after(rounds), count)
+
+    @cached_property
+    def _is_even(self) -> bool:
+        """Whether every round sends the same."""
+        return set(self.periods or [1]) == {1}
+
+    @cached_property
+    def _per_round(self) -> dict[str, Traffic]:
+        return {"bytes": by_link(self.after(1), "bytes"), "messages": by_link(self.after(1), "messages")}
 
 
 def _dot(some: Sequence[int], others: Sequence[int]) -> int:

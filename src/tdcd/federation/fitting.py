@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.start import start_block
@@ -25,7 +24,8 @@ def _start(silo: Silo, block: Block, num_outputs: int, settings: Settings, index
     started = start_block(block, settings, index, shape, num_outputs, silo.name)
     try:
         with jax.enable_x64(settings.dtype == "float64"):
-            phi = jax.eval_shape(block.phi, started, jnp.zeros((2, *shape), settings.dtype))
+            samples = jax.ShapeDtypeStruct((2, *shape), settings.dtype)  # type: ignore[no-untyped-call]
+            phi = jax.eval_shape(block.phi, started, samples)
     except (TypeError, ValueError, IndexError) as error:
         raise ValueError(f"silo '{silo.name}': {kind} does not take samples of shape {shape}: {error}") from error
     if phi.shape != (2, num_outputs):

@@ -143,8 +143,12 @@ class Simulation:
 
     def init(self) -> State:
         """The state before round 0, a function of the seed."""
-        started = [start_fitting(run.federation, self.blocks, self.num_outputs, run.settings) for run in self.runs]
-        return self.join([self.state_of(blocks) for blocks in started])
+        by_seed = {run.settings.seed: run.settings for run in self.runs}
+        started = {
+            seed: start_fitting(self.federation, self.blocks, self.num_outputs, settings)
+            for seed, settings in by_seed.items()
+        }
+        return self.join([self.state_of(started[run.settings.seed]) for run in self.runs])
 
     def state_of(self, blocks: Sequence[Tree]) -> State:
         """The state of one run before round 0, with these hub blocks."""
@@ -245,7 +249,7 @@ class Simulation:
     def losses(self, hub_blocks: list[Tree], scores: NDArray[Any], labels: NDArray[Any]) -> list[float]:
         """The objective of every run's global model over samples with these ``scores``; summed in float64."""
         with self._context():
-            truth = jnp.asarray(labels, self._labels_dtype)
+            truth = np.asarray(labels, self._labels_dtype)
             losses = evaluation.losses(scores, truth, objective=self.objective)
             penalties = evaluation.penalties(hub_blocks, [run.objective for run in self.runs])
         means = np.mean(np.asarray(losses), axis=-1, dtype=np.float64).reshape(-1)

@@ -65,6 +65,8 @@ class StagingBuffers:
         """``table[rows]`` for ``rows`` ``[S, R, ...]``, with room for ``rounds``; the spare room is undefined."""
         runs, num_rounds, *shape = rows.shape
         room = self.room(name, (runs, rounds, *shape, *table.shape[1:]), table.dtype)
+        if num_rounds == rounds:
+            return np.take(table, rows, axis=0, out=room, mode="clip")
         for own, chosen in zip(room, rows, strict=True):
             np.take(table, chosen, axis=0, out=own[:num_rounds], mode="clip")
         return room

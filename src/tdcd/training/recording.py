@@ -137,8 +137,8 @@ class TrainingRun:
             seconds=round(self.seconds, 6),
         )
         self.history.append(record)
-        self._mark = self._mark.after(record.without_seconds())
         if self.folder is not None:
+            self._mark = self._mark.after(record.without_seconds())
             self.folder.append(record)
         if not record.diverged:
             self._finite = (self.state, self.round)

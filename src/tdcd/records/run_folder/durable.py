@@ -9,11 +9,16 @@ from typing import Any
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a file's content: after a crash at any moment it is the old one or the new one, never a part."""
     temporary = f"{path}.tmp"
-    with open(temporary, "wb", buffering=0) as file:  # noqa: PTH123
-        write_all(file.fileno(), content)
-        os.fsync(file.fileno())
+    write_synced(temporary, content)
     os.replace(temporary, path)  # noqa: PTH105
     sync_folder(path.parent)
+
+
+def write_synced(path: Path | str, content: bytes) -> None:
+    """Write a file whose content is durable then, but not its name."""
+    with open(path, "wb", buffering=0) as file:  # noqa: PTH123
+        write_all(file.fileno(), content)
+        os.fsync(file.fileno())
 
 
 def write_all(file: int, content: bytes) -> None:

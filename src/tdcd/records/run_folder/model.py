@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
 from tdcd.records.model_file import RESTORE, block_content, read_block
-from tdcd.records.run_folder.durable import write_durably
+from tdcd.records.run_folder.durable import sync_folder, write_synced
 
 
 class ModelFiles:
@@ -32,7 +32,9 @@ class ModelFiles:
         self._new.mkdir()
         for name, tree in trees:
             tensors = {key: np.asarray(leaf) for key, leaf in named_leaves(tree).items()}
-            write_durably(self._new / self.file(name).name, block_content({"silo": name, **facts}, tensors))
+            write_synced(self._new / self.file(name).name, block_content({"silo": name, **facts}, tensors))
+        # Nobody reads a folder of this name: its files need not take the place of others one by one.
+        sync_folder(self._new)
         self._recover()
         if self.path.exists():
             self.path.rename(self._old)

@@ -67,6 +67,7 @@ class HubCompute:
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
+        self._labels = sample_index.train_labels
         self._num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
@@ -153,7 +154,7 @@ class HubCompute:
     def project(self, round_index: int, parts: Sequence[Arrays]) -> list[Arrays]:
         """What each client is sent of the exchange (lines 13 and 14), from every hub's part."""
         phis: Any = [self.links.from_hub(round_index, silo, part) for silo, part in enumerate(parts)]
-        labels: Any = self.sample_index.train_labels[self._draws(round_index)]
+        labels: Any = self._labels.take(self._draws(round_index))
         with precision(self.settings.dtype) if self.variant.knowledge != LabelsEverywhere() else nullcontext():
             passed: Any = self.variant.knowledge.pass_on(self.silo, phis, labels, self.objective)
         rows: Any = np.asarray(passed).reshape(1, -1, self.num_outputs)

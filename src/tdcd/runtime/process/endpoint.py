@@ -29,11 +29,11 @@ class Endpoint:
     def send(self, message: Message) -> None:
         """Send, if the receiver is there; the state machines ask again for what gets lost."""
         if message.receiver in self.present:
-            data = encode(message)
-            failpoint(f"send.{message.kind}.before")
+            data, kind = encode(message), message.kind
+            failpoint(f"send.{kind}.before")
             self.transport.send(message.receiver, data)
-            failpoint(f"send.{message.kind}.after")
-            self.payload[message.kind, message.receiver] += message.payload_bytes
+            failpoint(f"send.{kind}.after")
+            self.payload[kind, message.receiver] += message.payload_bytes
             self.wire_bytes += len(data)
 
     def read(self, received: Received) -> Message:

@@ -4,7 +4,6 @@ With its part a hub says what it received in the exchange of the round before, a
 different things, or told one hub two different things, is found out when the next parts are used.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +11,7 @@ from tdcd.core.timing import Overlap
 from tdcd.runtime.protocol.messages import AnyPart, Gone, Hello, Model, Opening, PhiPart, Published, ScoresPart, Want
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Message
-from tdcd.runtime.protocol.wire import encode
+from tdcd.runtime.protocol.wire import digest
 
 P = TypeVar("P", PhiPart, ScoresPart, Model)
 KEPT_PERIODS = 3
@@ -139,8 +138,3 @@ class Exchange:
         self._outbox = {key: message for key, message in self._outbox.items() if key[1] >= oldest}
         self._inbox = {key: parts for key, parts in self._inbox.items() if key[1] >= oldest_wanted}
         self.digests = {stage: found for stage, found in self.digests.items() if stage >= oldest}
-
-
-def digest(message: Message) -> str:
-    """Of everything a message says, whoever it is sent to."""
-    return hashlib.blake2b(encode(message.to("")), digest_size=16).hexdigest()

@@ -322,7 +322,10 @@ class Rounds:
         return [*out, *self._tell(model_part(header, self.block, self.preparation)), *self._late_wants()]
 
     def _shared(self) -> list[Instruction] | None:
-        return None if self._silent_peers() else self._over("finished")
+        if self._silent_peers():
+            return None
+        self.exchange.settle(self.round + 1, [(Model, self.round)])
+        return self._over("finished")
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""

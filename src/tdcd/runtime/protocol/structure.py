@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from functools import cache
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -40,7 +41,7 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
 
     def __post_init__(self) -> None:
         """Refuse a shape that no array can have."""
-        if math.prod(size or 1 for size in self.shape) > _MOST_NUMBERS:
+        if math.prod(filter(None, self.shape)) > _MOST_NUMBERS:
             raise ValueError(f"an array of shape {[*self.shape]} has too many numbers")
 
     @classmethod
@@ -96,17 +97,21 @@ class Message(
     @property
     def kind(self) -> str:
         """The same, of this message."""
-        return self.tag()
+        return str(self.__struct_config__.tag)
 
     @property
     def payload_bytes(self) -> int:
         """The bytes of the arrays: what the ledger counts."""
-        return sum(array.values.nbytes for array in self.all_arrays())
+        return sum(array.values.nbytes for array in self.all_arrays)
 
+    @property
     def all_arrays(self) -> list[Array]:
-        """All arrays, in the order of the fields."""
-        found: list[Array] = []
-        _gather(self, found)
+        """All arrays, in the order of the fields; looked for once."""
+        found: list[Array] | None = self.__dict__.get("arrays")
+        if found is None:
+            found = self.__dict__["arrays"] = []
+            for name in _fields_with_arrays(type(self)):
+                _gather(getattr(self, name), found)
         return found
 
     def to(self, receiver: str) -> Self:
@@ -118,20 +123,31 @@ class Message(
         return msgspec.structs.replace(self, **changes)
 
 
-_PLAIN = frozenset({str, int, float, bool, list, type(None)})
-
-
 def _gather(value: Any, found: list[Array]) -> None:
-    """Add the arrays in a structure, a mapping or a tuple; a list never has any."""
-    if type(value) is Array:
+    """Add the arrays in a structure, a mapping or a tuple."""
+    if isinstance(value, Array):
         found.append(value)
-        return
-    for inner in (
-        [getattr(value, name) for name in value.__struct_fields__]
-        if isinstance(value, msgspec.Struct)
-        else value.values()
-        if isinstance(value, dict)
-        else value
-    ):
-        if type(inner) not in _PLAIN:
+    elif isinstance(value, Message):
+        found += value.all_arrays
+    elif isinstance(value, dict):
+        for inner in value.values():
             _gather(inner, found)
+    elif isinstance(value, tuple):
+        for inner in value:
+            _gather(inner, found)
+    elif isinstance(value, msgspec.Struct):
+        for name in _fields_with_arrays(type(value)):
+            _gather(getattr(value, name), found)
+
+
+@cache
+def _fields_with_arrays(structure: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of a structure that may have arrays in them: most messages have one, and many fields."""
+    hints = get_type_hints(structure)
+    return tuple(name for name in structure.__struct_fields__ if _may_have_arrays(hints[name]))
+
+
+def _may_have_arrays(hint: Any) -> bool:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint is Array or bool(_fields_with_arrays(hint))
+    return any(_may_have_arrays(part) for part in get_args(hint))

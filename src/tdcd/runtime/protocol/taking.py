@@ -16,13 +16,16 @@ LEAVES_OUT = "it leaves clients out, and federation.client_grace_s is not set"
 def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
     """The numbers of ``array``, if it has this dtype and shape (None fits any length) and they are all finite."""
     found = array.values
-    fits = len(found.shape) == len(shape) and all(w is None or w == s for w, s in zip(shape, found.shape, strict=True))
-    if found.dtype != np.dtype(dtype) or not fits:
+    if found.dtype != np.dtype(dtype) or not (found.shape == tuple(shape) or _fits(found.shape, shape)):
         wanted = f"{np.dtype(dtype)} {[*shape]}"
         raise RejectedMessage(f"'{name}' is {found.dtype} {[*found.shape]}, not {wanted}".replace("None", "any"))
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise RejectedMessage(f"'{name}' has numbers that are not finite")
     return found
+
+
+def _fits(found: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
+    return len(found) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, found, strict=True))
 
 
 def take_named(arrays: Named, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:

@@ -36,11 +36,16 @@ def encode(message: Message) -> bytes:
         texts = {name: _whole(value) for name, value in msgspec.structs.asdict(message).items() if type(value) is str}
         header = _pack(message.replace(**texts))
     parts: list[bytes | memoryview] = [_MAGIC, len(header).to_bytes(8, "little"), header, bytes(-len(header) % 8)]
-    for array in message.all_arrays():
+    for array in message.all_arrays:
         if array.values.size:
             parts += [array.values.data, bytes(-array.values.nbytes % 8)]
     body = b"".join(parts)
     return _digest(body) + body
+
+
+def digest(message: Message) -> str:
+    """Of everything a message says, whoever it is sent to."""
+    return encode(message.to(""))[:_DIGEST_BYTES].hex()
 
 
 def _whole(text: str) -> str:
@@ -74,7 +79,7 @@ def decode(data: bytes, *, sender: str, receiver: str) -> Message:
 def _fill(message: Message, data: bytes, end: int) -> None:
     """Give the message's arrays their numbers: views of ``data``, which they must fill to its end."""
     place = _after_padding(data, end)
-    for array in message.all_arrays():
+    for array in message.all_arrays:
         dtype, count = np.dtype(array.code), math.prod(array.shape)
         end = place + count * dtype.itemsize
         if end > len(data):
@@ -89,7 +94,7 @@ def _fill(message: Message, data: bytes, end: int) -> None:
 def _after_padding(data: bytes, end: int) -> int:
     """The next multiple of eight, up to which there are zeros."""
     place = end + -end % 8
-    if any(data[end:place]):
+    if place > end and any(data[end:place]):
         raise RejectedMessage("it is not a message: there is something between its arrays")
     return place
 

@@ -82,13 +82,14 @@ class GroupedEngine:
     def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
         memory = self._buffers.begin()
-        placed = place_alike(self._placers, ids)
-        num_rounds = len(placed[0][0].rows)
+        # Single groups have their rows in the minibatch's order: there is nothing to place.
+        is_placed = any(placer.num_clients > 1 for placer in self._placers[0])
+        placed = place_alike(self._placers, ids)[0] if is_placed else [None] * len(self._silos)
+        num_rounds = ids.shape[1] if placed[0] is None else len(placed[0].rows)
         ids = ids[:, :num_rounds]
         # Silos with the same row split, or with one group each, share everything except their features.
-        silos = list(zip(*placed, strict=True))
-        firsts = [next(i for i, first in enumerate(silos) if first[0] is placement[0]) for placement in silos]
-        layouts = {first: self._layout(ids, first, silos[first]) for first in set(firsts)}
+        firsts = [next(i for i, first in enumerate(placed) if first is placement) for placement in placed]
+        layouts = {first: self._layout(ids, first, placed[first]) for first in set(firsts)}
         rows = [self._rows(silo, layouts[first]) for silo, first in enumerate(firsts)]
         own = Own(self._clients, rows, *self._problem.numbers())
         return Call(num_rounds, memory, (self._features, own, num_rounds))
@@ -99,13 +100,13 @@ class GroupedEngine:
         self._buffers.sent(call.memory, advanced)
         return advanced
 
-    def _layout(self, ids: NDArray[np.int32], silo: int, placements: Sequence[Placement]) -> "_Layout":
+    def _layout(self, ids: NDArray[np.int32], silo: int, placement: Placement | None) -> "_Layout":
         rows, real, positions, places = ids[:, :, :, None], None, None, None
-        if placements[0].positions.shape[1] > 1:
+        if placement is not None and placement.positions.shape[1] > 1:
             # Only a single run has several groups.
-            order, where = _by_group(placements[0])
+            order, where = _by_group(placement)
             rows = np.take_along_axis(ids[0], order.reshape(*ids.shape[1:3], -1), axis=2).reshape(order.shape)[None]
-            real = (np.arange(order.shape[3]) < placements[0].counts.transpose(0, 2, 1)[..., None])[None]
+            real = (np.arange(order.shape[3]) < placement.counts.transpose(0, 2, 1)[..., None])[None]
             positions, places = self._put(order[None], 2), self._put(where[None])
         numbers = rows.astype(np.intp)
         labels = self._buffers.take(("labels", silo), self._problem.labels, numbers, self.rounds_per_call)
