@@ -107,9 +107,9 @@ class Message(
     @property
     def all_arrays(self) -> list[Array]:
         """All arrays, in the order of the fields; looked for once."""
-        found: list[Array] | None = self.__dict__.get("arrays")
+        found: list[Array] | None = self.__dict__.get("all_arrays")
         if found is None:
-            found = self.__dict__["arrays"] = []
+            found = self.__dict__["all_arrays"] = []
             for name in _fields_with_arrays(type(self)):
                 _gather(getattr(self, name), found)
         return found
@@ -124,17 +124,17 @@ class Message(
 
 
 def _gather(value: Any, found: list[Array]) -> None:
-    """Add the arrays in a structure, a mapping or a tuple."""
-    if isinstance(value, Array):
+    """Add the arrays in a field that may have some; a mapping has nothing else."""
+    kind = type(value)
+    if kind is Array:
         found.append(value)
-    elif isinstance(value, Message):
-        found += value.all_arrays
-    elif isinstance(value, dict):
-        for inner in value.values():
-            _gather(inner, found)
-    elif isinstance(value, tuple):
+    elif kind is dict:
+        found += value.values()
+    elif kind is tuple:
         for inner in value:
             _gather(inner, found)
+    elif isinstance(value, Message):
+        found += value.all_arrays
     elif isinstance(value, msgspec.Struct):
         for name in _fields_with_arrays(type(value)):
             _gather(getattr(value, name), found)
