@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
     from tdcd.core.objective import Objective
+    from tdcd.core.quantised import Quantised, QuantisedChange
     from tdcd.core.settings import Settings
+    from tdcd.core.timing import Overlap
     from tdcd.core.variant import Variant
     from tdcd.data import Table, load, standardize
     from tdcd.federation.silos import Federation, Silo
@@ -32,6 +34,9 @@ __all__ = [
     "Linear",
     "Mlp",
     "Objective",
+    "Overlap",
+    "Quantised",
+    "QuantisedChange",
     "Record",
     "Result",
     "Settings",
@@ -50,7 +55,9 @@ _MODULES = {
     "tdcd.federation.silos": ("Federation", "Silo"),
     "tdcd.records.history": ("Record",),
     "tdcd.core.objective": ("Objective",),
+    "tdcd.core.quantised": ("Quantised", "QuantisedChange"),
     "tdcd.core.settings": ("Settings",),
+    "tdcd.core.timing": ("Overlap",),
     "tdcd.core.variant": ("Variant",),
     "tdcd.simulation.simulate": ("Simulation",),
     "tdcd.training.train": ("Result", "train"),
