@@ -89,6 +89,19 @@ class Exchange:
         received = self._inbox.get((kind.tag(), round_index), {})
         return [peer for peer in self.peers if peer not in received]
 
+    def lacking(self, keys: Sequence[Key]) -> list[str]:
+        """The peers of whom something is not there."""
+        silent = {peer for key in keys for peer in self.silent(*key)}
+        return [peer for peer in self.peers if peer in silent]
+
+    def wants(self, peer: str, keys: Sequence[Key]) -> list[Want]:
+        """What to ask a peer for, of all that is needed."""
+        return [
+            Want(self.name, peer, round_index, self.run, what=kind.tag())  # type: ignore[arg-type]
+            for kind, round_index in keys
+            if peer in self.silent(kind, round_index)
+        ]
+
     def received(self, kind: type[P], round_index: int) -> list[P]:
         """The parts that peers have sent, in silo order."""
         received = self._inbox.get((kind.tag(), round_index), {})

@@ -118,7 +118,7 @@ class Hub:
         """What clients have not answered that the hub may go on without, or has."""
         if self.rounds is None or self.shutdown is not None:
             return []
-        return self.rounds.questions.open(self.rounds.may_leave_out)
+        return self.rounds.questions.open(self.round)
 
     # Events.
 
@@ -146,7 +146,7 @@ class Hub:
         if self.rounds is None or self.shutdown is not None:
             return []
         try:
-            return self.rounds.questions.overdue(question, self.rounds.may_leave_out) + self._advance()
+            return self.rounds.questions.overdue(question, self.round) + self._advance()
         except IncompatibleParties as mismatch:
             return self._end("refused", str(mismatch))
 

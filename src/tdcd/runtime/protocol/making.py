@@ -1,13 +1,13 @@
 """What a hub sends of its own, made of its clients' answers."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from tdcd.core.objective import Tree
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute, Left
-from tdcd.runtime.protocol.absence import Claims
-from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Remaining, Scores, ScoresPart
+from tdcd.runtime.protocol.absence import Claims, union
+from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Remaining, Scores, ScoresPart, Steps
 from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Arrays, Message, arrays_of, named
 from tdcd.tables.preparation import Preparation
@@ -69,6 +69,19 @@ def model_part(header: Header, block: Tree, preparation: Preparation | None) -> 
     return Model(sender, "", round_index, run, received=received, block=leaves, preparation=text)
 
 
-def remaining(left: Left | None) -> Remaining | None:
+def steps(
+    header: Header, clients: Sequence[str], compute: HubCompute, parts: Sequence[PhiPart], without: Collection[int]
+) -> list[Steps]:
+    """What every client is sent of the exchange, from all hubs' parts; the hub goes on ``without`` some clients."""
+    sender, round_index, run, _ = header
+    others = compute.project(round_index, [arrays_of(part.arrays) for part in parts])
+    left = compute.presence(round_index, union(part.absent for part in parts), without)
+    return [
+        Steps(sender, client, round_index, run, phi_others=named(rows), remaining=_remaining(one))
+        for client, rows, one in zip(clients, others, left, strict=True)
+    ]
+
+
+def _remaining(left: Left | None) -> Remaining | None:
     """What a client is told of the samples that are left."""
     return None if left is None else Remaining(Array.of(left.absent), Array.of(left.present), left.rows)

@@ -19,8 +19,11 @@ _ANSWER_TO: dict[str, type[Message]] = {"evaluate": Scores, "begin": Phi, "steps
 class Questions:
     """The dialogue with one silo's clients."""
 
-    def __init__(self, job: Job, silo: int, compute: HubCompute, run: str, absences: Iterable[Absence]) -> None:
-        """Take ``absences``, all that were noted."""
+    def __init__(
+        self, job: Job, silo: int, compute: HubCompute, run: str, absences: Iterable[Absence], free_from: int
+    ) -> None:
+        """Take ``absences``, all that were noted; from round ``free_from`` on a client may be left out, or come back."""
+        self._free_from = free_from
         self._hub, self.clients, self._compute, self._run = job.hubs[silo], job.clients(silo), compute, run
         self._is_alone = not job.peers(silo)
         self._has_grace = job.config.federation.client_grace_s is not None
@@ -64,18 +67,22 @@ class Questions:
         expected = Block if isinstance(asked, Begin) and self._is_alone else _ANSWER_TO[asked.kind]
         return message.round == asked.round and isinstance(message, expected | Diverged)
 
-    def open(self, may_leave_out: bool) -> list[Message]:
+    def take_back(self, round_index: int) -> list[Absence]:
+        """A round begins: those who have shown life take part again."""
+        return self.absences.take_back(round_index) if round_index >= self._free_from else []
+
+    def open(self, round_index: int) -> list[Message]:
         """What clients that the hub may go on without have not answered, though another client has answered.
 
         And, of those that it went on without already, what they have not answered.
         """
         has_rows = any(self._compute.rows_of(self.clients.index(client), held_out=False) for client in self._answers)
-        is_free = self._has_grace and may_leave_out
+        is_free = self._has_grace and round_index >= self._free_from
         return [*(self.asked.values() if has_rows and is_free else ()), *self.absences.open_questions()]
 
-    def overdue(self, question: Message, may_leave_out: bool) -> list[Instruction]:
+    def overdue(self, question: Message, round_index: int) -> list[Instruction]:
         """A question was open for the whole grace period: go on without the answer; or ask again, if it was missed."""
-        if question not in self.open(may_leave_out):
+        if question not in self.open(round_index):
             return []
         if self.asked.get(question.receiver) is not question:
             return [question]

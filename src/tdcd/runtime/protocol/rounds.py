@@ -18,19 +18,16 @@ from collections.abc import Sequence
 
 from tdcd.core.objective import Tree
 from tdcd.records.history import Record
-from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.protocol.absence import union
 from tdcd.runtime.protocol.evaluations import Evaluations
 from tdcd.runtime.protocol.exchange import Exchange, Key, kept_rounds, most_ahead
+from tdcd.runtime.protocol.hub_block import HubBlock
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State
 from tdcd.runtime.protocol.job import Job, timing_of
-from tdcd.runtime.protocol.making import Header, model_part, phi_part, remaining, scores_part
+from tdcd.runtime.protocol.making import Header, model_part, phi_part, scores_part, steps
 from tdcd.runtime.protocol.messages import (
     AnyPart,
     Begin,
-    Block,
-    Diverged,
     Evaluate,
     Gone,
     Model,
@@ -38,7 +35,6 @@ from tdcd.runtime.protocol.messages import (
     PhiPart,
     ScoresPart,
     Status,
-    Steps,
     Want,
 )
 from tdcd.runtime.protocol.parts import check_part
@@ -46,7 +42,7 @@ from tdcd.runtime.protocol.questions import Questions
 from tdcd.runtime.protocol.records import Records
 from tdcd.runtime.protocol.sample_index import WAY_ON, Lost
 from tdcd.runtime.protocol.sharing import blocks_in, preparations_in
-from tdcd.runtime.protocol.structure import Arrays, Message, arrays_of, named
+from tdcd.runtime.protocol.structure import Arrays, Message
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.preparation import Preparation
 
@@ -70,32 +66,26 @@ class Rounds:
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
         self.timing, self._last = timing_of(job.variant), job.config.train.rounds
         self.round, self.phase = 0, ""
-        self.block: Tree = compute.start
-        self._memory: Tree = compute.memory
-        self._moved: tuple[Tree, Tree] | None = None
-        """The block and memory after this period's steps."""
-        self._failed = ""
-        """The client whose block stopped being finite."""
+        self._own = HubBlock(compute, restored)
         self._records: Records | None = None
-        self.questions = Questions(job, silo, compute, run, absences)
         self.exchange = Exchange(self.name, job.hubs, run, self.timing)
         # A hub that comes back asks at once for what it may have missed.
         self._behind = -1
         if restored is not None:
-            self.round, self.block = restored.round, compute.tree(restored.block)
-            self._memory = compute.remembered(restored.memory)
+            self.round = restored.round
             self._behind = restored.round + 1 + most_ahead(self.timing)
             self.exchange.restore(restored.outbox, restored.digests, restored.round)
         self.evaluations = Evaluations(silo, job, restored)
         # What it may have told its peers before it came back, it must tell them again with the same clients.
-        self._free_from = self.round + kept_rounds(self.timing)
-
-    # Events.
+        free_from = self.round + kept_rounds(self.timing)
+        self.questions = Questions(job, silo, compute, run, absences, free_from)
 
     @property
-    def may_leave_out(self) -> bool:
-        """Whether the hub may go on without a client: not where it plays rounds again that it told its peers of."""
-        return self.round >= self._free_from
+    def block(self) -> Tree:
+        """The block that the round began with."""
+        return self._own.block
+
+    # Events.
 
     def begin(self, openings: Sequence[Opening]) -> list[Instruction]:
         """Start the round that the hub stands at; ``openings`` are those of all hubs, in silo order."""
@@ -112,12 +102,11 @@ class Rounds:
 
     def peer_forgot(self, message: Gone) -> None:
         """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
-        what, wanted = message.what, [(one.what, one.round) for one in self.wants(message.sender)]
-        if (what, message.round) not in wanted:
-            raise RejectedMessage(f"nobody waits for '{what}' of round {message.round}")
+        if (message.what, message.round) not in [(one.what, one.round) for one in self.wants(message.sender)]:
+            raise RejectedMessage(f"nobody waits for '{message.what}' of round {message.round}")
         raise Lost(
             f"{self.name} was restored to round {self.round}, and {message.sender} is at round "
-            f"{message.now} and no longer has '{what}' of round {message.round}. {WAY_ON}"
+            f"{message.now} and no longer has '{message.what}' of round {message.round}. {WAY_ON}"
         )
 
     def advance(self) -> list[Instruction]:
@@ -157,13 +146,7 @@ class Rounds:
 
     def wants(self, peer: str) -> list[Want]:
         """What this phase lacks of a peer."""
-        if self.questions.asked:
-            return []
-        return [
-            Want(self.name, peer, round_index, self.run, what=kind.tag())  # type: ignore[arg-type]
-            for kind, round_index in self._awaited()
-            if peer in self.exchange.silent(kind, round_index)
-        ]
+        return [] if self.questions.asked else self.exchange.wants(peer, self._awaited())
 
     def _awaited(self) -> list[Key]:
         """What this phase needs of every peer."""
@@ -172,12 +155,11 @@ class Rounds:
             return [(PhiPart, self.round), *needed]
         if self.phase == "closing":
             waiting: list[Key] = [(ScoresPart, one) for one in self.evaluations.waiting]
-            return waiting if self._failed else [*dict.fromkeys([*waiting, *needed])]
+            return waiting if self._own.failed else [*dict.fromkeys([*waiting, *needed])]
         return [(Model, self.round)] if self.phase == "sharing" else []
 
     def _silent_peers(self) -> list[str]:
-        lacking = [peer for key in self._awaited() for peer in self.exchange.silent(*key)]
-        return [peer for peer in self.peers if peer in lacking]
+        return self.exchange.lacking(self._awaited())
 
     # The phases.
 
@@ -249,13 +231,8 @@ class Rounds:
         parts = self.exchange.parts(PhiPart, self.round)
         if not self.timing.steps_in(self.silo, self.round) or self.round + self.timing.period(self.silo) > self._last:
             return out + self._next_round()
-        others = self.compute.project(self.round, [arrays_of(part.arrays) for part in parts])
-        absent, without = union(part.absent for part in parts), self.questions.absences.out(self.round, "begin")
-        known = self.compute.presence(self.round, absent, without)
-        questions = [
-            Steps(self.name, client, self.round, self.run, phi_others=named(rows), remaining=remaining(left))
-            for client, rows, left in zip(self.clients, others, known, strict=True)
-        ]
+        without = self.questions.absences.out(self.round, "begin")
+        questions = steps(self._header(self.round), self.clients, self.compute, parts, without)
         self.phase = "stepping"
         return out + self.questions.ask(self.round, questions)
 
@@ -265,46 +242,24 @@ class Rounds:
         self.exchange.settle(self.round, keys + needed)
 
     def _stepped(self) -> list[Instruction]:
-        answers = self.questions.answers()
-        diverged = [answer.sender for answer in answers if isinstance(answer, Diverged)]
-        if diverged:
-            self._failed = diverged[0]
-        else:
-            blocks = [arrays_of(answer.block) if isinstance(answer, Block) else None for answer in answers]
-            average = self.compute.average(self.round, self.block, blocks)
-            self._moved = self.compute.next_block(self.block, average, self._memory)
+        self._own.step(self.round, self.questions.answers())
         return self._next_round()
 
     def _next_round(self) -> list[Instruction]:
         """The next round begins; with it a slow silo's block moves, if its period is over."""
         is_period_over = self.timing.steps_in(self.silo, self.round + 1)
-        if is_period_over and self._failed:
+        if is_period_over and self._own.failed:
             self.phase = "closing"
             return self._late_wants()
-        if is_period_over and self._moved is not None:
-            self.block, self._memory = self._moved
-            self._moved = None
+        if is_period_over:
+            self._own.move()
         self.round += 1
         self.exchange.forget(self.round, self.evaluations.oldest(self.round))
-        back: list[Absence] = self.questions.absences.take_back(self.round) if self.round >= self._free_from else []
-        entered = self._enter()
-        # Between two of its steps, a slow silo goes back to the first of them.
-        return (
-            [*back, *entered, Save(self._state())] if is_period_over or self.round == self._last else [*back, *entered]
-        )
-
-    def _state(self) -> State:
-        exchange = self.exchange
-        return State(
-            self.run,
-            self.round,
-            named_leaves(self.block),
-            exchange.outbox,
-            {stage: dict(found) for stage, found in exchange.digests.items()},
-            self.evaluations.recorded,
-            memory=named_leaves(self._memory),
-            unrecorded=tuple(self.evaluations.waiting),
-        )
+        begun = [*self.questions.take_back(self.round), *self._enter()]
+        if not is_period_over and self.round != self._last:
+            # Between two of its steps, a slow silo goes back to the first of them.
+            return begun
+        return [*begun, Save(self._own.state(self.run, self.round, self.exchange, self.evaluations))]
 
     def _closed(self) -> list[Instruction] | None:
         if self._silent_peers():
@@ -312,8 +267,8 @@ class Rounds:
         out = self._record()
         if not self.phase:
             return out
-        if self._failed:
-            return [*out, *self._diverged(self._failed)]
+        if self._own.failed:
+            return [*out, *self._diverged(self._own.failed)]
         if not self.job.config.federation.share_model:
             return [*out, *self._over("finished")]
         self._settle([])
@@ -329,7 +284,7 @@ class Rounds:
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        return {self.name: named_leaves(self.block), **blocks_in(self.exchange.received(Model, self.round))}
+        return {self.name: self._own.arrays, **blocks_in(self.exchange.received(Model, self.round))}
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
