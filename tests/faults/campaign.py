@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from lab import MODES, in_mode
+from lab import IN_STEP, MODES, in_mode
 from processes import campaign, reference
 
 
@@ -20,7 +20,7 @@ def main():
     options.add_argument("--federations", type=int, default=10)
     options.add_argument("--kills", type=int, default=30, help="in each federation, at least")
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--mode", choices=MODES, default="in step", help="which member of the family")
+    options.add_argument("--mode", choices=MODES, default=IN_STEP, help="which member of the family")
     given = options.parse_args()
     total, times, blows, began = Counter(), [], 0, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tdcd-campaign-") as home:

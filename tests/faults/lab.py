@@ -5,6 +5,7 @@ is a number that moves only when nothing else does. The checker asks two things 
 on a disk is a beginning of the reference (safety), and the run comes to its end (liveness).
 """
 
+import itertools
 import random
 import shutil
 from collections import Counter, deque
@@ -33,22 +34,25 @@ CONFIG = {
     "train": {"rounds": 6, "local_steps": 3, "batch_size": 32, "step_size": 0.05},
     "evaluate": {"every": 2},
 }
-_CLINIC, _LAB = CONFIG["silos"]
-_BITS = {"phi_bits": 8, "block_bits": 8}
+
+
+def _mode(overlap, period, bits):
+    """Sections of rounds that overlap, of a slow silo and of few bits, where they are not as in Algorithm 1."""
+    clinic, slow = CONFIG["silos"]
+    sections = {"train": {"overlap": overlap}} if overlap else {}
+    if period > 1:
+        sections["silos"] = [clinic, {**slow, "period": period}]
+    if bits < 32:
+        sections["exchange"] = {"phi_bits": bits, "block_bits": bits}
+    return sections
+
+
 MODES = {
-    "in step": {},
-    "overlap 1": {"train": {"overlap": 1}},
-    "overlap 3": {"train": {"overlap": 3}},
-    "period 4": {"silos": [_CLINIC, {**_LAB, "period": 4}]},
-    "8 bits": {"exchange": _BITS},
-    "overlap 1, period 4, 8 bits": {
-        "train": {"overlap": 1},
-        "silos": [_CLINIC, {**_LAB, "period": 4}],
-        "exchange": _BITS,
-    },
-    "overlap 3, period 4": {"train": {"overlap": 3}, "silos": [_CLINIC, {**_LAB, "period": 4}]},
+    ", ".join(f"{word} {value}" for word, value in zip(("overlap", "period", "bits"), mode, strict=True)): _mode(*mode)
+    for mode in itertools.product((0, 1, 3), (1, 4), (32, 8))
 }
-"""Members of the family, as sections that change :data:`CONFIG`."""
+"""Members of the family by name, as sections that change :data:`CONFIG`."""
+IN_STEP = "overlap 0, period 1, bits 32"
 
 
 def in_mode(name, **sections):

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lab import MODES, in_mode
+from lab import IN_STEP, MODES, in_mode
 from processes import PATIENCE_S, Processes, reference
 
 LINK = ("hub.clinic", "hub.lab")
@@ -138,7 +138,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--every-failpoint", action="store_true")
     options.add_argument("--corrupted", type=int, metavar="CHUNKS")
-    options.add_argument("--mode", choices=MODES, default="in step", help="which member of the family")
+    options.add_argument("--mode", choices=MODES, default=IN_STEP, help="which member of the family")
     given = options.parse_args()
     keys = {**KEYS, **in_mode(given.mode, **{key: value for key, value in KEYS.items() if isinstance(value, dict)})}
     with tempfile.TemporaryDirectory(prefix="tdcd-scenarios-") as home:

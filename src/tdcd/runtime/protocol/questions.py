@@ -22,7 +22,7 @@ class Questions:
     def __init__(
         self, job: Job, silo: int, compute: HubCompute, run: str, absences: Iterable[Absence], free_from: int
     ) -> None:
-        """Take ``absences``, all that were noted; from round ``free_from`` on a client may be left out, or come back."""
+        """Take all ``absences`` so far; from round ``free_from`` on a client may be left out, or come back."""
         self._free_from = free_from
         self._hub, self.clients, self._compute, self._run = job.hubs[silo], job.clients(silo), compute, run
         self._is_alone = not job.peers(silo)
