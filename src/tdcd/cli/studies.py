@@ -97,6 +97,7 @@ def compare(
                 links,
                 folder,
                 step_seconds=None if step_ms is None else step_ms / 1e3,
+                slower=checked.network.slower,
                 observe=display.observe,
                 should_stop=display.should_stop,
             )

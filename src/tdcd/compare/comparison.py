@@ -6,20 +6,21 @@ A run that is finished is not run again, and one that was interrupted continues.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tdcd.compare.compute import Compute, given, measured
+from tdcd.compare.prediction import Prediction, predict
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import Plan, plan
-from tdcd.core.ledger import Colocation, item_bytes, phi_bytes
-from tdcd.core.network import INSIDE, Link, Network, preset, round_seconds
+from tdcd.core.network import Link, Network, preset
 from tdcd.records.history import Record
 from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.training.run import finish, simulate
 from tdcd.training.sweep.runner import SweepProgress
-from tdcd.training.train import Progress
+from tdcd.training.train import Progress, ledger_of
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,15 @@ class Contender:
     """The silo that trained alone, where one did."""
     run: Run
     compute: Compute
-    round_seconds: float
+    prediction: Prediction
+
+    @cached_property
+    def _ends(self) -> list[float]:
+        return self.prediction.ends(self.run.history[-1].round)
 
     def seconds(self, record: Record) -> float:
         """The predicted time until this record's round is over."""
-        return record.round * self.round_seconds
+        return self._ends[record.round]
 
     def reached(self, loss: float) -> Record | None:
         """The first evaluation at which the training loss is at most ``loss``; none if it never is."""
@@ -100,6 +105,7 @@ def compare(
     out: Path,
     *,
     step_seconds: float | None = None,
+    slower: Mapping[str, float] | None = None,
     observe: Callable[[SweepProgress], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
@@ -108,6 +114,7 @@ def compare(
     Args:
         plans: from :func:`plan_all`.
         step_seconds: what a client takes for a local step; by default measured here.
+        slower: how many times longer the clients of a silo compute, by its name.
     """
     contenders = []
     for place, (label, planned) in enumerate(plans.items()):
@@ -116,33 +123,21 @@ def compare(
             observe(SweepProgress(label, 1, progress, before + progress.round / max(progress.rounds, 1)))
 
         finish(planned, out / label, observe=news, should_stop=should_stop)
-        contenders.append(_gather(label, planned, out / label, network, step_seconds))
+        contenders.append(_gather(label, planned, out / label, network, step_seconds, slower or {}))
     return Comparison(network, tuple(contenders))
 
 
-def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seconds: float | None) -> Contender:
-    run, settings = Run.read(folder), planned.settings
-    simulation = simulate(planned)
+def _gather(
+    label: str, planned: Plan, folder: Path, network: Network, step_seconds: float | None, slower: Mapping[str, float]
+) -> Contender:
+    run, simulation = Run.read(folder), simulate(planned)
     if step_seconds is None:
         compute = _measured_once(planned, simulation, folder / "compute.json")
     else:
         compute = given(step_seconds, planned)
-    seconds = round_seconds(
-        _links(network, planned.colocation),
-        parameters=[silo.parameters for silo in run.federation.silos],
-        shares=[silo.shares.max() for silo in planned.federation.silos],
-        phi=phi_bytes(settings, simulation.num_samples, simulation.num_outputs, planned.variant),
-        itemsize=item_bytes(settings),
-        local_steps=settings.local_steps,
-        **compute._asdict(),
-    )
-    return Contender(label, planned.config.train.silo, run, compute, seconds)
-
-
-def _links(network: Network, colocation: Colocation) -> Network:
-    """The network with the links left out that lie inside one machine."""
-    client_hub = network.client_hub if colocation == "none" else INSIDE
-    return Network(client_hub, INSIDE if colocation == "all" else network.hub_hub)
+    ledger = ledger_of(simulation, simulation.init().blocks, planned.colocation)
+    prediction = predict(planned, ledger, network, compute, slower)
+    return Contender(label, planned.config.train.silo, run, compute, prediction)
 
 
 def _measured_once(planned: Plan, simulation: Simulation, path: Path) -> Compute:

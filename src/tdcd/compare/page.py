@@ -119,7 +119,7 @@ def _silo_only_figure(comparison: Comparison, axis: str) -> html.Html:
 
 def _timing(comparison: Comparison) -> Iterator[html.Html]:
     rows = [
-        [c.label, *map(_milliseconds, (c.compute.step_seconds, c.compute.phi_seconds, c.round_seconds))]
+        [c.label, *map(_milliseconds, (c.compute.step_seconds, c.compute.phi_seconds, c.prediction.seconds_per_round))]
         for c in comparison.contenders
     ]
     network = comparison.network
@@ -153,7 +153,7 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
             "diverged": contender.run.diverged,
             "final": figures(contender.run.final),
             "to_tdcd_loss": reached and {"round": reached.round, "seconds": contender.seconds(reached)},
-            "round_seconds": contender.round_seconds,
+            "round_seconds": contender.prediction.seconds_per_round,
             **contender.compute._asdict(),
             "rounds": [record.round for record in history],
             "local_steps": [record.iteration for record in history],
