@@ -134,13 +134,13 @@ def test_the_summary_tells_when_tdcds_loss_was_reached(done):
     for contender, row in zip(comparison.contenders, rows, strict=True):
         reached = [record for record in contender.run.history if record.train_loss <= level]
         assert (row[-1] == "never") == (not reached)
-        assert contender.reached(level) == (reached[0] if reached else None)
+        assert contender.reached([level]) == [reached[0] if reached else None]
 
 
 def contender(silo, train_loss, rmse, r2, like):
     metrics = {"train": {}, "test": {"rmse": rmse, "r2": r2}}
     run = replace(like.run, history=[replace(like.run.final, train_loss=train_loss, metrics=metrics)])
-    return Contender(silo or "tdcd", silo, run, Compute(0.0, 1.0), Prediction((Work(0.0, 0.0, 1.0),), Overlap()))
+    return Contender(silo or "tdcd", silo, (run,), Compute(0.0, 1.0), Prediction((Work(0.0, 0.0, 1.0),), Overlap()))
 
 
 def test_gains_count_up_when_the_federation_is_better(done):
@@ -192,16 +192,22 @@ def test_a_diverged_run_is_named_and_the_others_go_on(tmp_path):
     page = write_page(comparison, tmp_path).read_text()
     assert "tdcd (diverged)" in page
     assert "fedbcd (diverged)" in page
-    assert json.loads((tmp_path / "compare.json").read_text())["runs"]["tdcd"]["train_loss"][-1] is None
+    assert json.loads((tmp_path / "compare.json").read_text())["runs"]["tdcd"]["seeds"][0]["train_loss"][-1] is None
 
 
 def test_unknown_names_and_another_algorithm_are_refused_at_once():
     with pytest.raises(ConfigError) as caught:
-        plan_all(check_config({"train": {"algorithm": "sgd"}}), ["fedavg"])
+        plan_all(CONFIG, ["fedavg", "tdcd", "overlap=1"])
     assert caught.value.problems == [
-        "--with fedavg: there is no such baseline; there are sgd, distributed-sgd, fedbcd, local-sgd, tdcd-reused",
-        "train.algorithm = 'sgd': a comparison starts from TDCD; leave it out",
+        "--with fedavg: there is no such baseline; there are sgd, distributed-sgd, fedbcd, local-sgd, tdcd-reused, and "
+        "tdcd,KEY=VALUE",
+        "--with tdcd: it is there anyway; say what to change, as in tdcd,overlap=2",
+        "--with overlap=1: 'overlap=1' changes nothing; write tdcd before it, as in tdcd,overlap=1",
     ]
+    with pytest.raises(ConfigError, match=r"train\.algorithm = 'sgd': a comparison starts from TDCD; leave it out"):
+        plan_all(check_config({"train": {"algorithm": "sgd"}}), [])
+    with pytest.raises(ConfigError, match="--seeds 0: must be at least 1"):
+        plan_all(CONFIG, [], seeds=0)
 
 
 def test_the_command(tmp_path):
