@@ -152,4 +152,4 @@ def test_the_page_shows_bands_and_its_numbers_every_seed(done):
     finals = [each["final"]["train loss"] for each in entry["seeds"]]
     assert entry["final"]["train loss"] == pytest.approx(np.mean(finals))
     tdcd = numbers["runs"]["tdcd"]["seeds"]
-    assert all(each["to_tdcd_loss"]["round"] == 6 for each in tdcd)
+    assert all(each["to_tdcd_loss"]["round"] <= 6 for each in tdcd)

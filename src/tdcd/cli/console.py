@@ -24,6 +24,10 @@ from tdcd.training.sweep.runner import SweepProgress
 from tdcd.training.train import Progress, Result
 
 
+LONG_NAME = 20
+"""Letters beyond which a row's name may be broken into lines."""
+
+
 class Display:
     """Progress bars on a terminal, and the wish to stop.
 
@@ -222,13 +226,14 @@ def show_table(console: Console, table: TextTable, highlighted: int | None = Non
 
 def _table(content: TextTable, highlighted: int | None = None) -> Table:
     table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=0)
+    names = [row[0] for row in content.rows]
     for place, title in enumerate(content.head):
         table.add_column(
             title,
             justify="right" if place else "left",
-            no_wrap=not place,
+            no_wrap=not place and max(map(len, names), default=0) <= LONG_NAME,
             overflow="fold",
-            min_width=max(map(len, title.split()), default=0),
+            min_width=max(map(len, " ".join([title, *([] if place else names)]).split()), default=0),
         )
     for place, row in enumerate(content.rows):
         table.add_row(*row, style="bold green" if place == highlighted else None)

@@ -24,6 +24,9 @@ from tdcd.training.sweep.plans import plan_alike
 from tdcd.training.sweep.runner import SweepProgress
 from tdcd.training.train import Progress, ledger_of
 
+NEAR = 0.01
+"""A loss that is above TDCD's by this fraction at most is as good: the last steps of a run win next to nothing."""
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -36,6 +39,11 @@ class Contender:
     """One per seed."""
     compute: Compute
     prediction: Prediction
+
+    @property
+    def title(self) -> str:
+        """The label with blanks at which a line may break."""
+        return self.label.replace(",", ", ")
 
     @property
     def run(self) -> Run:
@@ -88,8 +96,8 @@ class Comparison:
 
     @property
     def levels(self) -> list[float]:
-        """TDCD's final training loss with each seed."""
-        return [run.final.train_loss for run in self.tdcd.runs]
+        """What counts as reaching TDCD's final training loss, with each seed."""
+        return [(1 + NEAR) * run.final.train_loss for run in self.tdcd.runs]
 
     @property
     def together(self) -> list[Contender]:
