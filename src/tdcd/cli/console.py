@@ -23,7 +23,6 @@ from tdcd.theory import Progress as Estimate
 from tdcd.training.sweep.runner import SweepProgress
 from tdcd.training.train import Progress, Result
 
-
 LONG_NAME = 20
 """Letters beyond which a row's name may be broken into lines."""
 
