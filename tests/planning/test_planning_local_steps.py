@@ -181,7 +181,9 @@ def test_a_variant_that_the_theorem_does_not_cover_is_refused(train, named):
     variant = plan(check_config({"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": train}))
     with pytest.raises(ConfigError) as caught:
         recommend_local_steps(variant, PRESETS["lan"], candidates=[1], seconds=UNHURRIED)
-    assert caught.value.problems == [f"{named}: Theorem 1 covers Algorithm 1 (plain SGD) only; leave it out"]
+    assert caught.value.problems == [
+        f"{named}: Theorem 1 covers plain SGD with every client in every round; leave it out"
+    ]
 
 
 @dataclass(frozen=True)

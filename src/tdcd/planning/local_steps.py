@@ -14,8 +14,9 @@ from tdcd.planning.facts import Facts, gather_facts
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
 from tdcd.planning.recommend import recommend
-from tdcd.theory import Constants, caveats
+from tdcd.theory import Constants, bits_caveats, caveats
 from tdcd.theory.progress import Observer, silent
+from tdcd.theory.step_size import vanishing
 
 CANDIDATES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 PART_OF_THE_WAY = 0.9
@@ -163,6 +164,9 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
         notes.append("No safe step sizes: Theorem 1's constants need second derivatives, which torch blocks lack.")
     elif facts.constants.kind == "estimate":
         notes.append(f"Safe step sizes rest on estimates and prove nothing: {facts.constants.note}.")
+    if facts.constants is not None:
+        vanished = vanishing(facts.constants, planned.settings.local_steps, facts.num_silos, facts.timing)
+        notes += [vanished] if vanished else []
     if facts.noise is None:
         notes.append(
             "Theorem 1 says nothing of the loss here: it bounds gradients, and only linear blocks with l2 > 0 let a "
@@ -170,4 +174,4 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
         )
     else:
         notes += caveats(planned.federation, planned.settings, facts.noise)
-    return notes
+    return notes + bits_caveats(planned.variant, planned.blocks, planned.objective)

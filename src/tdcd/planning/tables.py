@@ -2,10 +2,11 @@
 
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import Recommendation
-from tdcd.planning.measured_bound import TERMS, MeasuredBound
+from tdcd.planning.measured_bound import MeasuredBound
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure, rounded_down
 from tdcd.theory import Constants
+from tdcd.theory.staleness import terms_in_words, timing_in_words
 
 
 def over_q(recommendation: Recommendation) -> TextTable:
@@ -51,8 +52,9 @@ def terms(result: MeasuredBound) -> TextTable:
     """The bound's terms and their sum, beside what was measured."""
     limit, rows = result.bound, []
     if limit is not None:
-        parts = {words: float(getattr(limit, name)) for name, words in TERMS.items()} | {"bound": limit.total}
-        rows = [[words, figure(value), f"{value / limit.total:.0%}"] for words, value in parts.items()]
+        words = terms_in_words(result.timing)
+        parts = {words[name]: float(getattr(limit, name)) for name in words} | {"bound": limit.total}
+        rows = [[term, figure(value), f"{value / limit.total:.0%}"] for term, value in parts.items()]
     head = ["average squared gradient norm", f"T = {result.iterations:,}", "of the bound"]
     return TextTable(head, [*rows, ["measured", figure(result.average), ""]])
 
@@ -70,5 +72,6 @@ def bound_constants(result: MeasuredBound) -> TextTable:
             ["L(start) - L_inf", figure(result.gap), "an upper bound"],
             ["N, K", f"{result.planned.federation.num_silos}, {result.num_clients:.4g}", "silos, and clients per silo"],
             ["eta, Q", f"{settings.step_size:g}, {settings.local_steps}", "the run's settings"],
+            *([["timing", ", ".join(late), "the run's settings"]] if (late := timing_in_words(result.timing)) else []),
         ],
     )
