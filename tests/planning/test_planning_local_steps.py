@@ -15,7 +15,7 @@ from tdcd.core.network import PRESETS
 from tdcd.core.variant import AsItIs, Variant
 from tdcd.planning import Forecast, recommend_local_steps
 from tdcd.planning.bound_rounds import fewest_iterations
-from tdcd.planning.cost import Cost, round_costs, with_local_steps
+from tdcd.planning.cost import Cost, computing, round_costs, with_local_steps
 from tdcd.planning.recommend import recommend
 from tdcd.theory import Constants, bound, max_step_size
 from tdcd.training.run import simulate
@@ -197,7 +197,7 @@ class Halved(AsItIs):
 def test_a_rounds_cost_counts_phi_as_it_is_encoded(ridge):
     """Between hubs half the bytes of float32, and nothing else changes."""
     network = PRESETS["wan"]
-    costs, few = round_costs(ridge, network, STEP), with_local_steps(ridge, 10)
+    costs, few = round_costs(ridge, network, computing(ridge, STEP)), with_local_steps(ridge, 10)
     plain, halved = costs(few), costs(few._replace(variant=Variant(exchange=Halved())))
     assert halved.traffic == replace(plain.traffic, hub_to_hub=plain.traffic.hub_to_hub // 2)
     phi = plain.traffic.hub_to_hub / (4 * 3)

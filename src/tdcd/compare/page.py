@@ -14,7 +14,7 @@ from tdcd.config.baselines import BASELINES
 from tdcd.records.history import Record
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
-from tdcd.report.units import byte_unit, counted
+from tdcd.report.units import byte_unit, counted, milliseconds
 
 VARIANTS = {
     "overlap": "A silo steps on phi that the others sent so many rounds ago, and computes while messages travel.",
@@ -162,7 +162,7 @@ def _silo_only_figure(comparison: Comparison, axis: str) -> html.Html:
 
 def _timing(comparison: Comparison) -> Iterator[html.Html]:
     rows = [
-        [c.title, *map(_milliseconds, (c.compute.step_seconds, c.compute.phi_seconds, c.prediction.seconds_per_round))]
+        [c.title, *map(milliseconds, (c.compute.step_seconds, c.compute.phi_seconds, c.prediction.seconds_per_round))]
         for c in comparison.contenders
     ]
     network = comparison.network
@@ -179,10 +179,6 @@ def _timing(comparison: Comparison) -> Iterator[html.Html]:
         + "."
     )
     yield html.table(["", "a local step", "phi of a round", "a round in the long run"], rows, numbers=True)
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:,.3g} ms"
 
 
 def _words(comparison: Comparison) -> list[tuple[str, str]]:
