@@ -71,7 +71,7 @@ def milliseconds(seconds: float) -> str:
     >>> milliseconds(0.0312), milliseconds(2.5)
     ('31.2 ms', '2,500 ms')
     """
-    return f"{1e3 * seconds:,.{max(0, 3 - len(str(int(1e3 * seconds))))}f} ms"
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{1e3 * seconds:,.0f} ms"
 
 
 def figure(value: float | None) -> str:
