@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config.schema import ExchangeSection
-from tdcd.core.variant import Variant
 from tdcd.federation.silos import Silo
 
 if TYPE_CHECKING:
@@ -79,6 +78,9 @@ def _set(plan: "Plan", **changes: Any) -> "Plan":
 
 def _in_step(plan: "Plan") -> "Plan":
     """What TDCD is compared with waits for everybody, and sends numbers as they are."""
+    # Only here: reading a configuration needs no JAX.
+    from tdcd.core.variant import Variant  # noqa: PLC0415
+
     plain, config = Variant(), plan.config
     links = ("exchange", "client_exchange", "block_exchange", "timing")
     variant = replace(plan.variant, **{part: getattr(plain, part) for part in links})

@@ -3,8 +3,9 @@
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import Recommendation
 from tdcd.planning.measured_bound import MeasuredBound
+from tdcd.planning.variants import Ranked, Ranking, worthwhile
 from tdcd.report.text_table import TextTable
-from tdcd.report.units import bytes_in_words, duration, figure, rounded_down
+from tdcd.report.units import bytes_in_words, duration, figure, milliseconds, rounded_down
 from tdcd.theory import Constants
 from tdcd.theory.staleness import terms_in_words, timing_in_words
 
@@ -40,6 +41,30 @@ def _sent(forecast: Forecast) -> list[str]:
     counts = [traffic.client_to_hub, traffic.hub_to_client, traffic.hub_to_hub, traffic.total]
     more = "> " if forecast.rounds is None else ""
     return [str(forecast.local_steps), *(more + bytes_in_words(count) for count in counts)]
+
+
+def over_variants(ranking: Ranking) -> tuple[TextTable, int]:
+    """One row per candidate that is worth a look, the slowest rounds first, and which row is recommended."""
+    alone = [ranking.alike(), ranking.alike(overlap=1), ranking.alike(phi_bits=8)]
+    alone += [ranking.alike(periods=each.candidate.periods) for each in ranking.ranked]
+    shown = {each.candidate: each for each in (ranking.own, ranking.recommended, *alone) if each is not None}
+    shown |= {each.candidate: each for each in (*worthwhile(ranking.ranked), *_tried(ranking))}
+    rows = sorted(shown.values(), key=lambda each: -each.cost.seconds)
+    head = ["", "a round", "bytes per round", "rounds", "predicted time"]
+    return TextTable(head, [_variant_row(each, ranking) for each in rows]), rows.index(ranking.recommended)
+
+
+def _tried(ranking: Ranking) -> list[Ranked]:
+    return [each for each in ranking.ranked if each.forecast is not None]
+
+
+def _variant_row(each: Ranked, ranking: Ranking) -> list[str]:
+    name = each.candidate.in_words(ranking.silos)
+    costs = [milliseconds(each.cost.seconds), bytes_in_words(round(each.bytes_per_round))]
+    if each.forecast is None:
+        return [name, *costs, "–", "–"]
+    _, _, _, rounds, time, _ = _row(each.forecast)
+    return [name, *costs, rounds, time]
 
 
 def constants_in_words(constants: Constants) -> str:
