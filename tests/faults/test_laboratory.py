@@ -108,7 +108,7 @@ def test_a_shared_model_after_crashes(tmp_path, seed):
 def state(round_index):
     phi = {"phi": Array.of(np.ones((2, 1)))}
     word = PhiPart("hub.a", "", round_index - 1, "run", received={"hub.b": "x"}, arrays=phi)
-    return State("run", round_index, {"weights": np.full((2, 1), round_index)}, (word,), {"hub.b": "y"})
+    return State("run", round_index, {"weights": np.full((2, 1), round_index)}, (word,), {5: {"hub.b": "y"}})
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path):
@@ -120,7 +120,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     checkpoints = Checkpoints(tmp_path, "hub.a")
     assert not checkpoints.complaints
     found = checkpoints.newest
-    assert (found.run, found.round, found.digests) == ("run", 5, {"hub.b": "y"})
+    assert (found.run, found.round, found.digests) == ("run", 5, {5: {"hub.b": "y"}})
     assert found.block["weights"].tolist() == [[5], [5]]
     assert [encode(word) for word in found.outbox] == [encode(word) for word in state(5).outbox]
 

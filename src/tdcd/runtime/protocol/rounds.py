@@ -70,7 +70,7 @@ class Rounds:
         self._records: Records | None = None
         self.exchange = Exchange(self.name, job.hubs, run, self.timing)
         # A hub that comes back asks at once for what it may have missed.
-        self._behind = -1
+        self._behind, self._wanted_in = -1, ("", -1)
         if restored is not None:
             self.round = restored.round
             self._behind = restored.round + 1 + most_ahead(self.timing)
@@ -183,12 +183,9 @@ class Rounds:
         return [*out, *self._exchange()] if self.phase else out
 
     def _exchange(self) -> list[Instruction]:
-        if self.round == self._last:
-            self.phase = "closing"
-            return self._late_wants()
-        if not self.timing.steps_in(self.silo, self.round):
-            self.phase = "exchanging"
-            return self._late_wants()
+        if self.round == self._last or not self.timing.steps_in(self.silo, self.round):
+            self.phase = "closing" if self.round == self._last else "exchanging"
+            return []
         # A silo alone has nothing to exchange: its clients step at once.
         self.phase = "exchanging" if self.peers else "stepping"
         return self.questions.ask_with_block(Begin, self.round, self.block)
@@ -198,8 +195,11 @@ class Rounds:
         return [] if self.exchange.sent(part.kind, part.round) is not None else self.exchange.tell(part)
 
     def _late_wants(self) -> list[Instruction]:
-        """What a hub that came back asks its peers for."""
-        return [want for peer in self.peers for want in self.wants(peer)] if self.round <= self._behind else []
+        """What a hub that came back asks its peers for, once in a phase."""
+        if self.round > self._behind or self._wanted_in == (self.phase, self.round):
+            return []
+        self._wanted_in = self.phase, self.round
+        return [want for peer in self.peers for want in self.wants(peer)]
 
     def _header(self, round_index: int) -> Header:
         return Header(self.name, round_index, self.run, dict(self.exchange.digests.get(self.round - 1, {})))
@@ -220,10 +220,8 @@ class Rounds:
         for place, round_index in enumerate(self.compute.sends(self.round)):
             if self.exchange.sent(PhiPart.tag(), round_index) is None:
                 out += self._tell(phi_part(self._header(round_index), self.compute, self.questions.answers(), place))
-        if out:
-            out += self._late_wants()
         if self._silent_peers():
-            return out or None
+            return [*out, *self._late_wants()] or None
         out += self._record()
         if not self.phase:
             return out
@@ -250,7 +248,7 @@ class Rounds:
         is_period_over = self.timing.steps_in(self.silo, self.round + 1)
         if is_period_over and self._own.failed:
             self.phase = "closing"
-            return self._late_wants()
+            return []
         if is_period_over:
             self._own.move()
         self.round += 1
@@ -263,7 +261,7 @@ class Rounds:
 
     def _closed(self) -> list[Instruction] | None:
         if self._silent_peers():
-            return None
+            return self._late_wants() or None
         out = self._record()
         if not self.phase:
             return out
@@ -274,11 +272,11 @@ class Rounds:
         self._settle([])
         self.phase = "sharing"
         header = self._header(self.round)._replace(received=dict(self.exchange.digests[self.round]))
-        return [*out, *self._tell(model_part(header, self.block, self.preparation)), *self._late_wants()]
+        return [*out, *self._tell(model_part(header, self.block, self.preparation))]
 
     def _shared(self) -> list[Instruction] | None:
         if self._silent_peers():
-            return None
+            return self._late_wants() or None
         self.exchange.settle(self.round + 1, [(Model, self.round)])
         return self._over("finished")
 
