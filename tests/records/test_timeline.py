@@ -1,6 +1,7 @@
 """Time worked and waited: nothing is lost when spans become one, and a long run stays small."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_hundred_thousand_rounds_stay_small_and_whole():
     places = [(span.first, span.last) for span in timeline.spans]
     assert places[0][0] == 0
     assert places[-1][1] == 99_999
-    assert all(after[0] == before[1] + 1 for before, after in zip(places, places[1:], strict=False))
+    assert all(after[0] == before[1] + 1 for before, after in pairwise(places))
     assert all(span.end - span.start == pytest.approx(span.last - span.first + 1) for span in timeline.spans)
 
 

@@ -32,7 +32,7 @@ def time_section(run: Run) -> Iterator[Html]:
 
 
 def _lanes(run: Run, timing: "Overlap | None") -> tuple[list[Lane], list[str]]:
-    """One per silo whose hub's timeline is in the folder, its own or one of a trial's; and what is wrong with others."""
+    """One per silo whose hub's timeline is here, the folder's own or a trial's; and what is wrong with others."""
     names = [silo.name for silo in run.federation.silos]
     lanes, problems = [], []
     for path in [run.path / TIMELINE, *(run.path / "silos" / name / TIMELINE for name in names)]:
@@ -59,9 +59,9 @@ def _waiting(run: Run, lanes: list[Lane]) -> Iterator[Html]:
     elif len(lanes) < len(run.federation.silos):
         others = " The hubs of the other silos have their own."
     yield html.paragraph(
-        "A lane is one silo's time in training. Blue from below is the part of the time in which its clients or its hub "
-        "had something to do, orange the part in which they could only wait for others. The numbers under it are rounds."
-        + others
+        "A lane is one silo's time in training. Blue from below is the part of the time in which its clients or its "
+        "hub had something to do, orange the part in which they could only wait for others. The numbers under it are "
+        f"rounds.{others}"
     )
 
 
@@ -76,27 +76,36 @@ def _timing(run: Run) -> "Overlap | None":
 
 
 def _ages_of(timing: "Overlap", silo: int, run: Run) -> str:
-    """Of a silo's phi when the others use it, such as ``1 to 4 rounds``; in the first rounds it is younger."""
+    """Of a silo's phi when the others use it, such as ``1 to 4 rounds old``; in the first rounds it is younger."""
     rounds = int(run.config["train"]["rounds"])
     period, youngest = timing.period(silo), timing.rounds
     oldest = max((r - timing.sent_in(silo, r) for r in range(min(rounds, 2 * (youngest + period)))), default=0)
-    return counted(oldest, "round") if oldest <= youngest else f"{youngest} to {counted(oldest, 'round')}"
+    if not oldest:
+        return "of the same round"
+    return f"{counted(oldest, 'round')} old" if oldest <= youngest else f"{youngest} to {counted(oldest, 'round')} old"
 
 
 def _ages_used(timing: "Overlap", silo: int, run: Run) -> str:
     """Of the others' phi that a silo uses, if it is equally old for all of them."""
     ages = {_ages_of(timing, other, run) for other in range(len(run.federation.silos)) if other != silo}
-    return f"uses phi {ages.pop()} old" if len(ages) == 1 else ""
+    return f"uses phi {ages.pop()}" if len(ages) == 1 else ""
 
 
 def _ages(run: Run, timing: "Overlap") -> Iterator[Html]:
     rounds = counted(timing.rounds, "round")
-    words = f"Rounds overlap by {timing.rounds}: nobody waits for a silo that is {rounds} behind. " * bool(timing.rounds)
-    yield html.paragraph(f"{words}The others step on phi of a silo's earlier blocks; in the first rounds it is younger.")
+    words = f"Rounds overlap by {timing.rounds}: nobody waits for a silo that is {rounds} behind. " * bool(
+        timing.rounds
+    )
+    yield html.paragraph(
+        f"{words}The others step on phi of a silo's earlier blocks; in the first rounds it is younger."
+    )
     silos = [silo.name for silo in run.federation.silos]
     rows = [
-        [name, "every round" if timing.period(index) == 1 else f"every {timing.period(index)} rounds"]
-        + [f"{_ages_of(timing, index, run)} old"]
+        [
+            name,
+            "every round" if timing.period(index) == 1 else f"every {timing.period(index)} rounds",
+            _ages_of(timing, index, run),
+        ]
         for index, name in enumerate(silos)
     ]
     yield html.table(["silo", "its block moves", "its phi, when the others use it, is"], rows)

@@ -33,8 +33,8 @@ class Stopwatch:
         self._waits_for: Sequence[str] = ()
 
     def received(self) -> None:
-        """The wait for an event is over; what follows is work."""
-        if self._round is not None:
+        """The wait for an event is over; what follows is work, as what came before was if nobody was waited for."""
+        if self._round is not None and self._waits_for:
             self._add(self._waits_for)
 
     def handled(self, missing: Sequence[str], present: Collection[str]) -> None:
@@ -84,6 +84,4 @@ def phi_ages(job: Job, silo: str, round_index: int) -> dict[str, int]:
     if not timing.rounds and timing.longest_period == 1:
         return {}
     names = [one.name for one in job.config.silos]
-    return {
-        name: round_index - timing.sent_in(index, round_index) for index, name in enumerate(names) if name != silo
-    }
+    return {name: round_index - timing.sent_in(index, round_index) for index, name in enumerate(names) if name != silo}
