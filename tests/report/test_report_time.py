@@ -50,7 +50,7 @@ def test_areas_are_times():
     assert len(work) == len(wait) == 10
     assert sum(w * h for _, w, h in work) == pytest.approx(3 * sum(w * h for _, w, h in wait), rel=1e-2)
     for (left, width, _), (following, _, _) in pairwise(work):
-        assert left + width == pytest.approx(following, abs=0.05)
+        assert following <= left + width < following + 0.5
     assert "worked 75 %" in texts(svg)
     titles = [title.text for title in svg.iter("title")]
     assert titles[0] == "lab worked 75 % of the time and waited 25 % for clinic"
@@ -61,7 +61,7 @@ def test_lanes_have_one_time_axis():
     early, late = played("hub.a", 5, 1.0, {}), played("hub.b", 5, 1.0, {}, begin=1_000_005.0)
     svg = drawn(Lane("a", early), Lane("b", late))
     work = areas(svg, "work")
-    assert work[4][0] + work[4][1] == pytest.approx(work[5][0], abs=0.05)
+    assert work[4][0] + work[4][1] == pytest.approx(work[5][0], abs=0.5)
     assert {"0 s", "2 s", "10 s", "time"} <= set(texts(svg))
 
 
@@ -71,7 +71,7 @@ def test_a_hub_that_did_not_run_leaves_a_blank():
     broken = drawn(Lane("lab", played("hub.lab", 10, 1.0, {}, gap_after=4)))
     assert "not running" in texts(broken)
     work = areas(broken, "work")
-    assert work[5][0] - (work[4][0] + work[4][1]) == pytest.approx(10 * work[0][1], rel=0.01)
+    assert work[5][0] - (work[4][0] + work[4][1]) == pytest.approx(10 * work[0][1], rel=0.02)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 128, 129, 1000, 100_000])
@@ -84,7 +84,7 @@ def test_every_length_is_drawn_inside_and_stays_small(rounds):
     bars = areas(drawing, "work")
     assert len(bars) <= 2 * MOST_BARS
     assert all(x >= 0 and x + w <= width for x, w, _ in bars)
-    marks = [element for element in drawing.iter("text") if element.get("class") == "mark"]
+    marks = [element for element in drawing.iter("text") if "mark" in element.get("class", "")]
     assert marks[0].text == "round 0"
     assert 2 <= len(marks) <= 30
     places = [float(mark.get("x")) for mark in marks[: len(marks) // 2]]
@@ -171,18 +171,29 @@ def test_ages_of_phi_with_overlapped_rounds(make_run):
     folder = make_run(silos=SILOS)
     with_timing(folder, 2)
     text = page_of(folder)
-    assert "Age of phi | Rounds overlap by 2: nobody waits for a silo that is 2 rounds behind." in text
-    assert "clinic | every round | 2 rounds old | lab | every round | 2 rounds old" in text
-    assert "Age of the phi that others use" not in text
+    assert "Age of phi | Rounds overlap by 2: a silo waits only for one that is further behind." in text
+    ages = f"2 rounds old | 0 | 1 | {'2 | ' * 14}"
+    assert f"phi of clinic: 2 rounds old | clinic | {ages}phi of lab: 2 rounds old | lab | {ages}" in text
+    assert "is slow" not in text
 
 
 def test_ages_of_phi_with_a_slow_silo(make_run):
     folder = make_run(silos=SILOS)
     with_timing(folder, 1, 1, 4)
     text = page_of(folder)
-    assert "clinic | every round | 1 round old | lab | every 4 rounds | 1 to 4 rounds old" in text
-    assert "Age of the phi that others use, in the first rounds" in text
+    assert "lab is slow: its block moves every 4 rounds." in text
+    # What the doctest of Overlap says, as ages.
+    assert "lab | 1 to 4 rounds old | 0 | 1 | 2 | 3 | 4 | 1 | 2 | 3 | 4 | 1 |" in text
+    assert f"clinic | 1 round old | 0 | {'1 | ' * 15}" in text
     with_timing(folder, 0, 1, 4)
     text = page_of(folder)
-    assert "clinic | every round | of the same round | lab | every 4 rounds | 0 to 3 rounds old" in text
+    assert f"clinic | of the same round | {'0 | ' * 16}" in text
+    assert f"lab | 0 to 3 rounds old | {'0 | 1 | 2 | 3 | ' * 4}" in text
     assert "Rounds overlap" not in text
+
+
+def test_a_lane_says_how_old_the_phi_is_that_it_uses(make_run):
+    folder = make_run(silos=SILOS)
+    with_timing(folder, 1, 1, 4)
+    (folder / "timeline.json").write_bytes(played("hub.clinic", 20, 0.7, {"hub.lab": 0.3}).to_json())
+    assert "clinic | worked 70 % | uses phi 1 to 4 rounds old" in page_of(folder)

@@ -1,37 +1,33 @@
 """The part of a report about time: who worked and who waited, and how old the phi is that a silo uses."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.report import html
-from tdcd.report.figures import Curve, line_figure
+from tdcd.report.ages import Ages, ages_svg
 from tdcd.report.folder import Run
 from tdcd.report.html import Html
 from tdcd.report.timeline import Lane, timeline_svg
 from tdcd.report.units import counted
 
-if TYPE_CHECKING:
-    from tdcd.core.timing import Overlap
-
 MOST_LANES = 24
-"""Of more silos, those are drawn that waited longest."""
+"""Of more silos, those are drawn that waited longest, or that are slowest."""
 
 
 def time_section(run: Run) -> Iterator[Html]:
     """Lanes where hubs measured their time, and ages where the phi is not this round's; nothing if there is neither."""
-    timing = _timing(run)
-    lanes, problems = _lanes(run, timing)
+    ages = _ages_in(run)
+    lanes, problems = _lanes(run, ages)
     parts = [html.notice(problem) for problem in problems]
     if lanes:
         parts += _waiting(run, lanes)
-    if timing is not None:
-        parts += _ages(run, timing)
+    if ages is not None:
+        parts += _ages(ages)
     if parts:
         yield html.section("Work and waiting" if lanes or problems else "Age of phi", *parts)
 
 
-def _lanes(run: Run, timing: "Overlap | None") -> tuple[list[Lane], list[str]]:
+def _lanes(run: Run, ages: Ages | None) -> tuple[list[Lane], list[str]]:
     """One per silo whose hub's timeline is here, the folder's own or a trial's; and what is wrong with others."""
     names = [silo.name for silo in run.federation.silos]
     lanes, problems = [], []
@@ -45,7 +41,7 @@ def _lanes(run: Run, timing: "Overlap | None") -> tuple[list[Lane], list[str]]:
             continue
         silo = timeline.hub.removeprefix("hub.")
         if timeline.worked + sum(timeline.waited.values()) > 0 and silo in names:
-            lanes.append(Lane(silo, timeline, "" if timing is None else _ages_used(timing, names.index(silo), run)))
+            lanes.append(Lane(silo, timeline, "" if ages is None else ages.used_by(names.index(silo))))
     return lanes, problems
 
 
@@ -65,64 +61,30 @@ def _waiting(run: Run, lanes: list[Lane]) -> Iterator[Html]:
     )
 
 
-def _timing(run: Run) -> "Overlap | None":
-    """How rounds overlap and which silos are slow; None in Algorithm 1."""
+def _ages_in(run: Run) -> Ages | None:
+    """How old phi is in this run; None in Algorithm 1."""
     # It brings JAX, which commands that read no run do not need.
     from tdcd.core.timing import Overlap  # noqa: PLC0415
 
-    silos = run.config.get("silos", [])
-    found = Overlap(run.config.get("train", {}).get("overlap", 0), tuple(silo.get("period", 1) for silo in silos))
-    return found if found.rounds or found.longest_period > 1 else None
+    train, silos = run.config.get("train", {}), run.config.get("silos", [])
+    timing = Overlap(train.get("overlap", 0), tuple(silo.get("period", 1) for silo in silos))
+    if not timing.rounds and timing.longest_period == 1:
+        return None
+    return Ages(timing, [silo.name for silo in run.federation.silos], train["rounds"])
 
 
-def _ages_of(timing: "Overlap", silo: int, run: Run) -> str:
-    """Of a silo's phi when the others use it, such as ``1 to 4 rounds old``; in the first rounds it is younger."""
-    rounds = int(run.config["train"]["rounds"])
-    period, youngest = timing.period(silo), timing.rounds
-    oldest = max((r - timing.sent_in(silo, r) for r in range(min(rounds, 2 * (youngest + period)))), default=0)
-    if not oldest:
-        return "of the same round"
-    return f"{counted(oldest, 'round')} old" if oldest <= youngest else f"{youngest} to {counted(oldest, 'round')} old"
-
-
-def _ages_used(timing: "Overlap", silo: int, run: Run) -> str:
-    """Of the others' phi that a silo uses, if it is equally old for all of them."""
-    ages = {_ages_of(timing, other, run) for other in range(len(run.federation.silos)) if other != silo}
-    return f"uses phi {ages.pop()}" if len(ages) == 1 else ""
-
-
-def _ages(run: Run, timing: "Overlap") -> Iterator[Html]:
-    rounds = counted(timing.rounds, "round")
-    words = f"Rounds overlap by {timing.rounds}: nobody waits for a silo that is {rounds} behind. " * bool(
+def _ages(ages: Ages) -> Iterator[Html]:
+    timing, every = ages.timing, range(len(ages.silos))
+    shown = sorted(sorted(every, key=lambda silo: -timing.period(silo))[:MOST_LANES])
+    words = [f"Rounds overlap by {timing.rounds}: a silo waits only for one that is further behind."] * bool(
         timing.rounds
     )
-    yield html.paragraph(
-        f"{words}The others step on phi of a silo's earlier blocks; in the first rounds it is younger."
-    )
-    silos = [silo.name for silo in run.federation.silos]
-    rows = [
-        [
-            name,
-            "every round" if timing.period(index) == 1 else f"every {timing.period(index)} rounds",
-            _ages_of(timing, index, run),
-        ]
-        for index, name in enumerate(silos)
+    words += [
+        f"{ages.silos[silo]} is slow: its block moves every {timing.period(silo)} rounds."
+        for silo in shown
+        if timing.period(silo) > 1
     ]
-    yield html.table(["silo", "its block moves", "its phi, when the others use it, is"], rows)
-    if timing.longest_period > 1:
-        yield html.figures([(_age_figure(run, timing, silos), "Age of the phi that others use, in the first rounds")])
-
-
-def _age_figure(run: Run, timing: "Overlap", silos: list[str]) -> Html:
-    """Stairs: the age falls when a silo's new block arrives."""
-    shown = range(min(int(run.config["train"]["rounds"]), timing.rounds + 3 * timing.longest_period + 1))
-    alike: dict[int, list[str]] = {}
-    for index, name in enumerate(silos):
-        alike.setdefault(timing.period(index), []).append(name)
-    curves = []
-    for names in alike.values():
-        index = silos.index(names[0])
-        ages = [float(round_index - timing.sent_in(index, round_index)) for round_index in shown for _ in range(2)]
-        label = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-        curves.append(Curve(label, [edge for round_index in shown for edge in (round_index, round_index + 1)], ages))
-    return line_figure(curves, "round", "age in rounds", log_y=False)
+    yield html.paragraph(f"{' '.join(words)} So silos step on phi of the others' earlier blocks:")
+    yield html.wide(ages_svg(ages, shown))
+    more = f" {len(every) - len(shown)} more silos are not drawn." if len(shown) < len(every) else ""
+    yield html.paragraph(f"The age of each silo's phi when the others use it, in rounds.{more}")

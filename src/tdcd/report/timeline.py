@@ -12,9 +12,9 @@ MOST_BARS = 128
 """Of one lane; of more spans, neighbours are drawn as one."""
 
 # Lengths are in the drawing's own units; the page scales it.
-_WIDTH, _LEFT, _RIGHT = 960, 148, 22
+_WIDTH, _LEFT, _RIGHT = 960, 160, 22
 _LEGEND, _BAR, _LANE, _AXIS = 34, 44, 84, 34
-_MARK_GAP, _LETTERS = 76, 16
+_MARK_GAP, _LETTERS = 76, 18
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
@@ -167,7 +167,8 @@ def _bar_svg(span: Span, silo: str, scale: _Scale, top: float) -> str:
     length = max(span.end - span.start, span.worked + waited, 1e-9)
     low, high = scale.x(span.start), scale.x(span.end)
     work, wait = _BAR * span.worked / length, _BAR * waited / length
-    width, base = high - low, top + _BAR
+    # A little more than its width, so that no hairline shows between two.
+    width, base = high - low + 0.4, top + _BAR
     return (
         f"<g><title>{escape(_span_in_words(span, silo))}</title>"
         f'<path class="work" d="M{low:.2f} {base:.1f}h{width:.2f}v{-work:.1f}h{-width:.2f}z"/>'
@@ -189,10 +190,10 @@ def _rounds_svg(spans: Sequence[Span], scale: _Scale, top: float) -> str:
     for index, when in _starts(spans, _round_step(rounds)):
         x = scale.x(when)
         if x >= free_from:
-            text = f"{index:,}" if marks else f"round {index:,}"
-            free_from = x + _MARK_GAP * (0.5 if marks else 0.8)
+            kind, text = ("mark", f"{index:,}") if marks else ("first mark", f"round {index:,}")
+            free_from = x + _MARK_GAP * (0.5 if marks else 1.0)
             lines += f"M{x:.1f} {top}v6"
-            marks += f'<text class="mark" x="{x:.1f}" y="{top + 17}">{text}</text>'
+            marks += f'<text class="{kind}" x="{x:.1f}" y="{top + 17}">{text}</text>'
     return f'<path class="rounds" d="{lines}"/>{marks}'
 
 
