@@ -69,6 +69,13 @@ def test_a_little_waiting_shows_below_the_top(hub):
     assert time_of(hub).startswith("▇" * CELLS)
 
 
+def test_a_hub_that_did_not_run_leaves_dots(hub):
+    timeline = half_waiting("hub.clinic")
+    timeline.add(7, 1024.0, 1032.0)
+    (hub / "timeline.json").write_bytes(timeline.to_json())
+    assert time_of(hub).startswith("███   " + "·" * 12 + "██████")
+
+
 def test_the_seconds_are_in_the_json(hub):
     (hub / "timeline.json").write_bytes(half_waiting("hub.clinic").to_json())
     facts = json.loads(lines_of(hub, "--json")[0])

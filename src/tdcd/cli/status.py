@@ -13,8 +13,8 @@ from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.runtime.storage.status import in_words, read_status
 
 CELLS = 24
-HEIGHTS, PLAIN_HEIGHTS = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
-"""How much of a cell's time was work; the second for terminals that know ASCII only."""
+HEIGHTS, PLAIN_HEIGHTS = " ▁▂▃▄▅▆▇█·", " .:-=+*%#x"
+"""How much of a cell's time was work, and last a hub that did not run; the second for terminals of ASCII only."""
 WORK, WAIT = "blue", "yellow"
 
 Folder = Annotated[Path, typer.Argument(help="A hub's run folder, or the folder of `tdcd up`.", metavar="FOLDER")]
@@ -79,11 +79,11 @@ def _as_lines(timeline: Timeline | str | None) -> list[Text]:
 
 
 def _bar(timeline: Timeline) -> Text:
-    """Cells of equal time; one in which the hub did not run is blank."""
+    """Cells of equal time."""
     heights = HEIGHTS if screen.encoding.startswith("utf") else PLAIN_HEIGHTS
     bar = Text()
     for worked, waited in timeline.shares(CELLS):
         # What is not work is below the top, and what is work is above the bottom, however little it is.
-        height = min(max(round(8 * worked), worked > 0.01), 8 - (waited > 0.01))
+        height = min(max(round(8 * worked), worked > 0.01), 8 - (waited > 0.01)) if worked + waited > 0.01 else -1
         bar.append(heights[height], Style(color=WORK, bgcolor=WAIT if waited > 0.01 else None))
     return bar
