@@ -61,6 +61,7 @@ FILES = [
     "config.toml",
     "federation.json",
     "status.json",
+    "timeline.json",
     "hub.lock",
     "checkpoint/0.tdcd",
     "checkpoint/1.tdcd",

@@ -96,7 +96,7 @@ def test_crashes_bad_links_and_short_patience(tmp_path, seed):
     """Everything at once, with a grace period so short that clients are left out again and again."""
     train = {**CONFIG["train"], "rounds": 24}
     config, data = prepared(federation={"client_grace_s": 1.5}, train=train)
-    lab = Leaving(config, data, tmp_path, seed, replace(ROUGH, crashed=0.005))
+    lab = Leaving(config, data, tmp_path, seed, replace(ROUGH, crashed=0.007))
     history = lab.run()
     assert lab.counts["crash of a hub"] + lab.counts["crash of a client"] > 5
     assert any(record.absent for record in history)

@@ -22,6 +22,8 @@ from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
+from tdcd.records.timeline import Timeline
+from tdcd.report.timeline import Lane
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.tables.split import split_table
@@ -128,6 +130,25 @@ def test_ridge_of_2_silos_with_3_clients(tmp_path):
     assert models(out) == {"clinic", "lab"}
     assert f"Run folder: {out}" in text
     assert text.count("6/6") >= 2
+    assert_times_add_up(out)
+
+
+def assert_times_add_up(out):
+    """Each hub worked or waited from its first round to the last line of the history; page and status say so."""
+    page, done = (out / "report.html").read_text(), CliRunner().invoke(app, ["status", str(out)])
+    assert done.output.count("  time  ") == 2
+    for silo, other in (("clinic", "lab"), ("lab", "clinic")):
+        home = out / "silos" / silo
+        timeline, history = Timeline.read(home / "timeline.json"), read_history(home / "history.jsonl")
+        waited = timeline.waited
+        assert set(waited) <= {f"hub.{other}"}
+        length = timeline.end - timeline.spans[0].start
+        assert timeline.worked + sum(waited.values()) == pytest.approx(length, abs=1e-4)
+        assert history[-1].seconds - history[0].seconds <= length <= history[-1].seconds + SOON
+        assert [span.first for span in timeline.spans] == [*range(7)]
+        words = Lane(silo, timeline).in_words()
+        assert f"{words}." in page
+        assert f"{words}." in (home / "report.html").read_text()
     assert "<svg" in (out / "report.html").read_text()
     homes = [out / "silos" / name for name in ("clinic", "lab")]
     assert read_history(homes[0] / "history.jsonl") == read_history(homes[1] / "history.jsonl")

@@ -15,6 +15,7 @@ from tdcd.report.drawing import federation_svg
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.folder import FederationFacts, Run
 from tdcd.report.html import Html
+from tdcd.report.time_section import time_section
 from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure, spans
 
 METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
@@ -69,6 +70,7 @@ def _page(run: Run) -> Html:
         *_training(run),
         html.section("Final figures", *_final_figures(run)),
         *_joining(run),
+        *time_section(run),
         *_absences(run.history),
         html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
         html.section("Federation", html.wide(federation_svg(federation)), *_federation_words(federation)),

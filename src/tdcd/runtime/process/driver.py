@@ -11,6 +11,7 @@ from typing import Literal
 from tdcd.runtime.process.endpoint import Backoff, Endpoint, is_worth_logging
 from tdcd.runtime.process.grace import Grace
 from tdcd.runtime.process.log import event
+from tdcd.runtime.process.stopwatch import Stopwatch, phi_ages
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
@@ -47,6 +48,7 @@ class HubDriver:
         runtime = hub.job.config.runtime
         self.hub, self.folder, self.endpoint = hub, folder, Endpoint(transport)
         self._backoff = Backoff(resend_s, runtime.longest_resend_s, clock)
+        self._stopwatch = Stopwatch(hub, folder, clock)
         self._grace = Grace(hub.job.config.federation.client_grace_s, TICK_S, clock)
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
         self._unsaved: State | None = None
@@ -71,6 +73,7 @@ class HubDriver:
     def step(self) -> Outcome | None:
         """Act on the next event, or on the lack of one; how the run ended, if that was all."""
         news = self.endpoint.transport.receive(TICK_S)
+        self._stopwatch.received()
         if isinstance(news, Received):
             self._receive(news)
         elif news is not None:
@@ -84,6 +87,7 @@ class HubDriver:
         if news is None or self._grace.is_due():
             self._go_on_without_the_late()
         self._wait()
+        self._stopwatch.handled(self._missing, self.endpoint.present)
         if self._is_done():
             return self._depart()
         if self._clock() - self._shown_at > TICK_S:
@@ -223,6 +227,7 @@ class HubDriver:
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
         self._save()
+        self._stopwatch.write()
         event("interrupted", round=self.hub.round)
         self._show()
         return Outcome("interrupted", f"in round {self.hub.round}; the same command goes on from here")
@@ -248,6 +253,7 @@ class HubDriver:
             "missing": self.hub.missing(),
             "missing_s": self._waiting(),
             "left_out": self.hub.left_out(),
+            "phi_age": phi_ages(self.hub.job, self.folder.silo, self.hub.round),
             "bytes_sent": self.endpoint.wire_bytes,
             "payload_bytes_sent": sum(self.endpoint.payload.values()),
             "refused": dict(self.endpoint.refused),

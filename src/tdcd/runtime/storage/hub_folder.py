@@ -10,6 +10,7 @@
     checkpoint/*.tdcd        the last few states
     shutdown.tdcd            after the end: what slower hubs may still ask for
     status.json              what the hub is doing, for those who watch
+    timeline.json            how long it worked and waited, round by round
 """
 
 import contextlib
@@ -260,8 +261,12 @@ class HubFolder:
         self._write_about()
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Replace what those who watch are told; losing it in a crash, or on a full disk, is no loss."""
-        temporary = self.path / "status.json.tmp"
+        """Replace what those who watch are told."""
+        self.replace_quickly("status.json", json.dumps({**status, "pid": os.getpid()}).encode())
+
+    def replace_quickly(self, name: str, content: bytes) -> None:
+        """Replace a file that only people look at; losing it in a crash, or on a full disk, is no loss."""
+        temporary = self.path / f"{name}.tmp"
         with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps({**status, "pid": os.getpid()}))
-            temporary.replace(self.path / "status.json")
+            temporary.write_bytes(content)
+            temporary.replace(self.path / name)

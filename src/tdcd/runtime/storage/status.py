@@ -35,9 +35,23 @@ def in_words(facts: dict[str, Any]) -> str:
         lines.append(f"  waits for   {party}, {seconds:.0f} s{away}")
     lines += [f"  left out    {party}" for party in facts.get("left_out", [])]
     lines += [f"  refused     {count} messages of {party}" for party, count in facts["refused"].items()]
+    if facts.get("phi_age"):
+        lines.append(f"  uses phi    {_ages(facts['phi_age'])}")
     if facts["last_error"]:
         lines.append(f"  last error  {facts['last_error']}")
     return "\n".join(lines)
+
+
+def _ages(ages: dict[str, int]) -> str:
+    """How old the phi of each silo is.
+
+    >>> _ages({"clinic": 1, "lab": 4, "bank": 1})
+    'of clinic, bank: 1 round old; of lab: 4 rounds old'
+    """
+    silos: dict[int, list[str]] = {}
+    for silo, age in ages.items():
+        silos.setdefault(age, []).append(silo)
+    return "; ".join(f"of {', '.join(names)}: {age} round{'s' * (age != 1)} old" for age, names in silos.items())
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,87 @@
+"""How long a hub's silo works and how long it waits for others, measured while it runs."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from tdcd.records.timeline import TIMELINE, Timeline
+from tdcd.runtime.process.log import event
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.job import Job, timing_of
+from tdcd.runtime.storage.hub_folder import HubFolder
+
+WRITE_S = 1.0
+"""The file is written no more often than this."""
+
+
+class Stopwatch:
+    """Adds up a hub's time round by round, from its first round to the end of its run.
+
+    Waiting is time in which none of its clients has anything to do, and other hubs' parts are missing; or in which one
+    of its clients has, and is not connected.
+    """
+
+    def __init__(self, hub: Hub, folder: HubFolder, clock: Callable[[], float]) -> None:
+        """Go on with what the folder holds, if it is of this run."""
+        self._hub, self._folder, self._clock, self._peers = hub, folder, clock, frozenset(hub.peers)
+        self.timeline = _taken_up(hub.name, folder)
+        # Rounds are placed by the time of day, so that hubs of one machine can be compared; it may be set back.
+        self._to_time_of_day = max(time.time(), self.timeline.end) - clock()
+        self._round: int | None = None
+        self._since, self._written_at = 0.0, -math.inf
+        self._waits_for: Sequence[str] = ()
+
+    def received(self) -> None:
+        """The wait for an event is over; what follows is work, as what came before was if nobody was waited for."""
+        if self._round is not None and self._waits_for:
+            self._add(self._waits_for)
+
+    def handled(self, missing: Sequence[str], present: Collection[str]) -> None:
+        """Everything that follows from the event is done: who is ``missing`` now, and who is connected."""
+        hub, was_training = self._hub, self._round is not None
+        if was_training:
+            self._add(())
+        else:
+            self._since = self._clock()
+        is_training = hub.shutdown is None and hub.rounds is not None and bool(hub.rounds.phase)
+        self._round = hub.round if is_training else None
+        self._waits_for = [party for party in missing if party in self._peers] or [
+            party for party in missing if party not in present
+        ]
+        if was_training and (not is_training or self._since - self._written_at > WRITE_S):
+            self.write()
+
+    def write(self) -> None:
+        """Replace the file."""
+        self._written_at = self._since
+        self._folder.replace_quickly(TIMELINE, self.timeline.to_json())
+
+    def _add(self, waited_for: Sequence[str]) -> None:
+        assert self._round is not None
+        now, shift = self._clock(), self._to_time_of_day
+        self.timeline.add(self._round, self._since + shift, now + shift, waited_for)
+        self._since = now
+
+
+def _taken_up(hub: str, folder: HubFolder) -> Timeline:
+    """What the folder holds, or an empty timeline."""
+    path = folder.path / TIMELINE
+    if path.exists():
+        try:
+            found = Timeline.read(path)
+            if (found.hub, found.run) == (hub, folder.nonce):
+                return found
+            event("timeline", logging.WARNING, why=f"{path} is of another hub or run, and is not used")
+        except ValueError as damage:
+            event("timeline", logging.WARNING, why=str(damage))
+    return Timeline(hub, folder.nonce)
+
+
+def phi_ages(job: Job, silo: str, round_index: int) -> dict[str, int]:
+    """By other silo: how many rounds old its block is whose phi is used in a round; nothing if it is this round's."""
+    timing = timing_of(job.variant)
+    if not timing.rounds and timing.longest_period == 1:
+        return {}
+    names = [one.name for one in job.config.silos]
+    return {name: round_index - timing.sent_in(index, round_index) for index, name in enumerate(names) if name != silo}

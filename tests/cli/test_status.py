@@ -1,0 +1,99 @@
+"""``tdcd status``: a hub's time as a bar, and the age of the phi that it uses."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tdcd.cli.app import app
+from tdcd.cli.status import CELLS
+from tdcd.records.timeline import Timeline
+
+FACTS = {
+    "party": "hub.lab",
+    "phase": "exchanging",
+    "round": 9,
+    "rounds": 20,
+    "train_loss": 0.5,
+    "test_loss": None,
+    "connected": ["hub.clinic"],
+    "refused": {},
+    "last_error": "",
+    "status": "finished",
+    "pid": 1,
+}
+
+
+@pytest.fixture
+def hub(tmp_path):
+    (tmp_path / "status.json").write_text(json.dumps(FACTS))
+    return tmp_path
+
+
+def lines_of(folder, *options):
+    done = CliRunner().invoke(app, ["status", str(folder), *options])
+    assert done.exit_code == 0, done.output
+    return done.output.splitlines()
+
+
+def time_of(folder):
+    (line,) = [line for line in lines_of(folder) if line.startswith("  time ")]
+    return line.removeprefix("  time        ")
+
+
+def half_waiting(*parties):
+    """All work in the first half of the time, and none in the second."""
+    timeline = Timeline("hub.lab", "nonce")
+    for number in range(4):
+        timeline.add(number, 1000.0 + number, 1001.0 + number)
+    for number in range(4):
+        timeline.add(4 + number, 1004.0 + number, 1005.0 + number, [parties[number % len(parties)]])
+    return timeline
+
+
+def test_the_bar_is_high_where_the_hub_worked(hub):
+    (hub / "timeline.json").write_bytes(half_waiting("hub.clinic").to_json())
+    assert time_of(hub) == "█" * (CELLS // 2) + " " * (CELLS // 2) + "  worked 50 %, waited 50 %, for hub.clinic"
+
+
+def test_it_names_the_party_that_it_waited_for_most(hub):
+    (hub / "timeline.json").write_bytes(half_waiting("hub.bank", "hub.clinic", "hub.clinic").to_json())
+    assert time_of(hub).endswith("  worked 50 %, waited 50 %, most of it for hub.bank")
+
+
+def test_a_little_waiting_shows_below_the_top(hub):
+    timeline = Timeline("hub.lab", "nonce")
+    timeline.add(0, 1000.0, 1000.97)
+    timeline.add(0, 1000.97, 1001.0, ["hub.clinic"])
+    (hub / "timeline.json").write_bytes(timeline.to_json())
+    assert time_of(hub).startswith("▇" * CELLS)
+
+
+def test_a_hub_that_did_not_run_leaves_dots(hub):
+    timeline = half_waiting("hub.clinic")
+    timeline.add(7, 1024.0, 1032.0)
+    (hub / "timeline.json").write_bytes(timeline.to_json())
+    assert time_of(hub).startswith("███   " + "·" * 12 + "██████")
+
+
+def test_the_seconds_are_in_the_json(hub):
+    (hub / "timeline.json").write_bytes(half_waiting("hub.clinic").to_json())
+    facts = json.loads(lines_of(hub, "--json")[0])
+    assert (facts["worked_s"], facts["waited_s"]) == (4.0, {"hub.clinic": 4.0})
+
+
+def test_before_the_first_round_there_is_no_bar(hub):
+    assert not any("time" in line for line in lines_of(hub))
+    (hub / "timeline.json").write_bytes(Timeline("hub.lab", "nonce").to_json())
+    assert not any("time" in line for line in lines_of(hub))
+
+
+def test_a_damaged_timeline_gets_a_sentence(hub):
+    (hub / "timeline.json").write_text("[]")
+    assert time_of(hub).startswith(f"{hub / 'timeline.json'} is damaged and is not used: ")
+    assert "worked_s" not in json.loads(lines_of(hub, "--json")[0])
+
+
+def test_the_age_of_phi(hub):
+    (hub / "status.json").write_text(json.dumps({**FACTS, "phi_age": {"clinic": 1, "bank": 3}}))
+    assert "  uses phi    of clinic: 1 round old; of bank: 3 rounds old" in lines_of(hub)
