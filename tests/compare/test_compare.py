@@ -10,11 +10,14 @@ import pytest
 from tdcd.compare import Contender, compare, network_of, plan_all, write_page
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute
+from tdcd.compare.prediction import Prediction
 from tdcd.compare.tables import joining, summary
 from tdcd.config import ConfigError, check_config
-from tdcd.core.ledger import PhiBytes
-from tdcd.core.network import Link, Network, preset, round_seconds
+from tdcd.core.ledger import Ledger, PhiBytes
+from tdcd.core.network import Link, Network, preset
+from tdcd.core.pace import Work, seconds_per_round, silo_works
 from tdcd.core.stopping import Interrupted
+from tdcd.core.timing import Overlap
 from tdcd.records.history import read_history
 
 KEYS = {
@@ -53,27 +56,24 @@ def test_histories_are_those_of_the_run_folders(done):
 
 def test_predicted_times_follow_from_who_is_apart(done):
     comparison, _ = done
-    by_label = {contender.label: contender for contender in comparison.contenders}
-    assert by_label["sgd"].round_seconds == pytest.approx(STEP)
+    per_round = {contender.label: contender.prediction.seconds_per_round for contender in comparison.contenders}
+    assert per_round["sgd"] == pytest.approx(STEP)
     # Two hubs swap 32 numbers of 4 bytes at 10 MB/s; phi of one minibatch is a third of a step.
-    assert by_label["fedbcd"].round_seconds == pytest.approx(STEP / 3 + 0.008 + 128 / 1e7 + 3 * STEP)
+    assert per_round["fedbcd"] == pytest.approx(STEP / 3 + 0.008 + 128 / 1e7 + 3 * STEP)
     # A block of 6 numbers down and up between client and hub.
-    assert by_label["local-sgd/silo1"].round_seconds == pytest.approx(2 * (0.005 + 24 / 1.25e7) + 3 * STEP)
+    assert per_round["local-sgd/silo1"] == pytest.approx(2 * (0.005 + 24 / 1.25e7) + 3 * STEP)
     silos = comparison.tdcd.run.federation.silos
-    assert comparison.tdcd.round_seconds == pytest.approx(
-        round_seconds(
-            NETWORK,
-            parameters=[6, 5],
-            shares=[max(silo.clients) / sum(silo.clients) for silo in silos],
-            phi=PhiBytes(3 * 32 * 4, 3 * 32 * 4),
-            itemsize=4,
-            phi_seconds=STEP,
-            step_seconds=STEP,
-            local_steps=3,
-        )
+    works = silo_works(
+        NETWORK,
+        Ledger([6, 5], [3, 2], PhiBytes(3 * 32 * 4, 3 * 32 * 4), itemsize=4),
+        shares=[max(silo.clients) / sum(silo.clients) for silo in silos],
+        phi_seconds=STEP,
+        step_seconds=STEP,
+        local_steps=3,
     )
+    assert per_round["tdcd"] == pytest.approx(seconds_per_round(works))
     last = comparison.tdcd.run.history[-1]
-    assert comparison.tdcd.seconds(last) == pytest.approx(6 * comparison.tdcd.round_seconds)
+    assert comparison.tdcd.seconds(last) == pytest.approx(6 * per_round["tdcd"])
 
 
 def test_nothing_runs_again_for_another_network(done):
@@ -83,7 +83,7 @@ def test_nothing_runs_again_for_another_network(done):
         plans, preset("lan"), out, step_seconds=STEP, observe=lambda step: pytest.fail(f"{step.label} ran again")
     )
     assert again.tdcd.run == comparison.tdcd.run
-    assert again.tdcd.round_seconds < comparison.tdcd.round_seconds
+    assert again.tdcd.prediction.seconds_per_round < comparison.tdcd.prediction.seconds_per_round
 
 
 def test_an_interrupted_comparison_goes_on_and_gives_the_same(done, tmp_path):
@@ -134,13 +134,13 @@ def test_the_summary_tells_when_tdcds_loss_was_reached(done):
     for contender, row in zip(comparison.contenders, rows, strict=True):
         reached = [record for record in contender.run.history if record.train_loss <= level]
         assert (row[-1] == "never") == (not reached)
-        assert contender.reached(level) == (reached[0] if reached else None)
+        assert contender.reached([level]) == [reached[0] if reached else None]
 
 
 def contender(silo, train_loss, rmse, r2, like):
     metrics = {"train": {}, "test": {"rmse": rmse, "r2": r2}}
     run = replace(like.run, history=[replace(like.run.final, train_loss=train_loss, metrics=metrics)])
-    return Contender(silo or "tdcd", silo, run, Compute(0.0, 1.0), 1.0)
+    return Contender(silo or "tdcd", silo, (run,), Compute(0.0, 1.0), Prediction((Work(0.0, 0.0, 1.0),), Overlap()))
 
 
 def test_gains_count_up_when_the_federation_is_better(done):
@@ -192,16 +192,22 @@ def test_a_diverged_run_is_named_and_the_others_go_on(tmp_path):
     page = write_page(comparison, tmp_path).read_text()
     assert "tdcd (diverged)" in page
     assert "fedbcd (diverged)" in page
-    assert json.loads((tmp_path / "compare.json").read_text())["runs"]["tdcd"]["train_loss"][-1] is None
+    assert json.loads((tmp_path / "compare.json").read_text())["runs"]["tdcd"]["seeds"][0]["train_loss"][-1] is None
 
 
 def test_unknown_names_and_another_algorithm_are_refused_at_once():
     with pytest.raises(ConfigError) as caught:
-        plan_all(check_config({"train": {"algorithm": "sgd"}}), ["fedavg"])
+        plan_all(CONFIG, ["fedavg", "tdcd", "overlap=1"])
     assert caught.value.problems == [
-        "--with fedavg: there is no such baseline; there are sgd, distributed-sgd, fedbcd, local-sgd, tdcd-reused",
-        "train.algorithm = 'sgd': a comparison starts from TDCD; leave it out",
+        "--with fedavg: there is no such baseline; there are sgd, distributed-sgd, fedbcd, local-sgd, tdcd-reused, and "
+        "tdcd,KEY=VALUE",
+        "--with tdcd: it is there anyway; say what to change, as in tdcd,overlap=2",
+        "--with overlap=1: 'overlap=1' changes nothing; write tdcd before it, as in tdcd,overlap=1",
     ]
+    with pytest.raises(ConfigError, match=r"train\.algorithm = 'sgd': a comparison starts from TDCD; leave it out"):
+        plan_all(check_config({"train": {"algorithm": "sgd"}}), [])
+    with pytest.raises(ConfigError, match="--seeds 0: must be at least 1"):
+        plan_all(CONFIG, [], seeds=0)
 
 
 def test_the_command(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from tdcd import train
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
-from tdcd.core.ledger import Traffic
+from tdcd.core.ledger import Ledger, PhiBytes
 from tdcd.core.network import PRESETS
 from tdcd.core.variant import AsItIs, Variant
 from tdcd.planning import Forecast, recommend_local_steps
@@ -195,8 +195,8 @@ class Halved(AsItIs):
 def test_a_rounds_cost_counts_phi_as_it_is_encoded(ridge):
     """Between hubs half the bytes of float32, and nothing else changes."""
     network = PRESETS["wan"]
-    plain = round_costs(ridge, network, STEP)(10)
-    halved = round_costs(ridge._replace(variant=Variant(exchange=Halved())), network, STEP)(10)
+    costs, few = round_costs(ridge, network, STEP), with_local_steps(ridge, 10)
+    plain, halved = costs(few), costs(few._replace(variant=Variant(exchange=Halved())))
     assert halved.traffic == replace(plain.traffic, hub_to_hub=plain.traffic.hub_to_hub // 2)
     phi = plain.traffic.hub_to_hub / (4 * 3)
     assert plain.seconds - halved.seconds == pytest.approx(3 * phi / 2 / network.hub_hub.bytes_per_s)
@@ -224,7 +224,7 @@ def test_the_fewest_iterations_are_the_bounds_own_and_no_other_step_size_is_soon
 
 def forecast(q, rounds, seconds, simulated=0, step_size=0.1, diverged=()):
     """A forecast whose rounds take ``seconds`` each."""
-    cost = Cost(Traffic(1, 1, 1), seconds)
+    cost = Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), seconds)
     return Forecast(q, 0.01, step_size, rounds, simulated or rounds, 0.5, diverged, cost, None)
 
 

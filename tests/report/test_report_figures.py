@@ -55,7 +55,7 @@ def test_the_axis_is_logarithmic_for_positive_values_over_more_than_a_decade(val
 
 def test_points_that_cannot_be_drawn_are_left_out():
     broken = Curve("a", [0, 1, 2, 3, 4], [1, math.nan, 2, math.inf, 1e300])
-    assert broken.points().tolist() == [[0, 2], [1, 2], [0, 0]]
+    assert broken.points().tolist() == [[0, 2], [1, 2], [0, 0], [0, 0]]
     assert paths(line_figure([broken], "x", "y"))[0].shape == (2, 2)
     assert "nothing to draw" in line_figure([Curve("a", [0], [math.nan])], "x", "y")
 

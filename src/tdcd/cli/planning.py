@@ -46,6 +46,7 @@ def plan(
             links,
             target=target,
             step_seconds=None if step_ms is None else step_ms / 1e3,
+            slower=checked.network.slower,
             seconds=seconds,
             observe=display.observe,
         )

@@ -66,7 +66,15 @@ def reproduce(
 
 def compare(
     config: ConfigFile = None,
-    names: Annotated[str, typer.Option("--with", help="Baselines, with commas between.")] = ",".join(BASELINES),
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help=f"Baselines, with commas between ({', '.join(BASELINES)}), or TDCD with other settings: "
+            "tdcd,overlap=2,phi_bits=8. May be given several times [default: all baselines].",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from the configuration's on.")] = 1,
     network: Annotated[
         str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
     ] = None,
@@ -74,7 +82,7 @@ def compare(
     settings: Assignments = None,
     devices: OnDevices = None,
 ) -> None:
-    """Run TDCD and baselines on the same data, and write one page that compares them.
+    """Run TDCD, baselines and variants on the same data, and write one page that compares them.
 
     Loss against rounds, bytes and predicted time, and what joining the federation gains each silo. Each run has its
     own folder. Ctrl-C keeps what was done: the same command continues from there. Another --network runs nothing again.
@@ -88,15 +96,16 @@ def compare(
         checked = checked_config(config, settings or [])
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
-        plans = plan_all(checked, [name.strip() for name in names.split(",") if name.strip()], chosen_devices(devices))
+        plans = plan_all(checked, names or list(BASELINES), chosen_devices(devices), seeds=seeds)
         folder = out or Path("runs") / f"compare-{config.stem if config else checked.data.source}"
-        display = SweepDisplay(screen, len(plans))
+        display = SweepDisplay(screen, seeds * len(plans))
         with interruptible(display):
             comparison = compare_plans(
                 plans,
                 links,
                 folder,
                 step_seconds=None if step_ms is None else step_ms / 1e3,
+                slower=checked.network.slower,
                 observe=display.observe,
                 should_stop=display.should_stop,
             )

@@ -5,41 +5,66 @@ A run that is finished is not run again, and one that was interrupted continues.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from tdcd.compare.compute import Compute, given, measured
+from tdcd.compare.entries import Entry, changed_plan, parse_entries
+from tdcd.compare.prediction import Prediction, predict
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
-from tdcd.config.baselines import BASELINES, baseline_plans
-from tdcd.config.resolve import Plan, plan
-from tdcd.core.ledger import Colocation, item_bytes, phi_bytes
-from tdcd.core.network import INSIDE, Link, Network, preset, round_seconds
+from tdcd.config.baselines import baseline_plans
+from tdcd.config.resolve import Plan
+from tdcd.core.network import Link, Network, preset
 from tdcd.records.history import Record
 from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.training.run import finish, simulate
+from tdcd.training.sweep.plans import plan_alike
 from tdcd.training.sweep.runner import SweepProgress
-from tdcd.training.train import Progress
+from tdcd.training.train import Progress, ledger_of
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One algorithm's run, and what its rounds would take on the network."""
+    """One algorithm's runs, and what their rounds would take on the network."""
 
     label: str
     silo: str | None
     """The silo that trained alone, where one did."""
-    run: Run
+    runs: tuple[Run, ...]
+    """One per seed."""
     compute: Compute
-    round_seconds: float
+    prediction: Prediction
+
+    @property
+    def run(self) -> Run:
+        """That of the configuration's seed."""
+        return self.runs[0]
+
+    @property
+    def diverged(self) -> int:
+        """How many of the runs did."""
+        return sum(run.diverged for run in self.runs)
+
+    @cached_property
+    def _ends(self) -> list[float]:
+        return self.prediction.ends(max(run.history[-1].round for run in self.runs))
 
     def seconds(self, record: Record) -> float:
         """The predicted time until this record's round is over."""
-        return record.round * self.round_seconds
+        return self._ends[record.round]
 
-    def reached(self, loss: float) -> Record | None:
-        """The first evaluation at which the training loss is at most ``loss``; none if it never is."""
-        return next((record for record in self.run.history if record.train_loss <= loss), None)
+    def reached(self, losses: Sequence[float]) -> list[Record | None]:
+        """For each run, the first evaluation at which the training loss is at most this; None if it never is.
+
+        Args:
+            losses: one per run.
+        """
+        return [
+            next((record for record in run.history if record.train_loss <= loss), None)
+            for run, loss in zip(self.runs, losses, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -48,11 +73,23 @@ class Comparison:
 
     network: Network
     contenders: tuple[Contender, ...]
+    slower: Mapping[str, float] = field(default_factory=dict)
+    """How many times longer the clients of a silo compute, by its name."""
 
     @property
     def tdcd(self) -> Contender:
         """The one that the others are compared with."""
         return self.contenders[0]
+
+    @property
+    def num_seeds(self) -> int:
+        """Runs of each contender."""
+        return len(self.tdcd.runs)
+
+    @property
+    def levels(self) -> list[float]:
+        """TDCD's final training loss with each seed."""
+        return [run.final.train_loss for run in self.tdcd.runs]
 
     @property
     def together(self) -> list[Contender]:
@@ -65,23 +102,41 @@ class Comparison:
         return [contender for contender in self.contenders if contender.silo is not None]
 
 
-def plan_all(config: Config, names: Sequence[str], devices: int | None = 1) -> dict[str, Plan]:
-    """TDCD's plan and those of the baselines ``names``, by label; ``devices`` as for :func:`.plan`."""
-    problems = [
-        f"--with {name}: there is no such baseline; there are {', '.join(BASELINES)}"
-        for name in names
-        if name not in BASELINES
-    ]
+def plan_all(
+    config: Config, names: Sequence[str], devices: int | None = 1, *, seeds: int = 1
+) -> dict[str, tuple[Plan, ...]]:
+    """By label the plans of TDCD and of what it is compared with, one per seed.
+
+    Args:
+        names: baselines, and TDCD with other settings such as ``"tdcd,overlap=2"``; see :func:`.parse_entries`.
+        devices: as for :func:`.plan`.
+        seeds: how many, from the configuration's on.
+    """
     if config.train.algorithm != "tdcd":
-        problems.append(f"train.algorithm = {config.train.algorithm!r}: a comparison starts from TDCD; leave it out")
-    if problems:
-        raise ConfigError(problems)
+        raise ConfigError(
+            [f"train.algorithm = {config.train.algorithm!r}: a comparison starts from TDCD; leave it out"]
+        )
+    if seeds < 1:
+        raise ConfigError([f"--seeds {seeds}: must be at least 1"])
+    entries = parse_entries(names, config.silo_names)
     # No run depends on the network: with another one, the runs that are there still serve.
-    planned = plan(config.model_copy(update={"network": NetworkSection()}), devices=devices)
-    plans = {"tdcd": planned}
-    for name in names:
-        plans |= baseline_plans(name, planned)
+    plain = config.model_copy(update={"network": NetworkSection()})
+    configs = [plain.model_copy(update={"seed": config.seed + number}) for number in range(seeds)]
+    plans: dict[str, tuple[Plan, ...]] = {}
+    for planned in plan_alike(configs, devices):
+        for label, own in _contenders(planned, entries).items():
+            plans[label] = (*plans.get(label, ()), own)
     return plans
+
+
+def _contenders(planned: Plan, entries: Sequence[Entry]) -> dict[str, Plan]:
+    found = {"tdcd": planned}
+    for entry in entries:
+        if entry.changes:
+            found[entry.label] = changed_plan(planned, entry)
+        else:
+            found |= baseline_plans(entry.name, planned)
+    return found
 
 
 def network_of(section: NetworkSection) -> Network:
@@ -95,11 +150,12 @@ def network_of(section: NetworkSection) -> Network:
 
 
 def compare(
-    plans: Mapping[str, Plan],
+    plans: Mapping[str, Sequence[Plan]],
     network: Network,
     out: Path,
     *,
     step_seconds: float | None = None,
+    slower: Mapping[str, float] | None = None,
     observe: Callable[[SweepProgress], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
@@ -108,41 +164,40 @@ def compare(
     Args:
         plans: from :func:`plan_all`.
         step_seconds: what a client takes for a local step; by default measured here.
+        slower: how many times longer the clients of a silo compute, by its name.
     """
-    contenders = []
-    for place, (label, planned) in enumerate(plans.items()):
+    done, contenders = 0, []
+    for label, by_seed in plans.items():
+        runs = []
+        for planned in by_seed:
 
-        def news(progress: Progress, label: str = label, before: int = place) -> None:
-            observe(SweepProgress(label, 1, progress, before + progress.round / max(progress.rounds, 1)))
+            def news(progress: Progress, label: str = label, before: int = done) -> None:
+                observe(SweepProgress(label, 1, progress, before + progress.round / max(progress.rounds, 1)))
 
-        finish(planned, out / label, observe=news, should_stop=should_stop)
-        contenders.append(_gather(label, planned, out / label, network, step_seconds))
-    return Comparison(network, tuple(contenders))
+            folder = _folder(out, label, planned, by_seed[0])
+            finish(planned, folder, observe=news, should_stop=should_stop)
+            runs.append(Run.read(folder))
+            done += 1
+        compute, prediction = _predict(by_seed[0], runs[0].path, network, step_seconds, slower or {})
+        contenders.append(Contender(label, by_seed[0].config.train.silo, tuple(runs), compute, prediction))
+    return Comparison(network, tuple(contenders), slower or {})
 
 
-def _gather(label: str, planned: Plan, folder: Path, network: Network, step_seconds: float | None) -> Contender:
-    run, settings = Run.read(folder), planned.settings
+def _folder(out: Path, label: str, planned: Plan, first: Plan) -> Path:
+    """The first seed's runs are where those of a single seed are, so that more seeds can follow."""
+    return out / label if planned.config.seed == first.config.seed else out / f"seed-{planned.config.seed}" / label
+
+
+def _predict(
+    planned: Plan, folder: Path, network: Network, step_seconds: float | None, slower: Mapping[str, float]
+) -> tuple[Compute, Prediction]:
     simulation = simulate(planned)
     if step_seconds is None:
         compute = _measured_once(planned, simulation, folder / "compute.json")
     else:
         compute = given(step_seconds, planned)
-    seconds = round_seconds(
-        _links(network, planned.colocation),
-        parameters=[silo.parameters for silo in run.federation.silos],
-        shares=[silo.shares.max() for silo in planned.federation.silos],
-        phi=phi_bytes(settings, simulation.num_samples, simulation.num_outputs, planned.variant),
-        itemsize=item_bytes(settings),
-        local_steps=settings.local_steps,
-        **compute._asdict(),
-    )
-    return Contender(label, planned.config.train.silo, run, compute, seconds)
-
-
-def _links(network: Network, colocation: Colocation) -> Network:
-    """The network with the links left out that lie inside one machine."""
-    client_hub = network.client_hub if colocation == "none" else INSIDE
-    return Network(client_hub, INSIDE if colocation == "all" else network.hub_hub)
+    ledger = ledger_of(simulation, simulation.init().blocks, planned.colocation)
+    return compute, predict(planned, ledger, network, compute, slower)
 
 
 def _measured_once(planned: Plan, simulation: Simulation, path: Path) -> Compute:

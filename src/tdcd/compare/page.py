@@ -1,20 +1,28 @@
 """One page that shows a comparison, and its numbers as JSON."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.compare.comparison import Comparison, Contender
-from tdcd.compare.tables import figures, gain, joining, summary
+from tdcd.compare.tables import figures, gain, joining, means, summary
 from tdcd.config.baselines import BASELINES
 from tdcd.records.history import Record
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.units import byte_unit, counted
 
+VARIANTS = {
+    "overlap": "A silo steps on phi that the others sent so many rounds ago, and computes while messages travel.",
+    "period": "A slow silo makes one update in so many rounds of the others, with a step as many times as large.",
+    "phi_bits": "Phi is sent in so many bits per number.",
+    "block_bits": "Clients send the change of their block in so many bits per number.",
+}
+"""What a key makes of TDCD, in words."""
 LOSS, HELD_OUT = "training loss", "held-out loss"
 Measure = Callable[[Contender, Record], float]
 """What a curve's horizontal axis counts."""
@@ -37,6 +45,7 @@ def write_page(comparison: Comparison, out: Path) -> Path:
                 counted(len(facts.silos), "silo"),
                 counted(facts.num_clients, "client"),
                 counted(comparison.tdcd.run.history[-1].iteration, "local step"),
+                *([counted(comparison.num_seeds, "seed")] if comparison.num_seeds > 1 else []),
                 f"client to hub {comparison.network.client_hub}",
                 f"hub to hub {comparison.network.hub_hub}",
             ],
@@ -47,7 +56,7 @@ def write_page(comparison: Comparison, out: Path) -> Path:
             html.paragraph(
                 "Curves end with the first evaluation past what TDCD took. All were evaluated after the same local "
                 "steps, so those that communicate after each one have few points here; between points the lines say "
-                "nothing."
+                "nothing." + _bands(comparison)
             ),
             html.figures(_figures(comparison)),
         ),
@@ -62,11 +71,22 @@ def write_page(comparison: Comparison, out: Path) -> Path:
 
 def _summary(comparison: Comparison) -> Iterator[html.Html]:
     yield html.paragraph(
-        "All took as many local steps, with the same step size and seed. The last column is the predicted time until "
-        "the first evaluation at which the training loss was no higher than where TDCD ended; never means not within "
-        "these local steps, be it by a hair."
+        "All took as many local steps, with the same step size and seed unless their name says otherwise. The last "
+        "column is the predicted time until the first evaluation at which the training loss was no higher than where "
+        "TDCD ended; never means not within these local steps, be it by a hair."
     )
+    if comparison.num_seeds > 1:
+        yield html.paragraph(
+            f"Figures are means over {comparison.num_seeds} seeds, ± half of the range between the lowest and the "
+            "highest. Each seed splits the rows, starts the blocks and draws the minibatches anew, the same for all "
+            "algorithms. The last column compares each seed with TDCD's run of that seed."
+        )
     yield html.table(*summary(comparison), numbers=True)
+
+
+def _bands(comparison: Comparison) -> str:
+    """A sentence on the bands, where there are any."""
+    return " Lines are means over the seeds, bands go from the lowest to the highest." * (comparison.num_seeds > 1)
 
 
 def _figures(comparison: Comparison) -> Iterator[tuple[html.Html, str]]:
@@ -85,9 +105,26 @@ def _figures(comparison: Comparison) -> Iterator[tuple[html.Html, str]]:
 
 def _curve(contender: Contender, measure: Measure, end: float) -> Curve:
     """The training loss up to the first evaluation past ``end``, where TDCD ended: beyond, it would be a dot."""
-    x = np.array([measure(contender, record) for record in contender.run.history])
-    shown = np.count_nonzero(x < end) + 1
-    return Curve(contender.label, x[:shown], [record.train_loss for record in contender.run.history][:shown])
+    longest = max((run.history for run in contender.runs), key=len)
+    x = np.array([measure(contender, record) for record in longest])
+    shown = int(np.count_nonzero(x < end)) + 1
+    return _over_seeds(contender.label, contender, x, lambda record: record.train_loss, shown)
+
+
+def _over_seeds(
+    label: str,
+    contender: Contender,
+    x: NDArray[np.float64],
+    value: Callable[[Record], float | None],
+    shown: int | None = None,
+) -> Curve:
+    """The mean over the seeds, and a band from the lowest to the highest; nothing where one of them diverged."""
+    values = np.full((len(contender.runs), len(x)), np.nan)
+    for row, run in zip(values, contender.runs, strict=True):
+        row[: len(run.history)] = np.array([value(record) for record in run.history], np.float64)
+    center = values.mean(axis=0)
+    band = np.stack([center - values.min(axis=0), values.max(axis=0) - center])
+    return Curve(label, x[:shown], center[:shown], band[:, :shown])
 
 
 def _joining(comparison: Comparison) -> Iterator[html.Html]:
@@ -110,26 +147,38 @@ def _joining(comparison: Comparison) -> Iterator[html.Html]:
 def _silo_only_figure(comparison: Comparison, axis: str) -> html.Html:
     curves = []
     for contender in (comparison.tdcd, *comparison.silo_only):
-        history = contender.run.history
-        losses = [record.train_loss if axis == LOSS else record.test_loss for record in history]
         label = "together" if contender.silo is None else f"{contender.silo} alone"
-        curves.append(Curve(label, [record.iteration for record in history], np.array(losses, np.float64)))
+        steps = [record.iteration for record in max((run.history for run in contender.runs), key=len)]
+        curves.append(
+            _over_seeds(
+                label,
+                contender,
+                np.array(steps, np.float64),
+                lambda record: record.train_loss if axis == LOSS else record.test_loss,
+            )
+        )
     return line_figure(curves, "local steps", axis)
 
 
 def _timing(comparison: Comparison) -> Iterator[html.Html]:
     rows = [
-        [c.label, *map(_milliseconds, (c.compute.step_seconds, c.compute.phi_seconds, c.round_seconds))]
+        [c.label, *map(_milliseconds, (c.compute.step_seconds, c.compute.phi_seconds, c.prediction.seconds_per_round))]
         for c in comparison.contenders
     ]
     network = comparison.network
+    slower = [f"those of {silo} take {times:g} times as long to compute" for silo, times in comparison.slower.items()]
     yield html.paragraph(
         f"No message was sent: this is a model of links of {network.client_hub} between client and hub and of "
-        f"{network.hub_hub} between hubs. A round waits for the slowest client of all: block down, phi up, exchange, "
-        "the others' phi down, local steps, block up. Messages carry payload only, links carry nothing else, and hubs "
-        "compute in no time."
+        f"{network.hub_hub} between hubs. In every round a silo's clients get the block and send phi; when the phi of "
+        "all other silos has come, they take their local steps and send the block up. Messages carry payload only, "
+        "links carry nothing else, and hubs compute in no time."
     )
-    yield html.table(["", "a local step", "phi of a round", "a round, with all messages"], rows, numbers=True)
+    yield html.paragraph(
+        "Times of a local step and of phi are those of the slowest client"
+        + "".join(f"; {each}" for each in slower)
+        + "."
+    )
+    yield html.table(["", "a local step", "phi of a round", "a round in the long run"], rows, numbers=True)
 
 
 def _milliseconds(seconds: float) -> str:
@@ -137,40 +186,59 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _words(comparison: Comparison) -> list[tuple[str, str]]:
-    ran = {contender.label.partition("/")[0] for contender in comparison.contenders}
+    labels = [contender.label for contender in comparison.contenders]
     tdcd = "Q local steps between two communications; columns and rows stay where they are."
-    return [("tdcd", tdcd), *((name, words) for name, words in BASELINES.items() if name in ran)]
+    variants = [(label, _variant(label)) for label in labels if label.startswith("tdcd,")]
+    ran = {label.partition("/")[0] for label in labels}
+    return [("tdcd", tdcd), *variants, *((name, words) for name, words in BASELINES.items() if name in ran)]
+
+
+def _variant(label: str) -> str:
+    """What a variant of TDCD changes, in words."""
+    changes = [change.partition("=") for change in label.split(",")[1:]]
+    listed = ", ".join(f"{key} = {value}" for key, _, value in changes)
+    kinds = dict.fromkeys(key.partition(".")[0] for key, _, _ in changes)
+    return " ".join([f"TDCD with {listed}.", *(VARIANTS[kind] for kind in kinds if kind in VARIANTS)])
 
 
 def numbers(comparison: Comparison) -> dict[str, Any]:
     """Everything that the page shows, for other programs."""
-    level, together = comparison.tdcd.run.final.train_loss, figures(comparison.tdcd.run.final)
-
-    def entry(contender: Contender) -> dict[str, Any]:
-        reached, history = contender.reached(level), contender.run.history
-        return {
-            "silo": contender.silo,
-            "diverged": contender.run.diverged,
-            "final": figures(contender.run.final),
-            "to_tdcd_loss": reached and {"round": reached.round, "seconds": contender.seconds(reached)},
-            "round_seconds": contender.round_seconds,
-            **contender.compute._asdict(),
-            "rounds": [record.round for record in history],
-            "local_steps": [record.iteration for record in history],
-            "bytes": [record.bytes.total for record in history],
-            "seconds": [contender.seconds(record) for record in history],
-            "train_loss": [None if record.diverged else record.train_loss for record in history],
-        }
-
+    together = means(comparison.tdcd)
     return {
         "data": comparison.tdcd.run.federation.name,
         "network": {name: vars(link) for name, link in vars(comparison.network).items()},
-        "runs": {contender.label: entry(contender) for contender in comparison.contenders},
+        "slower": dict(comparison.slower),
+        "runs": {contender.label: _entry(contender, comparison.levels) for contender in comparison.contenders},
         "joining": {
             contender.silo: {
                 name: {"alone": alone, "together": together[name], "gain": gain(name, alone, together[name])}
-                for name, alone in figures(contender.run.final).items()
+                for name, alone in means(contender).items()
             }
             for contender in comparison.silo_only
         },
+    }
+
+
+def _entry(contender: Contender, levels: Sequence[float]) -> dict[str, Any]:
+    """A contender's numbers: what all its seeds share, and one entry per seed."""
+    longest = max((run.history for run in contender.runs), key=len)
+    return {
+        "silo": contender.silo,
+        "final": means(contender),
+        "round_seconds": contender.prediction.seconds_per_round,
+        **contender.compute._asdict(),
+        "rounds": [record.round for record in longest],
+        "local_steps": [record.iteration for record in longest],
+        "bytes": [record.bytes.total for record in longest],
+        "seconds": [contender.seconds(record) for record in longest],
+        "seeds": [
+            {
+                "seed": run.config["seed"],
+                "diverged": run.diverged,
+                "final": figures(run.final),
+                "to_tdcd_loss": reached and {"round": reached.round, "seconds": contender.seconds(reached)},
+                "train_loss": [None if record.diverged else record.train_loss for record in run.history],
+            }
+            for run, reached in zip(contender.runs, contender.reached(levels), strict=True)
+        ],
     }

@@ -1,5 +1,6 @@
 """A comparison's tables, for the page and for the terminal."""
 
+import statistics
 from collections.abc import Sequence
 
 from tdcd.compare.comparison import Comparison, Contender
@@ -13,23 +14,59 @@ LOWER_IS_BETTER = ("loss", "rmse")
 
 def summary(comparison: Comparison) -> TextTable:
     """One row per algorithm: how good, at what price, and what it took to get as far as TDCD."""
-    level = comparison.tdcd.run.final.train_loss
     names = list(figures(comparison.tdcd.run.final))
     head = ["", *names, "rounds", "sent", "predicted time", "time to TDCD's final loss"]
-    return TextTable(head, [_row(contender, level, names) for contender in comparison.contenders])
+    return TextTable(head, [_row(contender, comparison.levels, names) for contender in comparison.contenders])
 
 
-def _row(contender: Contender, level: float, names: Sequence[str]) -> list[str]:
-    last, found = contender.run.history[-1], figures(contender.run.final)
-    reached = contender.reached(level)
+def _row(contender: Contender, levels: Sequence[float], names: Sequence[str]) -> list[str]:
+    last, by_name = contender.run.history[-1], over_seeds(contender)
     return [
-        contender.label + (" (diverged)" if contender.run.diverged else ""),
-        *(figure(found.get(name)) for name in names),
+        contender.label + _diverged(contender),
+        *(_with_spread(by_name.get(name, [])) for name in names),
         f"{last.round:,}",
         bytes_in_words(last.bytes.total),
         duration(contender.seconds(last)),
-        "never" if reached is None else duration(contender.seconds(reached)),
+        _time_to(contender, levels),
     ]
+
+
+def _diverged(contender: Contender) -> str:
+    if not contender.diverged:
+        return ""
+    return " (diverged)" if len(contender.runs) == 1 else f" ({contender.diverged} of {len(contender.runs)} diverged)"
+
+
+def over_seeds(contender: Contender) -> dict[str, list[float]]:
+    """What the models are judged by, one number per seed where there is one."""
+    found: dict[str, list[float]] = {}
+    for run in contender.runs:
+        for name, value in figures(run.final).items():
+            found.setdefault(name, []).extend([] if value is None else [value])
+    return found
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Over the seeds; None where there is no number."""
+    return statistics.fmean(values) if values else None
+
+
+def means(contender: Contender) -> dict[str, float | None]:
+    """What the models are judged by, as means over the seeds."""
+    return {name: mean(values) for name, values in over_seeds(contender).items()}
+
+
+def _with_spread(values: Sequence[float]) -> str:
+    """The mean over the seeds, and half of the range between the lowest and the highest."""
+    return figure(mean(values)) + (f" ± {(max(values) - min(values)) / 2:.1g}" if len(values) > 1 else "")
+
+
+def _time_to(contender: Contender, levels: Sequence[float]) -> str:
+    times = [contender.seconds(record) for record in contender.reached(levels) if record is not None]
+    if not times:
+        return "never"
+    seeds = len(levels)
+    return duration(statistics.fmean(times)) + (f" ({len(times)} of {seeds} seeds)" if len(times) < seeds else "")
 
 
 def figures(record: Record) -> dict[str, float | None]:
@@ -51,10 +88,10 @@ def gain(name: str, alone: float | None, together: float | None) -> float | None
 
 def joining(comparison: Comparison) -> TextTable:
     """One row per silo: its figures alone, and what the federation gains; the last row is the federation."""
-    together = figures(comparison.tdcd.run.final)
+    together = means(comparison.tdcd)
     rows = []
     for contender in comparison.silo_only:
-        alone = figures(contender.run.final)
+        alone = means(contender)
         row = [f"{contender.silo} alone"]
         for name, joined in together.items():
             row += [figure(alone.get(name)), _signed(gain(name, alone.get(name), joined))]

@@ -45,6 +45,7 @@ def _explain(kind: str, message: str, path: tuple[int | str, ...], model: type[B
         "float_type": "must be a number",
         "bool_type": "must be true or false",
         "model_type": "must be a table of keys",
+        "dict_type": "must be a table of keys",
     }
     if kind == "string_pattern_mismatch" and path[-1] in ("module", "variant"):
         return f"must be 'package.module:{'function' if path[-1] == 'module' else 'name'}'"

@@ -114,6 +114,11 @@ def _cross_checks(config: Config) -> list[str]:
         problems.append("federation.sizes: rows = 'dirichlet' draws the shard sizes itself; leave sizes out")
     if (config.train.algorithm == "local-sgd") != (config.train.silo is not None):
         problems.append("train.silo: give it with algorithm = 'local-sgd', which trains that silo alone, and only then")
+    problems += [
+        f"network.slower: there is no silo '{name}'; there are {', '.join(config.silo_names)}"
+        for name in config.network.slower
+        if name not in config.silo_names
+    ]
     return problems + _family_checks(config)
 
 

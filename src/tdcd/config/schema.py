@@ -221,6 +221,8 @@ class NetworkSection(_Section):
     """In place of the preset's link between two hubs."""
     step_ms: PositiveFloat | None = None
     """What a client takes for one local step; by default measured on this machine."""
+    slower: dict[str, Annotated[float, Field(ge=1, allow_inf_nan=False)]] = {}
+    """How many times longer than that the clients of a silo compute, by its name."""
 
 
 class RuntimeSection(_Section):
@@ -265,6 +267,11 @@ class Config(_Section):
     def num_silos(self) -> int:
         """N."""
         return len(self.silos) or self.federation.silos or 2
+
+    @property
+    def silo_names(self) -> list[str]:
+        """The silos' names: silo1, silo2, ... where only their number is given."""
+        return [silo.name for silo in self.silos] or [f"silo{index + 1}" for index in range(self.num_silos)]
 
     @property
     def client_counts(self) -> list[int]:

@@ -1,14 +1,15 @@
-"""What a communication round costs, for any number of local steps."""
+"""What a communication round costs, for any number of local steps and any variant."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from tdcd.compare.compute import Compute, given, measured
+from tdcd.compare.prediction import predict
 from tdcd.config.resolve import Plan
-from tdcd.core.ledger import Traffic, item_bytes, phi_bytes
-from tdcd.core.network import Network, round_seconds
-from tdcd.training.recording import count_parameters
+from tdcd.core.exchange import bytes_up
+from tdcd.core.ledger import Ledger, Traffic, phi_bytes
+from tdcd.core.network import Network
 from tdcd.training.run import simulate
 from tdcd.training.train import ledger_of
 
@@ -17,12 +18,17 @@ STEPS_TIMED = 10
 
 
 class Cost(NamedTuple):
-    """Of one round."""
+    """Of a plan's rounds."""
 
-    traffic: Traffic
-    """Bytes."""
+    ledger: Ledger
+    """What they send."""
     seconds: float
-    """Predicted, on the network."""
+    """What one takes in the long run, predicted."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes of the first round."""
+        return self.ledger.traffic(1, "bytes")
 
 
 def with_local_steps(planned: Plan, local_steps: int) -> Plan:
@@ -30,32 +36,29 @@ def with_local_steps(planned: Plan, local_steps: int) -> Plan:
     return planned._replace(settings=replace(planned.settings, local_steps=local_steps))
 
 
-def round_costs(planned: Plan, network: Network, step_seconds: float | None) -> Callable[[int], Cost]:
-    """The cost of a round as a function of Q.
+def round_costs(
+    planned: Plan, network: Network, step_seconds: float | None, slower: Mapping[str, float] | None = None
+) -> Callable[[Plan], Cost]:
+    """The cost of a round as a function of the plan, for plans that differ in settings and variant.
 
     Args:
-        step_seconds: what a client takes for a local step; measured here if None, once for every Q.
+        step_seconds: what a client takes for a local step; measured here if None, once for all.
+        slower: how many times longer the clients of a silo compute, by its name.
     """
-    simulation, federation = simulate(planned), planned.federation
+    simulation = simulate(planned)
     blocks = simulation.init().blocks
-    parameters = count_parameters(blocks)
-    compute, itemsize = _computing(planned, step_seconds), item_bytes(planned.settings)
+    ledger, compute = ledger_of(simulation, blocks), _computing(planned, step_seconds)
 
-    def cost(local_steps: int) -> Cost:
-        settings = with_local_steps(planned, local_steps).settings
-        phi = phi_bytes(settings, federation.num_samples, simulation.num_outputs, planned.variant)
-        seconds = round_seconds(
-            network,
-            parameters=parameters,
-            shares=[silo.shares.max() for silo in federation.silos],
-            phi=phi,
-            itemsize=itemsize,
-            phi_seconds=settings.num_exchanged * compute.phi_seconds,
-            step_seconds=compute.step_seconds,
-            local_steps=local_steps,
+    def cost(other: Plan) -> Cost:
+        variant, settings = other.variant, other.settings
+        own = replace(
+            ledger,
+            phi=phi_bytes(settings, other.federation.num_samples, simulation.num_outputs, variant),
+            blocks_up=[bytes_up(block, variant.block_exchange) for block in blocks],
+            periods=[variant.timing.period(silo) for silo in range(len(blocks))],
         )
-        ledger = replace(ledger_of(simulation, blocks), phi=phi)
-        return Cost(ledger.traffic(1, "bytes"), seconds)
+        all_phi = compute._replace(phi_seconds=settings.num_exchanged * compute.phi_seconds)
+        return Cost(own, predict(other, own, network, all_phi, slower or {}).seconds_per_round)
 
     return cost
 

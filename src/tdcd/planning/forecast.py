@@ -41,7 +41,7 @@ class Forecast:
     @property
     def traffic(self) -> Traffic:
         """Of all those rounds."""
-        return self.cost.traffic * self.least_rounds
+        return self.cost.ledger.traffic(self.least_rounds, "bytes")
 
     @property
     def seconds(self) -> float:

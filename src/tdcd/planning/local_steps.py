@@ -1,6 +1,6 @@
 """How many local steps to take: a forecast for each Q, and the one to take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -8,7 +8,7 @@ from tdcd.config import ConfigError
 from tdcd.config.resolve import Plan
 from tdcd.core.network import Network
 from tdcd.planning.bound_rounds import bound_rounds
-from tdcd.planning.cost import round_costs
+from tdcd.planning.cost import round_costs, with_local_steps
 from tdcd.planning.covered import refuse_uncovered
 from tdcd.planning.facts import Facts, gather_facts
 from tdcd.planning.forecast import Forecast
@@ -50,6 +50,7 @@ def recommend_local_steps(
     *,
     target: float | None = None,
     step_seconds: float | None = None,
+    slower: Mapping[str, float] | None = None,
     candidates: Sequence[int] = CANDIDATES,
     seconds: float = 60.0,
     observe: Observer = silent,
@@ -63,6 +64,7 @@ def recommend_local_steps(
     Args:
         target: a training loss; by default 90% of the way from the one before training to the lowest one known.
         step_seconds: what a client takes for a local step; measured by default.
+        slower: how many times longer the clients of a silo compute, by its name.
         candidates: the Q to compare.
         seconds: a time limit. It is kept up to one round of a pilot run, and compiling it.
         observe: called after every piece of work.
@@ -73,8 +75,12 @@ def recommend_local_steps(
         _check_target(target, facts)
     elif facts.optimum is not None:
         target = _part_of_the_way(facts.initial, facts.optimum)
-    cost = round_costs(planned, network, step_seconds)
-    pilots = [start_pilot(planned, q, cost(q), facts.safe_step_size(q), facts.initial) for q in steps]
+    cost = round_costs(planned, network, step_seconds, slower)
+    plans = [with_local_steps(planned, q) for q in steps]
+    pilots = [
+        start_pilot(each, cost(each), facts.safe_step_size(q), facts.initial)
+        for q, each in zip(steps, plans, strict=True)
+    ]
     if target is None:
         horizon = max(1, planned.config.train.rounds) * planned.config.train.local_steps
         run_pilots(pilots, target=None, horizon=horizon, clock=clock, observe=observe)

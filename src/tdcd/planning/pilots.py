@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 
 from tdcd.config.resolve import Plan
-from tdcd.planning.cost import Cost, with_local_steps
+from tdcd.planning.cost import Cost
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
 from tdcd.theory.progress import Observer, Progress
@@ -134,9 +134,9 @@ class Clock:
         return self._end - time.monotonic() > seconds
 
 
-def start_pilot(planned: Plan, local_steps: int, cost: Cost, safe_step_size: float | None, initial: float) -> Pilot:
+def start_pilot(planned: Plan, cost: Cost, safe_step_size: float | None, initial: float) -> Pilot:
     """A pilot run before its first round, whose loss is ``initial``."""
-    return Pilot(with_local_steps(planned, local_steps), cost, safe_step_size, [Point(0, initial)])
+    return Pilot(planned, cost, safe_step_size, [Point(0, initial)])
 
 
 def run_pilots(

@@ -60,13 +60,14 @@ class Curve:
     x: ArrayLike
     y: ArrayLike
     spread: ArrayLike | None = None
-    """Half the height of a shaded band around each point, such as the standard deviation over seeds."""
+    """``[points]``: half the height of a shaded band around each, such as the standard deviation over seeds; or
+    ``[2, points]``: how far the band reaches below and above."""
 
     def points(self) -> NDArray[np.float64]:
-        """``[3, points]``: x, y and spread of the points that can be drawn."""
+        """``[4, points]``: x and y of the points that can be drawn, and how far their band reaches below and above."""
         x, y = np.asarray(self.x, np.float64), np.asarray(self.y, np.float64)
         spread = np.zeros_like(y) if self.spread is None else np.asarray(self.spread, np.float64)
-        rows = np.stack([x, y, spread])
+        rows = np.stack([x, y, *np.broadcast_to(spread, (2, len(y)))])
         return rows[:, (np.abs(rows) < LARGEST).all(axis=0)]
 
 
@@ -138,11 +139,11 @@ def spans_decades(values: Sequence[NDArray[np.float64]]) -> bool:
 
 
 def _draw(axes: Any, line: NDArray[np.float64], index: int) -> Any:
-    x, y, spread = line
+    x, y, below, above = line
     colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
     marker = "o" if len(x) <= FEW_POINTS else ""
-    if spread.any():
-        axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.2, linewidth=0)
+    if below.any() or above.any():
+        axes.fill_between(x, y - below, y + above, color=colour, alpha=0.2, linewidth=0)
     return axes.plot(x, y, color=colour, linestyle=dashes, marker=marker)[0]
 
 

@@ -1,0 +1,157 @@
+r"""When rounds are over: silos that compute, wait and exchange phi on links of a given latency and bandwidth.
+
+In silo j a round is work before its phi is sent and work after the others' has come:
+
+.. math:: a_j(n) = t_c(s\,d) + n\,t_{phi} + t_c(n\,p\,b_c), \qquad b_j = t_c(p\,b_c) + Q\,t_{step} + t_c(u)
+
+that is: block down, phi of n rounds computed, phi up; then the others' phi down, Q steps, block up. Here :math:`t_c` is
+the time of a message between client and hub, d the parameters of a block of s bytes each, u the bytes of a block on its
+way up, p the share of the rows that the largest client holds and :math:`b_c` the bytes of a round's phi inside a silo.
+A silo that is f times slower takes f times :math:`t_{phi}` and :math:`t_{step}`.
+
+A silo that begins round r at :math:`S_j(r)` takes its local steps when its own phi is sent and the phi of round r has
+come from every other silo l, which sent it in an earlier round :math:`r_l`:
+
+.. math:: S_j(r + m_j) = \max\big[ S_j(r) + a_j,\ \max_{l \ne j} A_l(r_l) \big] + b_j
+
+What hub l sends in a round has arrived at :math:`A_l`: its uplink carries one message after the other, to all N - 1
+peers, and the last byte travels for the link's latency. With silos alike, :math:`a + b` the work of a round and
+:math:`t_h = latency + bytes` the exchange, a round takes in the long run
+
+.. math:: \max\big[ a + b,\ (a + b + t_h) / (D + 1),\ bytes \big]
+
+which for D = 0 is :math:`a + t_h + b`: the sum of all.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tdcd.core.ledger import Ledger
+from tdcd.core.network import INSIDE, Network
+from tdcd.core.timing import Overlap
+
+SETTLED = 100
+"""Rounds after which the start no longer shows."""
+IN_STEP = Overlap()
+"""Everybody waits for everybody's phi of this round."""
+
+
+class Work(NamedTuple):
+    """What one silo takes for its parts of a round, in seconds."""
+
+    before: float
+    """Before its phi is sent: block down, and the latency of phi on its way up."""
+    per_phi: float
+    """For the phi of each round that it sends: computed, and its bytes on their way up."""
+    steps: float
+    """After the others' phi has come: that down, Q local steps, block up."""
+    upload: float = 0.0
+    """The bytes of one round's phi on the hub's uplink to all other hubs."""
+    latency: float = 0.0
+    """Between hubs."""
+
+
+def silo_works(
+    network: Network,
+    ledger: Ledger,
+    *,
+    shares: Sequence[float],
+    phi_seconds: float,
+    step_seconds: float,
+    local_steps: int,
+    slower: Sequence[float] | None = None,
+) -> tuple[Work, ...]:
+    """The work of every silo in a round, with the messages that the ledger counts. What is assumed:
+
+    - a message takes its link's latency plus its bytes over the bandwidth, alone on the link: no headers, no
+      handshakes, no loss, no other traffic;
+    - every client has a link of its own to its hub, as fast both ways, and the hub serves all of them at once;
+    - what a hub sends to its N - 1 peers shares its uplink; it sends while it receives;
+    - a client's part of phi is its share of the rows, so the largest client is the one that its hub waits for;
+    - messages inside every silo take as long as those of the silo in which they take longest;
+    - averaging, stacking and summing at the hubs take no time.
+
+    Args:
+        ledger: of one silo alone, which exchanges nothing, or of several.
+        shares: for each silo, the share of the rows that its largest client holds.
+        phi_seconds: what the slowest client takes for the phi of all samples of a round.
+        step_seconds: what the slowest client takes for one local step.
+        slower: for each silo, how many times longer than that it computes.
+
+    >>> from tdcd.core.ledger import PhiBytes
+    >>> from tdcd.core.network import Link
+    >>> one = Link(latency_s=1.0, bytes_per_s=100.0)
+    >>> ledger = Ledger([25, 50], [1, 2], PhiBytes(200, 200), itemsize=4)
+    >>> figures = dict(shares=[1.0, 0.5], phi_seconds=0.25, step_seconds=0.5, local_steps=3)
+    >>> works = silo_works(Network(one, one), ledger, **figures)
+    >>> works[0] == works[1] == Work(before=3.0, per_phi=2.25, steps=6.5, upload=2.0, latency=1.0)
+    True
+    >>> seconds_per_round(works), seconds_per_round(works, Overlap(1))
+    (14.75, 11.75)
+    """
+    count, phi = len(ledger.parameters), ledger.phi
+    message = (network.client_hub if ledger.colocation == "none" else INSIDE).seconds
+    between = INSIDE if ledger.colocation == "all" or count == 1 else network.hub_hub
+    down = [parameters * ledger.itemsize for parameters in ledger.parameters]
+    rows = [share * phi.client_hub + phi.per_client for share in shares]
+    inside = max(
+        zip(down, ledger.blocks_up or down, rows, strict=True),
+        key=lambda sent: message(sent[0]) + message(sent[1]) + 2 * message(sent[2]),
+    )
+    block_down, block_up, rows_sent = map(message, inside)
+    latency = message(0)
+    if count == 1:
+        latency = rows_sent = phi_seconds = 0.0
+    return tuple(
+        Work(
+            before=block_down + latency,
+            per_phi=times * phi_seconds + rows_sent - latency,
+            steps=rows_sent + times * local_steps * step_seconds + block_up,
+            upload=between.seconds((count - 1) * phi.hub_hub) - between.latency_s,
+            latency=between.latency_s,
+        )
+        for times in slower or [1.0] * count
+    )
+
+
+def round_ends(works: Sequence[Work], overlap: Overlap, rounds: int) -> list[float]:
+    """When each of the first rounds begins everywhere, that is when the one before it is over; the first at 0.
+
+    Entry r is when every hub has its block of round r. A silo of period m has that since it began its last update.
+
+    Returns:
+        ``rounds + 1`` times.
+    """
+    silos = range(len(works))
+    begun, following, uplink = ([0.0] * len(works) for _ in range(3))
+    ready = [0.0] * len(works)
+    arrivals: list[list[float]] = [[] for _ in silos]
+    ends = []
+    for round_index in range(rounds + 1):
+        stepping = [silo for silo in silos if overlap.steps_in(silo, round_index)]
+        for silo in stepping:
+            work, sent = works[silo], len(overlap.sends(silo, round_index))
+            begun[silo] = following[silo]
+            ready[silo] = begun[silo] + work.before + sent * work.per_phi
+            uplink[silo] = max(uplink[silo], ready[silo]) + sent * work.upload
+            arrivals[silo].append(uplink[silo] + work.latency)
+        ends.append(max(begun))
+        latest = [
+            came[overlap.sent_in(silo, round_index) // overlap.period(silo)] for silo, came in enumerate(arrivals)
+        ]
+        last = max(silos, key=latest.__getitem__)
+        last_but_one = max((time for silo, time in enumerate(latest) if silo != last), default=-math.inf)
+        for silo in stepping:
+            came = last_but_one if silo == last else latest[last]
+            following[silo] = max(ready[silo], came) + works[silo].steps
+    return ends
+
+
+def seconds_per_round(works: Sequence[Work], overlap: Overlap = IN_STEP) -> float:
+    """What a round takes in the long run."""
+    # The pattern of who waits for whom repeats: a pair of silos waits for each other over 2 (D + 1) updates.
+    pattern = 2 * (overlap.rounds + 1) * math.lcm(*(overlap.period(silo) for silo in range(len(works))))
+    before = max(1, SETTLED // pattern) * pattern
+    ends = round_ends(works, overlap, before + pattern)
+    return (ends[-1] - ends[before]) / pattern

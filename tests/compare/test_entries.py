@@ -1,0 +1,155 @@
+"""Variants of TDCD as entries of a comparison: from words to plans, and several seeds of each."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tdcd.compare import compare, network_of, plan_all, write_page
+from tdcd.compare.entries import parse_entries
+from tdcd.compare.tables import summary
+from tdcd.config import ConfigError, check_config
+from tdcd.core.optimizers import ClientOptimizer
+from tdcd.core.quantised import Quantised, QuantisedChange
+from tdcd.core.timing import Overlap
+from tdcd.training.run import run
+
+KEYS = {
+    "data": {"source": "diabetes"},
+    "federation": {"silos": 2, "clients": [3, 2]},
+    "model": {"block": "linear"},
+    "train": {"rounds": 6, "local_steps": 4, "batch_size": 32},
+    "evaluate": {"every": 2},
+    "network": {"preset": "wan", "step_ms": 3, "slower": {"silo2": 4}},
+}
+CONFIG = check_config(KEYS)
+NETWORK = network_of(CONFIG.network)
+ENTRIES = ["tdcd,overlap=1,phi_bits=8", "tdcd,period.silo2=3,overlap=1", "fedbcd"]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare")
+    plans = plan_all(CONFIG, ENTRIES, seeds=2)
+    return compare(plans, NETWORK, out, step_seconds=0.003, slower=CONFIG.network.slower), out
+
+
+def only(text):
+    """The plan of one entry."""
+    (_, (planned,)) = plan_all(CONFIG, [text]).values()
+    return planned
+
+
+def test_keys_of_every_section_become_the_variant():
+    planned = only("tdcd, overlap=2, period.silo2=3, phi_bits=4, block_bits=8, optimizer=momentum, momentum=0.5")
+    assert planned.variant.timing == Overlap(2, (1, 3))
+    assert planned.variant.exchange == planned.variant.client_exchange == Quantised(4)
+    assert planned.variant.block_exchange == QuantisedChange(8)
+    assert isinstance(planned.variant.update, ClientOptimizer)
+    tuned = only("tdcd,step_size=0.5,minibatches=reused,batch_size=16,gradient=mean").settings
+    assert (tuned.step_size, tuned.minibatches, tuned.batch_size, tuned.gradient) == (0.5, "reused", 16, "mean")
+
+
+@pytest.mark.parametrize(("steps", "rounds", "every"), [(2, 12, 4), (1, 24, 8), (8, 3, 1), (5, 5, 2), (100, 1, 1)])
+def test_other_local_steps_are_as_many_in_all(steps, rounds, every):
+    planned = only(f"tdcd,local_steps={steps}")
+    assert planned.settings.local_steps == steps
+    assert (planned.config.train.rounds, planned.config.evaluate.every) == (rounds, every)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("tdcd,overlp=2", "there is no key 'overlp' that changes how TDCD trains. Did you mean 'overlap'? There are "),
+        ("tdcd,rounds=9", "there is no key 'rounds' that changes how TDCD trains. There are local_steps, batch_size, "),
+        ("tdcd,period.lab=4", "period.silo1, period.silo2"),
+        ("tdcd,overlap=-1", "train.overlap = -1: must be greater than or equal to 0"),
+        ("tdcd,phi_bits=5", "exchange.phi_bits = 5: must be 32, 8 or 4"),
+        ("tdcd,batch_size=9999", "train.batch_size = 9999: there are only 354 training samples"),
+        ("tdcd,period.silo1=2,period.silo2=2", "silos: every silo has a period above 1"),
+        ("sgd,overlap=1", "'overlap=1' changes nothing; write tdcd before it"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_named(entry, problem):
+    with pytest.raises(ConfigError) as caught:
+        plan_all(CONFIG, [entry])
+    assert problem in str(caught.value)
+    assert f"--with {entry}" in str(caught.value)
+
+
+def test_entries_with_commas_between_and_one_by_one():
+    silos = ["bank", "lab"]
+    together = parse_entries(["sgd,tdcd,overlap=2,fedbcd, tdcd, period.lab=4"], silos)
+    apart = parse_entries(["sgd", "tdcd, overlap = 2", "fedbcd", "tdcd,period.lab=4"], silos)
+    assert together == apart
+    assert [entry.label for entry in together] == ["sgd", "tdcd,overlap=2", "fedbcd", "tdcd,period.lab=4"]
+
+
+def test_a_variants_run_is_that_of_its_configuration(done, tmp_path):
+    """Whether the silos are named or only counted, and with the second seed too."""
+    comparison, _ = done
+    keys = {key: value for key, value in KEYS.items() if key != "federation"} | {
+        "seed": 1,
+        "train": KEYS["train"] | {"overlap": 1},
+        "silos": [{"name": "silo1", "clients": 3}, {"name": "silo2", "clients": 2, "period": 3}],
+    }
+    alone = run(check_config(keys), tmp_path / "alone")
+    variant = comparison.contenders[2]
+    assert variant.label == "tdcd,period.silo2=3,overlap=1"
+    assert [record.train_loss for record in variant.runs[1].history] == [record.train_loss for record in alone.history]
+    assert [record.bytes for record in variant.runs[1].history] == [record.bytes for record in alone.history]
+
+
+def test_each_seed_has_its_runs_and_one_seed_shares_the_first(done):
+    comparison, out = done
+    assert comparison.num_seeds == 2
+    for contender in comparison.contenders:
+        assert [run.path for run in contender.runs] == [out / contender.label, out / "seed-1" / contender.label]
+        first, second = (run.final.train_loss for run in contender.runs)
+        assert first != second
+    single = compare(
+        plan_all(CONFIG, ENTRIES),
+        NETWORK,
+        out,
+        step_seconds=0.003,
+        observe=lambda step: pytest.fail(f"{step.label} ran again"),
+    )
+    assert [contender.runs for contender in single.contenders] == [(each.run,) for each in comparison.contenders]
+
+
+def test_what_hides_waiting_is_predicted_to_be_faster(done):
+    comparison, _ = done
+    tdcd, overlap, period, fedbcd = (contender.prediction.seconds_per_round for contender in comparison.contenders)
+    assert overlap < tdcd
+    assert period < overlap
+    # A slow silo is slow in a baseline too: 4 steps of 12 ms, and phi of one minibatch.
+    assert fedbcd > 4 * 0.012
+
+
+def test_the_table_has_means_and_their_spread(done):
+    comparison, _ = done
+    for contender, row in zip(comparison.contenders, summary(comparison).rows, strict=True):
+        losses = [run.final.train_loss for run in contender.runs]
+        assert row[1] == f"{np.mean(losses):#.4g} ± {(max(losses) - min(losses)) / 2:.1g}"
+
+
+def test_the_page_shows_bands_and_its_numbers_every_seed(done):
+    comparison, out = done
+    page = write_page(comparison, out).read_text()
+    for words in (
+        "means over 2 seeds",
+        "bands go from the lowest to the highest",
+        "those of silo2 take 4 times as long",
+    ):
+        assert words in page
+    assert "TDCD with period.silo2 = 3, overlap = 1. A slow silo makes one update" in page
+    # Matplotlib draws a band as a collection of its own, under each of the four lines.
+    assert page.count("fill-opacity: 0.2") >= 16
+    numbers = json.loads((out / "compare.json").read_text())
+    assert numbers["slower"] == {"silo2": 4}
+    entry = numbers["runs"]["tdcd,overlap=1,phi_bits=8"]
+    assert [each["seed"] for each in entry["seeds"]] == [0, 1]
+    finals = [each["final"]["train loss"] for each in entry["seeds"]]
+    assert entry["final"]["train loss"] == pytest.approx(np.mean(finals))
+    tdcd = numbers["runs"]["tdcd"]["seeds"]
+    assert all(each["to_tdcd_loss"]["round"] == 6 for each in tdcd)
