@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.far_hubs import FarHub, holds_port
-from tdcd.compare.compute import FORWARD_FRACTION
 from tdcd.config import check_config
 from tdcd.experiments.experiment import merge
 from tdcd.experiments.measured import Measured, MeasuredCurve
@@ -24,7 +23,9 @@ from tdcd.records.history import Record, read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.launch import Trial, environment
 
-Q, STEP_MS, DELAY_MS, SLOWER = 10, 8.0, 100.0, 4
+Q, STEP_MS, DELAY_MS, SLOWER = 10, 10.0, 100.0, 4
+PHI_SHARE = 0.05
+"""What phi takes of the time of a round's local steps: 0.044 to 0.050 in a client of the paper's ridge regression."""
 EVERY, ROUNDS, EXTRA = 5, 100, 10
 """The run in step has ``ROUNDS``; the others have more, to get to where it ends."""
 FAST_LINK = {"latency_ms": 0.2, "mbit_s": 1000}
@@ -51,7 +52,7 @@ class SlowTrial(Trial):
             command += ["tdcd", "hub", shared, *options, "--listen", self.behind[party]]
         else:
             steps = STEP_MS / 1e3 * Q * (SLOWER if party.split(".")[1] == SLOW else 1)
-            command += ["benchmarks.slow_client", str(FORWARD_FRACTION * steps), str(steps), shared, *options]
+            command += ["benchmarks.slow_client", str(PHI_SHARE * steps), str(steps), shared, *options]
         with (self.folder / "logs" / f"{party}.log").open("ab") as log:
             self.processes[party] = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
 
@@ -88,7 +89,7 @@ def measure(label: str, names: list[str], rounds: int, overlap: int = 0, period:
         path = Path(name) / "config.toml"
         path.write_text(toml_text(config))
         history, seconds = SlowTrial.prepare(path, [], Path(name) / "trial").seconds()
-    ends = predicted_ends(check_config(config), rounds)
+    ends = predicted_ends(check_config(config), rounds, PHI_SHARE)
     return MeasuredCurve(
         label=label,
         rounds=[line.round for line in history],
@@ -120,7 +121,7 @@ def rate(rounds: list[int], seconds: list[float]) -> float:
 
 def computing_ms() -> float:
     """Of a round, in a silo that is not slow."""
-    return STEP_MS * Q * (1 + FORWARD_FRACTION)
+    return STEP_MS * Q * (1 + PHI_SHARE)
 
 
 def slow_silo() -> dict[str, Any]:

@@ -59,6 +59,8 @@ class Experiment:
     """A held-out metric to show beside the loss."""
     against: tuple[Axis, ...] = ("rounds", "megabytes")
     """The axes of its figures, the most important one first."""
+    phi_share: float = 0.0
+    """Where time is predicted: what the phi of a round takes, as a share of its local steps."""
 
     @property
     def num_runs(self) -> int:
@@ -106,6 +108,7 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
         found.get("inset"),
         found.get("metric"),
         tuple(found.get("against", Experiment.against)),
+        found.get("phi_share", Experiment.phi_share),
     )
 
 

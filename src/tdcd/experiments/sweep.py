@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.compare import network_of
-from tdcd.compare.compute import given
+from tdcd.compare.compute import Compute
 from tdcd.compare.prediction import predict
 from tdcd.config import Config, check_config
 from tdcd.data import DataUnavailable
@@ -82,7 +82,7 @@ def run_experiment(
         by_seed = [next(histories) for _ in range(experiment.num_seeds)]
         gathered = _gather(curve.label, by_seed, experiment.metric)
         if "seconds" in experiment.against:
-            ends = predicted_ends(check_config(curve.keys), int(gathered.rounds[-1]))
+            ends = predicted_ends(check_config(curve.keys), int(gathered.rounds[-1]), experiment.phi_share)
             gathered = replace(gathered, seconds=np.array(ends)[gathered.rounds])
         results.append(gathered)
     last = planned(tasks[-1].config)
@@ -134,13 +134,17 @@ def _gather(label: str, histories: list[list[Record]], metric: str | None) -> Cu
     )
 
 
-def predicted_ends(config: Config, rounds: int) -> list[float]:
-    """When each of the first rounds is over on the network of a configuration, which says what a step takes."""
-    network = config.network
+def predicted_ends(config: Config, rounds: int, phi_share: float) -> list[float]:
+    """When each of the first rounds is over on the network of a configuration, which says what a step takes.
+
+    Args:
+        phi_share: what the phi of a round takes, as a share of its local steps.
+    """
+    network, own = config.network, planned(config)
     assert network.step_ms is not None
-    own = planned(config)
-    simulation = simulate(own)
-    ledger, compute = ledger_of(simulation, simulation.init().blocks), given(network.step_ms / 1e3, own)
+    simulation, step = simulate(own), network.step_ms / 1e3
+    ledger = ledger_of(simulation, simulation.init().blocks)
+    compute = Compute(phi_share * config.train.local_steps * step, step)
     return predict(own, ledger, network_of(network), compute, network.slower).ends(rounds)
 
 
