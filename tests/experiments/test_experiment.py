@@ -53,7 +53,11 @@ def test_stragglers_and_few_bits_have_the_papers_workloads(ours, papers, full):
     paper = check_config(load_experiment(papers, full=full).curves[2].keys)
     for name in (f"stragglers-{ours}", f"bits-{ours}"):
         config = check_config(load_experiment(name, full=full).curves[0].keys)
-        assert (config.data, config.model, config.train, config.evaluate) == (
+        # A slow silo's effect shows in fewer rounds.
+        train = (
+            config.train if full or "bits" in name else config.train.model_copy(update={"rounds": paper.train.rounds})
+        )
+        assert (config.data, config.model, train, config.evaluate) == (
             paper.data,
             paper.model,
             paper.train,

@@ -1,6 +1,7 @@
 """Times of real processes on the page, from the benchmark's file."""
 
 import json
+import math
 
 import pytest
 from typer.testing import CliRunner
@@ -35,8 +36,10 @@ def test_predicted_and_measured_time_side_by_side(tmp_path):
 
 def test_when_the_loss_of_another_run_is_reached():
     plain, both, bad = Measured.model_validate(FOUND).curves
-    assert both.to(plain.losses[-1]) == 1
-    assert bad.to(plain.losses[-1]) is None
+    assert both.until(plain.losses[-1], both.seconds) == 1.0
+    assert both.until(0.7, both.seconds) == pytest.approx(0.5)
+    assert both.until(2.0, both.seconds) == 0.0
+    assert bad.until(plain.losses[-1], bad.predicted) == math.inf
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"stragglers": {"about": "", "curves": 3}}'])

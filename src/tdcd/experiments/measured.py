@@ -1,7 +1,8 @@
 """Times of real processes beside the predicted ones, from a file that ``python -m benchmarks stragglers`` wrote."""
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -23,9 +24,15 @@ class MeasuredCurve(BaseModel):
     predicted: list[float]
     """By the network model."""
 
-    def to(self, level: float) -> int | None:
-        """The first evaluation at which the loss is at most ``level``."""
-        return next((place for place, loss in enumerate(self.losses) if loss <= level), None)
+    def until(self, level: float, times: Sequence[float]) -> float:
+        """When the loss comes down to ``level``, between evaluations along a line; infinite if never."""
+        place = next((place for place, loss in enumerate(self.losses) if loss <= level), None)
+        if place is None:
+            return math.inf
+        if place == 0:
+            return times[0]
+        above, below = self.losses[place - 1 : place + 1]
+        return times[place - 1] + (above - level) / (above - below) * (times[place] - times[place - 1])
 
 
 class Measured(BaseModel):
@@ -69,7 +76,7 @@ def read_measured(path: Path) -> Measured:
 
 def _row(curve: MeasuredCurve, level: float) -> list[str]:
     times = (curve.predicted, curve.seconds)
-    rounds, place = curve.rounds[-1], curve.to(level)
+    rounds = curve.rounds[-1]
     each = [f"{1e3 * (time[-1] - time[0]) / rounds:,.0f} ms" for time in times]
-    until = ["never" if place is None else f"{time[place]:,.1f} s" for time in times]
+    until = [f"{seconds:,.1f} s" if math.isfinite(seconds := curve.until(level, time)) else "never" for time in times]
     return [curve.label, f"{curve.losses[-1]:.5f}", *each, *until]

@@ -92,10 +92,9 @@ def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
         inset = None if place else experiment.inset
         drawn.append((line_figure(figure_curves(result, axis), label, LOSS, inset=inset), caption))
     if result.optimum is not None:
-        gaps = [Curve(c.label, c.rounds, _mean(c.losses) - result.optimum) for c in result.curves]
-        drawn.append(
-            (line_figure(gaps, AXES["rounds"][0], "gap to the exact solution", log_y=True), "gap to the exact solution")
-        )
+        axis, gap = experiment.against[0], "gap to the exact solution"
+        gaps = [Curve(c.label, getattr(c, axis), _mean(c.losses) - result.optimum) for c in result.curves]
+        drawn.append((line_figure(gaps, AXES[axis][0], gap, log_y=True), gap))
     if experiment.metric is not None:
         metric = [
             Curve(c.label, c.megabytes, _mean(c.metric), c.metric.std(axis=0, ddof=1))
