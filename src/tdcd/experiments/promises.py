@@ -78,7 +78,7 @@ def _as_good(name: str, result: ExperimentResult) -> Claim:
     over = [excess(curve, plain) for curve in others]
     return Claim(
         name,
-        "After as many rounds, overlap and period end within 1 % of the run in step.",
+        "After as many rounds, the loss with overlap and period is at most 1 % above that of the run in step.",
         "the mean loss of the last evaluations against that of the run in step, the mean over seeds",
         "holds" if max(over) <= AS_GOOD else "does not hold",
         ", ".join(f"{curve.label}: {100 * each:+.2f} %" for curve, each in zip(others, over, strict=True)),
@@ -93,7 +93,8 @@ def _few_bits(label: str) -> Callable[[str, ExperimentResult], Claim]:
         share, over = curve.hub_megabytes[-1] / plain.hub_megabytes[-1], excess(curve, plain)
         return Claim(
             name,
-            f"Phi in {label}: at most {few.bytes:g} of the bytes between hubs, and a final loss within {few.loss:.0%}.",
+            f"Phi in {label}: at most {few.bytes:g} of the bytes between hubs, and a final loss at most "
+            f"{100 * few.loss:.0f} % above that of 32 bits.",
             "bytes by the ledger; the mean loss of the last evaluations against that of 32 bits, the mean over seeds",
             "holds" if share <= few.bytes and over <= few.loss else "does not hold",
             f"{share:.3f} of the bytes, loss {100 * over:+.2f} %",
