@@ -126,6 +126,16 @@ def test_what_hides_waiting_is_predicted_to_be_faster(done):
     assert fedbcd > 4 * 0.012
 
 
+def test_what_computes_the_same_is_timed_once(done):
+    _, out = done
+    names = ["tdcd,overlap=1,phi_bits=8", "tdcd,period.silo2=3,overlap=1", "tdcd,local_steps=2", "tdcd,optimizer=adam"]
+    timed = compare(plan_all(CONFIG, names), NETWORK, out)
+    tdcd, overlap, period, *others = timed.contenders
+    assert tdcd.compute == overlap.compute == period.compute
+    for contender, own in ((tdcd, True), (overlap, False), (period, False), *((each, True) for each in others)):
+        assert (contender.run.path / "compute.json").exists() == own
+
+
 def test_the_table_has_means_and_their_spread(done):
     comparison, _ = done
     for contender, row in zip(comparison.contenders, summary(comparison).rows, strict=True):
@@ -152,4 +162,4 @@ def test_the_page_shows_bands_and_its_numbers_every_seed(done):
     finals = [each["final"]["train loss"] for each in entry["seeds"]]
     assert entry["final"]["train loss"] == pytest.approx(np.mean(finals))
     tdcd = numbers["runs"]["tdcd"]["seeds"]
-    assert all(each["to_tdcd_loss"]["round"] == 6 for each in tdcd)
+    assert all(each["to_tdcd_loss"]["round"] <= 6 for each in tdcd)

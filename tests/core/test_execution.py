@@ -34,7 +34,7 @@ def test_a_plan_says_how_it_is_run(tmp_path):
 
 
 def test_baselines_run_as_the_plan_does():
-    for one in plan_all(check_config(KEYS), ["sgd", "fedbcd", "local-sgd"]).values():
+    for (one,) in plan_all(check_config(KEYS), ["sgd", "fedbcd", "local-sgd"]).values():
         assert one.execution == CHOSEN
     assert baseline_plans("local-sgd", plan(check_config(KEYS)))["local-sgd/silo2"].execution == CHOSEN
 

@@ -10,8 +10,12 @@ import pytest
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.network import PRESETS
+from tdcd.core.participation import RandomClients
+from tdcd.core.timing import Overlap
+from tdcd.core.variant import Variant
 from tdcd.planning import measure_bound, recommend_local_steps, write_page
-from tdcd.planning.tables import over_q
+from tdcd.planning.covered import refuse_uncovered
+from tdcd.planning.tables import bound_constants, over_q, terms
 from tdcd.theory import max_step_size
 from tdcd.training.run import run
 
@@ -130,7 +134,11 @@ def test_folders_that_cannot_be_checked_are_refused(folders, tmp_path):
 
     adam = copied(folders / "small", tmp_path / "adam")
     (adam / "config.toml").write_text(settings.replace('optimizer = "sgd"', 'optimizer = "adam"'))
-    refuse(adam, r"train.optimizer = 'adam': Theorem 1 covers Algorithm 1 \(plain SGD\) only; leave it", ConfigError)
+    refuse(
+        adam,
+        r"train.optimizer = 'adam': Theorem 1 covers plain SGD with every client in every round; leave it",
+        ConfigError,
+    )
 
     unstarted = copied(folders / "small", tmp_path / "unstarted")
     first = (unstarted / "history.jsonl").read_text().splitlines()[0]
@@ -158,3 +166,88 @@ def test_the_safe_step_size_that_a_plan_prints_is_inside_the_range(tmp_path):
         train = {"rounds": 2, "local_steps": local_steps, "batch_size": 64, "step_size": float(text)}
         run(check_config(KEYS | {"train": train}), tmp_path / text)
         assert measure_bound(tmp_path / text, seconds=UNHURRIED).bound is not None
+
+
+LATE = {
+    "overlap": {"train": {"overlap": 2}},
+    "period": {"silos": [{"name": "slow", "clients": 3, "period": 4}, {"name": "fast", "clients": 3}]},
+    "bits": {"exchange": {"phi_bits": 4}},
+}
+
+
+def late_run(name: str, out: Path, rounds: int = 12, **train: float) -> Path:
+    keys = {**KEYS, **LATE[name]}
+    if "silos" in keys:
+        keys["federation"] = {}
+    chosen = {"rounds": rounds, "local_steps": 5, "batch_size": 64, "step_size": 0.002} | LATE[name].get("train", {})
+    run(check_config(keys | {"train": chosen | train}), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def late_bounds(tmp_path_factory):
+    out = tmp_path_factory.mktemp("late")
+    return {name: measure_bound(late_run(name, out / name), seconds=UNHURRIED) for name in LATE}
+
+
+def test_late_runs_and_few_bits_stay_below_their_bounds(late_bounds):
+    assert all(result.holds for result in late_bounds.values())
+    words = {name: [row[0] for row in terms(result).rows] for name, result in late_bounds.items()}
+    assert "staleness: eta^2 L_max^2 sigma^2 Q^2 N [1 + (N-1)(D+1)^2]" in words["overlap"]
+    assert "variance: eta L sum_j m_j sigma^2 / K" in words["period"]
+    assert "staleness: eta^2 L_max^2 sigma^2 Q^2 N^2" in words["bits"]
+    # The slow silo's block is the theorem's at the starts of its periods.
+    assert late_bounds["period"].gradients.iterations.tolist() == [20, 40, 60]
+    assert len(late_bounds["overlap"].gradients.iterations) == 12
+    assert ["timing", "periods 4, 1", "the run's settings"] in bound_constants(late_bounds["period"]).rows
+    in_step, late = (max_step_size(late_bounds["overlap"].constants, 5, 2, timing=Overlap(d)) for d in (0, 2))
+    assert late_bounds["overlap"].max_step_size("proof") == late < in_step
+
+
+def test_a_step_size_that_is_too_large_for_an_overlap_names_the_one_that_is_inside(late_bounds, tmp_path):
+    known = late_bounds["overlap"].constants
+    limits = [max_step_size(known, 5, 2, timing=Overlap(rounds)) for rounds in range(3)]
+    result = measure_bound(late_run("overlap", tmp_path / "run", step_size=0.9 * limits[1]), seconds=UNHURRIED)
+    assert result.bound is None
+    assert f"with Q = 5, N = 2 and overlap = 2 its proof admits step sizes up to {limits[2]:.4g}. " in result.verdict
+    assert result.verdict.endswith("With this step size, overlap = 1 is the largest inside.")
+    slow = replace(late_bounds["period"], bound=None)
+    assert slow.verdict.endswith(f"With period = 1 at every silo, step sizes up to {limits[0]:.4g} are inside.")
+
+
+def test_an_overlap_that_leaves_hardly_any_step_size_is_told_what_to_do(late_bounds):
+    result = late_bounds["overlap"]
+    late = result.planned._replace(variant=Variant(timing=Overlap(900)))
+    found = replace(result, planned=late).verdict
+    assert "overlap = 900 leaves step sizes up to " in found
+    assert "Set train.overlap = " in found
+    table = recommend_local_steps(late, PRESETS["lan"], candidates=[5], step_seconds=1e-5, target=0.499)
+    assert table.forecasts[0].safe_step_size == max_step_size(table.constants, 5, 2, timing=Overlap(900))
+    assert any("Set train.overlap = " in note for note in table.notes)
+
+
+def test_a_run_shorter_than_its_periods_is_refused(tmp_path):
+    folder = late_run("period", tmp_path / "run", rounds=4)
+    lines = (folder / "history.jsonl").read_text().splitlines()
+    cut = [line for line in lines if json.loads(line)["round"] == 0]
+    cut.append(json.dumps(json.loads(lines[-1]) | {"round": 3}))
+    (folder / "history.jsonl").write_text("\n".join(cut) + "\n")
+    with pytest.raises(ValueError, match="holds 3 rounds, and its silos' periods all begin together every 4 rounds"):
+        measure_bound(folder)
+
+
+class OwnTiming(Overlap):
+    """May do anything."""
+
+
+def test_what_is_covered_is_judged_part_by_part():
+    late = check_config(KEYS | {"train": {"overlap": 2}})
+    refuse_uncovered(late, plan(late).variant)
+    own = late.model_copy(update={"train": late.train.model_copy(update={"variant": "mine:late"})})
+    for config, variant, named in [
+        (late, Variant(timing=OwnTiming(2)), "a variant with another timing"),
+        (late, Variant(timing=Overlap(2), participation=RandomClients(0.5)), "a variant with another participation"),
+        (own, Variant(timing=Overlap(2)), "train.variant = 'mine:late'"),
+    ]:
+        with pytest.raises(ConfigError, match=f"{named}: Theorem 1 covers plain SGD with every client"):
+            refuse_uncovered(config, variant)

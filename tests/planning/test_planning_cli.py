@@ -42,6 +42,10 @@ def test_a_plan_is_printed_and_nothing_is_written(tdcd, tmp_path):
         "Q client to hub hub to client hub to hub sent in all",
         "is the fastest on this network",
         "- Rounds are counted in pilot runs of the simulation",
+        "a round bytes per round rounds predicted time",
+        "- Overlap",
+        "- phi_bits = 8 would send",
+        "To take it, write: [train] local_steps = ",
     ):
         assert expected in shown
     assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]

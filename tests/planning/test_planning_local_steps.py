@@ -15,7 +15,7 @@ from tdcd.core.network import PRESETS
 from tdcd.core.variant import AsItIs, Variant
 from tdcd.planning import Forecast, recommend_local_steps
 from tdcd.planning.bound_rounds import fewest_iterations
-from tdcd.planning.cost import Cost, round_costs, with_local_steps
+from tdcd.planning.cost import Cost, computing, round_costs, with_local_steps
 from tdcd.planning.recommend import recommend
 from tdcd.theory import Constants, bound, max_step_size
 from tdcd.training.run import simulate
@@ -181,7 +181,9 @@ def test_a_variant_that_the_theorem_does_not_cover_is_refused(train, named):
     variant = plan(check_config({"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": train}))
     with pytest.raises(ConfigError) as caught:
         recommend_local_steps(variant, PRESETS["lan"], candidates=[1], seconds=UNHURRIED)
-    assert caught.value.problems == [f"{named}: Theorem 1 covers Algorithm 1 (plain SGD) only; leave it out"]
+    assert caught.value.problems == [
+        f"{named}: Theorem 1 covers plain SGD with every client in every round; leave it out"
+    ]
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ class Halved(AsItIs):
 def test_a_rounds_cost_counts_phi_as_it_is_encoded(ridge):
     """Between hubs half the bytes of float32, and nothing else changes."""
     network = PRESETS["wan"]
-    costs, few = round_costs(ridge, network, STEP), with_local_steps(ridge, 10)
+    costs, few = round_costs(ridge, network, computing(ridge, STEP)), with_local_steps(ridge, 10)
     plain, halved = costs(few), costs(few._replace(variant=Variant(exchange=Halved())))
     assert halved.traffic == replace(plain.traffic, hub_to_hub=plain.traffic.hub_to_hub // 2)
     phi = plain.traffic.hub_to_hub / (4 * 3)

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from tdcd import Federation, Silo
 from tdcd.core.schedule import batch_ids
+from tdcd.core.timing import Overlap
 from tdcd.federation.partition import contiguous_rows
 from tdcd.theory import Constants
+from tdcd.theory.staleness import IN_STEP
 
 Array = NDArray[np.float64]
 
@@ -82,31 +84,71 @@ def expected_square(slopes: Array, rows: NDArray[np.int64], batch_size: int) -> 
     return float(variance + np.sum((own.mean(axis=0) - slopes.mean(axis=0)) ** 2))
 
 
+@dataclass(frozen=True)
+class PlainRun:
+    """What the proof of Theorem 1 follows, iteration by iteration."""
+
+    models: list[list[Array]]
+    """The clients' mean blocks before every iteration; of a slow silo, those that it works on, and then those that it
+    has not delivered yet."""
+    weights: list[list[int]]
+    """m of every silo where it steps, else 0."""
+    sigma_squared: float
+    """The largest at any model that a client worked at."""
+
+    def mean_squared_gradient(self, problem: Ridge) -> float:
+        """Every silo's part of the gradient, averaged over the iterations at which it steps."""
+        edges = np.cumsum([part.shape[1] for part in problem.features])[:-1]
+        squares = [
+            sum(m * np.sum(part**2) for m, part in zip(weights, np.split(problem.gradient(model), edges), strict=True))
+            for model, weights in zip(self.models, self.weights, strict=True)
+        ]
+        return float(np.mean(squares))
+
+
 def run_plainly(
-    problem: Ridge, *, rounds: int, local_steps: int, step_size: float, batch_size: int, seed: int
-) -> tuple[list[list[Array]], float]:
-    """The clients' mean blocks before every iteration, and the largest sigma^2 at any model that a client worked at."""
-    total, hubs, models, largest = len(problem.labels), list(problem.start), [], 0.0
+    problem: Ridge,
+    *,
+    rounds: int,
+    local_steps: int,
+    step_size: float,
+    batch_size: int,
+    seed: int,
+    timing: Overlap = IN_STEP,
+    bits: int = 32,
+) -> PlainRun:
+    """Algorithm 1 in loops, with overlap and periods, and with dithered phi from the hub to its clients."""
+    rng = np.random.default_rng(seed)
+    total, hubs, models, weights, largest = len(problem.labels), list(problem.start), [], [], 0.0
+    periods = [timing.period(j) for j in range(len(hubs))]
+    delivered = [hubs]
     for index in range(rounds):
         ids = batch_ids(seed, [index], num_samples=total, batch_size=batch_size, local_steps=local_steps)[0]
-        phis = [part @ hub for part, hub in zip(problem.features, hubs, strict=True)]
+        sent = delivered[max(0, index - timing.rounds)]
+        phis = [part @ hub for part, hub in zip(problem.features, sent, strict=True)]
         others = [sum(phis) - own for own in phis]
+        stepping = [m if index % m == 0 else 0 for m in periods]
         clients = [[hub for _ in rows] for hub, rows in zip(hubs, problem.rows, strict=True)]
         for batch in ids:
             models.append([np.mean(silo, axis=0) for silo in clients])
+            weights.append(stepping)
             for j, part in enumerate(problem.features):
-                for k, rows in enumerate(problem.rows[j]):
+                width = 2 * np.abs(others[j]).max() / (2**bits - 2) if bits < 32 else 0.0
+                error = width * rng.uniform(-1 / 2, 1 / 2, total)
+                for k, rows in enumerate(problem.rows[j] if stepping[j] else ()):
                     block = clients[j][k]
                     slopes = part * (part @ block + others[j] - problem.labels)[:, None]
-                    largest = max(largest, expected_square(slopes, rows, batch_size))
+                    rounding = (
+                        total / (len(rows) * batch_size) * np.mean(part[rows] ** 2) * part.shape[1] * width**2 / 12
+                    )
+                    largest = max(largest, expected_square(slopes, rows, batch_size) + rounding)
+                    slopes = slopes + part * error[:, None]
                     data = total / (len(rows) * batch_size) * slopes[np.intersect1d(batch, rows)].sum(axis=0)
-                    clients[j][k] = block - step_size * (data + problem.l2 * block)
+                    clients[j][k] = block - stepping[j] * step_size * (data + problem.l2 * block)
         hubs = [np.mean(silo, axis=0) for silo in clients]
-    return models, largest
-
-
-def mean_squared_gradient(problem: Ridge, models: Sequence[Sequence[Array]]) -> float:
-    return float(np.mean([np.sum(problem.gradient(model) ** 2) for model in models]))
+        ends = [(index + 1) % m == 0 for m in periods]
+        delivered.append([hubs[j] if end else delivered[-1][j] for j, end in enumerate(ends)])
+    return PlainRun(models, weights, largest)
 
 
 def federation_of(parts: Sequence[Array], labels: Array, sizes: Sequence[int] | None = None) -> Federation:

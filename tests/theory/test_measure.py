@@ -7,6 +7,8 @@ import pytest
 from ridge_problem import Ridge, run_plainly
 
 from tdcd import Linear, Objective, Settings, Simulation
+from tdcd.core.timing import Overlap
+from tdcd.core.variant import Variant
 from tdcd.theory import bound, bound_figure, constants, effective_clients, gradient_norms, initial_gap, sigmas
 
 
@@ -19,7 +21,7 @@ def small_run() -> tuple[Ridge, Simulation]:
 def test_gradient_norms_are_those_at_the_starts_of_rounds():
     problem, simulation = small_run()
     start = problem.blocks(problem.start)
-    models, _ = run_plainly(problem, rounds=7, local_steps=3, step_size=0.02, batch_size=6, seed=0)
+    models = run_plainly(problem, rounds=7, local_steps=3, step_size=0.02, batch_size=6, seed=0).models
     norms = [np.sum(problem.gradient(model) ** 2) for model in models[::3]]
     found = gradient_norms(problem.federation(), simulation, 7, start=start)
     assert found.squared_norms == pytest.approx(norms)
@@ -35,6 +37,22 @@ def test_gradient_norms_are_those_at_the_starts_of_rounds():
     hurried = gradient_norms(problem.federation(), simulation, 7, seconds=1e-9, observe=news.append)
     assert len(hurried.squared_norms) == 1
     assert news[0][:3] == ("squared gradient norm", 1, 7)
+
+
+def test_late_runs_are_those_of_the_plain_loops_where_every_silo_begins_a_period():
+    problem, simulation = small_run()
+    timing = Overlap(2, (3, 1))
+    late = Simulation(
+        problem.federation(),
+        simulation.blocks,
+        simulation.objective,
+        simulation.settings,
+        variant=Variant(timing=timing),
+    )
+    plain = run_plainly(problem, rounds=9, local_steps=3, step_size=0.02, batch_size=6, seed=0, timing=timing)
+    norms = [np.sum(problem.gradient(model) ** 2) for model in plain.models[::9]]
+    found = gradient_norms(problem.federation(), late, 9, every=3, start=problem.blocks(problem.start))
+    assert found.squared_norms == pytest.approx(norms)
 
 
 def test_a_run_stays_below_its_bound_and_the_figure_shows_both():

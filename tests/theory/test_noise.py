@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from ridge_problem import Array, Ridge, expected_square, federation_of, slopes_of
 
 from tdcd import Linear, Mlp, Objective, Settings, Simulation
+from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.schedule import batch_ids
+from tdcd.core.variant import Variant
 from tdcd.federation.partition import contiguous_rows
-from tdcd.theory import sigmas
+from tdcd.theory import bits_caveats, sigmas
+from tdcd.theory.few_bits import phi_noise
 
 SPLIT = Ridge(
     [np.random.default_rng(1).normal(size=(7, 2)), np.random.default_rng(2).normal(size=(7, 3))],
@@ -154,3 +157,68 @@ def test_bad_input_is_refused():
         sigmas(federation, blocks, squared, Settings(), [SPLIT.blocks(SPLIT.start)], samples=0)
     with pytest.raises(ValueError, match="batch_size = 9: there are only 7 training samples"):
         sigmas(federation, blocks, squared, Settings(batch_size=9), [SPLIT.blocks(SPLIT.start)])
+
+
+LINEAR, SQUARED = [Linear()] * 2, Objective("squared", 0.3)
+FOUR_BITS = Variant(exchange=Quantised(4), client_exchange=Quantised(4))
+
+
+@pytest.mark.parametrize("rule", ["unbiased", "mean"])
+def test_few_bits_add_the_variance_of_their_errors(rule):
+    """Over all minibatches: a client's rows in it have errors of their own, each with the variance of its widths."""
+    phis = [part @ theta for part, theta in zip(SPLIT.features, SPLIT.start, strict=True)]
+    largest = [np.abs(phi).max() for phi in phis]
+    chosen = Settings(batch_size=3, gradient=rule)
+    found = phi_noise(SPLIT.federation(), SQUARED, chosen, SPLIT.blocks(SPLIT.start), FOUR_BITS)
+    for j, part in enumerate(SPLIT.features):
+        up = largest[1 - j] / 7
+        across = (largest[1 - j] + up / 2) / 7
+        down = (largest[1 - j] + up / 2 + across / 2) / 7
+        variance = (up**2 + across**2 + down**2) / 12
+        squares = np.sum(part**2, axis=1)
+        exact = []
+        for rows in SPLIT.rows[j]:
+            added = []
+            for batch in combinations(range(7), 3):
+                mine = np.intersect1d(batch, rows)
+                scale = 7 / (len(rows) * 3) if rule == "unbiased" else 1 / max(len(mine), 1)
+                added.append(scale**2 * squares[mine].sum() * variance)
+            exact.append(np.mean(added))
+        assert found[j] == pytest.approx(max(exact)) if rule == "unbiased" else found[j] >= max(exact)
+
+    models = [SPLIT.blocks(SPLIT.start)]
+    plain, few = (
+        sigmas(SPLIT.federation(), LINEAR, SQUARED, chosen, models, variant=variant, samples=20)
+        for variant in (Variant(), FOUR_BITS)
+    )
+    assert np.square(few.per_silo) - np.square(plain.per_silo) == pytest.approx(found)
+    assert few.bias == plain.bias
+
+
+def test_steps_on_few_bits_are_unbiased_and_spread_as_the_formula_says():
+    """Of ridge regression, simulated from one state with the dithers of many rounds."""
+    problem = Ridge(SPLIT.features, SPLIT.labels, [[np.arange(7)]] * 2, 0.3, SPLIT.start)
+    chosen = Settings(local_steps=1, step_size=1.0, minibatches="full", dtype="float64")
+    simulation = Simulation(problem.federation(), LINEAR, SQUARED, chosen, variant=FOUR_BITS)
+    state = simulation.state_of(problem.blocks(problem.start))
+    blocks = [simulation.advance(state, index, 1).blocks for index in range(300)]
+    steps = [
+        start - np.array([np.asarray(each[j]["weight"])[:, 0] for each in blocks])
+        for j, start in enumerate(problem.start)
+    ]
+    limits = phi_noise(problem.federation(), SQUARED, chosen, problem.blocks(problem.start), FOUR_BITS)
+    edge = len(problem.start[0])
+    for step, exact, limit in zip(steps, np.split(problem.gradient(problem.start), [edge]), limits, strict=True):
+        assert np.linalg.norm(step.mean(axis=0) - exact) < 4 * (limit / 300) ** 0.5
+        assert 0.7 * limit < np.sum(step.var(axis=0)) < 1.1 * limit
+
+
+def test_what_few_bits_leave_open_is_said():
+    assert bits_caveats(Variant(), LINEAR, SQUARED) == []
+    assert bits_caveats(FOUR_BITS, LINEAR, SQUARED) == []
+    (curved,) = bits_caveats(FOUR_BITS, LINEAR, Objective("logistic"))
+    assert "slopes of the logistic loss are curved" in curved
+    (unknown,) = bits_caveats(FOUR_BITS, [Linear(), Mlp((3,))], SQUARED)
+    assert "known for linear blocks only" in unknown
+    (blocks,) = bits_caveats(Variant(block_exchange=QuantisedChange()), LINEAR, SQUARED)
+    assert blocks.startswith("blocks in 8 bits: the theorem has blocks as they are")

@@ -7,11 +7,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ridge_problem import Array, Ridge, federation_of, mean_squared_gradient, run_plainly
+from ridge_problem import Array, Ridge, federation_of, run_plainly
 
 from tdcd import Federation, Linear, Objective, Settings, Silo
+from tdcd.core.timing import Overlap
 from tdcd.federation.partition import contiguous_rows
-from tdcd.theory import Constants, Noise, bound, caveats, effective_clients, initial_gap, max_step_size
+from tdcd.theory import (
+    Constants,
+    Noise,
+    bound,
+    caveats,
+    effective_clients,
+    initial_gap,
+    largest_overlap,
+    max_step_size,
+)
+from tdcd.theory.staleness import staleness_of
+from tdcd.theory.step_size import vanishing
 
 
 @settings(max_examples=60)
@@ -22,64 +34,72 @@ from tdcd.theory import Constants, Noise, bound, caveats, effective_clients, ini
     local_steps=st.integers(1, 6),
     batch=st.floats(0.01, 1),
     fraction=st.floats(0.2, 1),
+    overlap=st.integers(0, 3),
+    periods=st.one_of(st.just((1, 1, 1, 1)), st.tuples(*[st.integers(1, 4)] * 4)),
+    bits=st.sampled_from([32, 8, 4]),
 )
-def test_the_bound_holds_on_ridge_runs(seed, num_silos, num_clients, local_steps, batch, fraction):
-    problem = Ridge.replicated(seed, num_silos, num_clients)
-    step_size = fraction * max_step_size(problem.constants, local_steps, num_silos)
+def test_what_is_proven_holds_in_every_run(
+    seed, num_silos, num_clients, local_steps, batch, fraction, overlap, periods, bits
+):
+    problem, timing = Ridge.replicated(seed, num_silos, num_clients), Overlap(overlap, periods[:num_silos])
+    step_size = fraction * max_step_size(problem.constants, local_steps, num_silos, timing=timing)
     batch_size = math.ceil(batch * len(problem.labels))
-    rounds = 60 // local_steps
+    rounds = 12 * math.ceil(5 / local_steps)  # whole periods of every silo
+    chosen = {"local_steps": local_steps, "step_size": step_size, "timing": timing}
     runs = [
-        run_plainly(
-            problem, rounds=rounds, local_steps=local_steps, step_size=step_size, batch_size=batch_size, seed=run
-        )
-        for run in range(3)
+        run_plainly(problem, rounds=rounds, batch_size=batch_size, seed=run, bits=bits, **chosen) for run in range(3)
     ]
     limit = bound(
         problem.constants,
-        max(sigma_squared for _, sigma_squared in runs) ** 0.5,
-        step_size=step_size,
-        local_steps=local_steps,
+        max(run.sigma_squared for run in runs) ** 0.5,
         num_silos=num_silos,
         num_clients=num_clients,
         iterations=rounds * local_steps,
         gap=problem.gap,
+        **chosen,
     )
-    assert np.mean([mean_squared_gradient(problem, models) for models, _ in runs]) <= limit.total
+    assert np.mean([run.mean_squared_gradient(problem) for run in runs]) <= limit.total
 
 
 def test_the_bound_is_twice_too_large_at_most_where_nothing_is_noisy_or_stale():
     problem = Ridge.replicated(0, num_silos=2, num_clients=1)
     chosen = {"step_size": 0.1 * max_step_size(problem.constants, 1, 2), "local_steps": 1}
-    models, sigma_squared = run_plainly(problem, rounds=5000, batch_size=5, seed=0, **chosen)
-    assert sigma_squared == 0
-    limit = bound(problem.constants, 0.0, num_silos=2, num_clients=1, iterations=len(models), gap=problem.gap, **chosen)
-    assert limit.total / 2.1 < mean_squared_gradient(problem, models) < limit.total
+    run = run_plainly(problem, rounds=5000, batch_size=5, seed=0, **chosen)
+    assert run.sigma_squared == 0
+    limit = bound(problem.constants, 0.0, num_silos=2, num_clients=1, iterations=5000, gap=problem.gap, **chosen)
+    assert limit.total / 2.1 < run.mean_squared_gradient(problem) < limit.total
+
+
+def same_column(num_silos: int) -> Ridge:
+    """Each silo makes up for the whole error by itself, and together they overshoot."""
+    rows = [[np.arange(4)]] * num_silos
+    return Ridge([np.ones((4, 1))] * num_silos, np.zeros(4), rows, 0.0, [np.ones(1)] * num_silos)
+
+
+def of_the_limit(problem: Ridge, step_size: float, local_steps: int, rounds: int, timing: Overlap) -> float:
+    """The mean squared gradient of a run without noise over what the bound would say, were the step size admissible."""
+    chosen = {"step_size": step_size, "local_steps": local_steps, "timing": timing}
+    run = run_plainly(problem, rounds=rounds, batch_size=len(problem.labels), seed=0, **chosen)
+    return run.mean_squared_gradient(problem) / (2 * problem.gap / (step_size * rounds * local_steps))
 
 
 def test_the_printed_condition_admits_a_run_that_breaks_the_bound():
-    # Nine silos with the same column: each makes up for the whole error by itself, and together they overshoot.
-    column = np.ones((4, 1))
-    rows = [[np.arange(4)]] * 9
-    problem = Ridge([column] * 9, np.zeros(4), rows, 0.0, [np.ones(1)] * 9)
+    problem = same_column(9)
     assert [problem.constants.L, *problem.constants.per_silo] == pytest.approx([9, *[3] * 9])
-    found = {}
-    for condition in ("printed", "proof"):
-        step_size = max_step_size(problem.constants, 50, 9, condition)
-        models, _ = run_plainly(problem, rounds=30, local_steps=50, step_size=step_size, batch_size=4, seed=0)
-        limit = bound(
-            problem.constants,
-            0.0,
-            step_size=step_size,
-            local_steps=50,
-            num_silos=9,
-            num_clients=1,
-            iterations=len(models),
-            gap=problem.gap,
-            condition=condition,
-        )
-        found[condition] = mean_squared_gradient(problem, models) / limit.total
-    assert found["proof"] < 1
-    assert found["printed"] > 100
+    printed, proof = (max_step_size(problem.constants, 50, 9, condition) for condition in ("printed", "proof"))
+    assert of_the_limit(problem, proof, 50, 30, Overlap()) < 1
+    assert of_the_limit(problem, printed, 50, 30, Overlap()) > 100
+
+
+@pytest.mark.parametrize(
+    ("num_silos", "local_steps", "timing"), [(9, 5, Overlap(8)), (4, 5, Overlap(3)), (2, 1, Overlap(0, (8, 1)))]
+)
+def test_the_condition_in_step_admits_late_runs_that_break_the_bound(num_silos, local_steps, timing):
+    problem = same_column(num_silos)
+    in_step = max_step_size(problem.constants, local_steps, num_silos)
+    proof = max_step_size(problem.constants, local_steps, num_silos, timing=timing)
+    assert of_the_limit(problem, proof, local_steps, 96, timing) < 1
+    assert of_the_limit(problem, in_step, local_steps, 96, timing) > 100
 
 
 SOME = Constants(L=4.0, per_silo=(3.0, 3.5, 2.0), kind="exact", note="")
@@ -133,6 +153,63 @@ def test_the_largest_step_size_is_the_root_of_the_condition(whole, share, local_
     assert max_step_size(chosen, local_steps, num_silos) <= max_step_size(chosen, local_steps, num_silos, "printed")
 
 
+@given(
+    num_silos=st.integers(1, 5),
+    overlap=st.integers(0, 6),
+    data=st.data(),
+)
+def test_staleness_covers_every_step_that_is_not_seen_yet(num_silos, overlap, data):
+    """Counted round by round: the steps that a silo's view lacks, for every one of them and all who lack it."""
+    periods = tuple(data.draw(st.integers(1, 5)) for _ in range(num_silos))
+    timing, rounds = Overlap(overlap, periods), 60 + 2 * overlap
+    for silo, own in enumerate(staleness_of(num_silos, timing)):
+        m = periods[silo]
+        lacked = dict.fromkeys(range(0, rounds // 2, m), 0)
+        for r in range(rounds):
+            unseen = [start for start in lacked if timing.sent_in(silo, r) <= start <= r]
+            others = sum(p for j, p in enumerate(periods) if j != silo and r % p == 0)
+            for start in unseen:
+                lacked[start] += others * m * len(unseen)
+        assert m**2 + max(lacked.values()) <= own.factor
+    if set(periods) == {1}:
+        assert own.factor == 1 + (num_silos - 1) * (overlap + 1) ** 2
+
+
+def test_in_step_the_factor_is_n_and_a_longest_period_divides_the_step_size():
+    assert {silo.factor for silo in staleness_of(7)} == {7}
+    in_step = max_step_size(SOME, 10, 3)
+    for periods in [(4, 1, 1), (2, 4, 1), (6, 3, 2), (5, 5, 5)]:
+        assert max_step_size(SOME, 10, 3, timing=Overlap(0, periods)) == pytest.approx(in_step / max(periods))
+    with pytest.raises(ValueError, match=r"periods = \(4, 1\): give one for each of the 3 silos, or none"):
+        staleness_of(3, Overlap(0, (4, 1)))
+
+
+def test_late_steps_have_their_own_terms():
+    late = terms(timing=Overlap(2)) / terms()
+    assert late == pytest.approx([1, 1, (1 + 2 * 9) / 3])
+    slow = terms(timing=Overlap(0, (4, 1, 1))) / terms()
+    assert slow == pytest.approx([1, 6 / 3, (48 + 2 * (1 + 4 + 1)) / 9])
+
+
+@given(step_size=st.floats(1e-5, 0.1), slow=st.booleans())
+def test_the_largest_overlap_is_inside_and_the_next_is_not(step_size, slow):
+    periods = (3, 1, 2) if slow else ()
+    found = largest_overlap(SOME, step_size, 10, 3, periods)
+    limits = {
+        rounds: max_step_size(SOME, 10, 3, timing=Overlap(rounds, periods))
+        for rounds in ([0] if found is None else [found, found + 1])
+    }
+    assert [step_size <= limit for limit in limits.values()] == ([False] if found is None else [True, False])
+
+
+def test_an_overlap_that_leaves_hardly_any_step_size_gets_a_sentence():
+    assert vanishing(SOME, 10, 3, Overlap(50)) is None
+    most = largest_overlap(SOME, max_step_size(SOME, 10, 3) / 10, 10, 3)
+    found = vanishing(SOME, 10, 3, Overlap(500))
+    assert found.startswith("overlap = 500 leaves step sizes up to 4.03e-05 only, 396 times less than without")
+    assert f"Set train.overlap = {most} or less, which leaves at least a tenth." in found
+
+
 @pytest.mark.parametrize("scale", [1e-160, 1e160])
 def test_the_largest_step_size_neither_cancels_nor_overflows(scale):
     # With little staleness the textbook root is a difference of two nearly equal numbers.
@@ -157,6 +234,23 @@ def test_the_largest_step_size_neither_cancels_nor_overflows(scale):
             "0.0159",
         ),
         ({"step_size": 0.02, "condition": "printed", "local_steps": 20}, "eta^2 L_max^2 Q^2 >= 0"),
+        (
+            {"step_size": 0.01, "timing": Overlap(3)},
+            "for local_steps = 10, num_silos = 3 and overlap = 3: 1 - eta L - eta^2 L_max^2 Q^2 [1 + (N-1)(D+1)^2] >= "
+            "0 with L = 4 and L_max = 3.5 admits step sizes above 0 and up to 0.00492442. With this step size, overlap "
+            "= 0 is the largest inside",
+        ),
+        (
+            {"step_size": 0.02, "timing": Overlap(1, (4, 1, 1))},
+            "for local_steps = 10, num_silos = 3, overlap = 1 and periods 4, 1, 1: 1 - eta m_j L - eta^2 L_max^2 Q^2 "
+            "R_j >= 0 for every silo j",
+        ),
+        (
+            {"step_size": 0.02, "timing": Overlap(1, (4, 1, 1))},
+            "No overlap is inside with this step size: even overlap = 0 admits only up to 0.00399. With period = 1 at "
+            "every silo, step sizes up to 0.009",
+        ),
+        ({"condition": "printed", "timing": Overlap(1)}, "condition = 'printed' is for rounds in step; leave it out"),
         ({"step_size": 0.0}, "step_size = 0 is outside the theorem's range"),
         ({"step_size": math.nan}, "step_size = nan is outside the theorem's range"),
     ],

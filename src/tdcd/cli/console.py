@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import rich.box
 import rich.progress
@@ -13,15 +13,22 @@ from rich.table import Table
 
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.tables import joining, summary
+from tdcd.config import Config
 from tdcd.core.stopping import Interrupted
 from tdcd.experiments.claims import Claim
-from tdcd.planning import MeasuredBound, Recommendation
-from tdcd.planning.tables import constants_in_words, over_q, sent, terms
+from tdcd.planning import MeasuredBound, Ranking, Recommendation
+from tdcd.planning.advice import advice, configuration_lines
+from tdcd.planning.tables import constants_in_words, over_q, over_variants, sent, terms
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 from tdcd.theory import Progress as Estimate
 from tdcd.training.sweep.runner import SweepProgress
 from tdcd.training.train import Progress, Result
+
+VERBATIM: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+"""For lines that are to be copied."""
+LONG_NAME = 20
+"""Letters beyond which a row's name may be broken into lines."""
 
 
 class Display:
@@ -206,6 +213,17 @@ def show_recommendation(console: Console, found: Recommendation) -> None:
     console.print(*(f"- {note}" for note in found.notes), sep="\n", highlight=False)
 
 
+def show_ranking(console: Console, ranking: Ranking, config: Config) -> None:
+    """The table over overlap, periods and bits, what to make of it, and the lines to write into the configuration."""
+    content, chosen = over_variants(ranking)
+    console.print("", f"With Q = {ranking.local_steps}:", "", sep="\n", highlight=False)
+    console.print(_table(content, chosen), "")
+    *notes, conclusion = advice(ranking)
+    console.print(conclusion, style="bold green", highlight=False)
+    console.print(*(f"- {note}" for note in notes), sep="\n", highlight=False)
+    console.print("", "To take it, write:", "", *configuration_lines(ranking, config), sep="\n", **VERBATIM)
+
+
 def show_bound(console: Console, result: MeasuredBound, page: Path) -> None:
     """The bound's terms beside what was measured, the verdict, and where the page is."""
     console.print(f"Constants: {constants_in_words(result.constants)}.", highlight=False)
@@ -222,11 +240,12 @@ def show_table(console: Console, table: TextTable, highlighted: int | None = Non
 
 def _table(content: TextTable, highlighted: int | None = None) -> Table:
     table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=0)
+    names = [row[0] for row in content.rows]
     for place, title in enumerate(content.head):
         table.add_column(
             title,
             justify="right" if place else "left",
-            no_wrap=not place,
+            no_wrap=not place and max(map(len, names), default=0) <= LONG_NAME,
             overflow="fold",
             min_width=max(map(len, title.split()), default=0),
         )

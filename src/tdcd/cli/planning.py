@@ -25,23 +25,24 @@ def plan(
     ] = None,
     devices: OnDevices = None,
 ) -> None:
-    """Say how many local steps to take: a table over Q with safe step sizes, rounds, bytes and predicted time.
+    """Say how many local steps to take, and with which overlap, periods of slow silos and bits of phi.
 
-    Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where that
-    diverges; what Theorem 1 promises stands beside. Nothing is written.
+    A table over Q has safe step sizes, rounds, bytes and predicted time; a second one has overlap, periods and bits for
+    the best Q. Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where
+    that diverges; what Theorem 1 promises stands beside. Nothing is written.
     """
-    from tdcd.cli.console import EstimateDisplay, show_recommendation
+    from tdcd.cli.console import EstimateDisplay, show_ranking, show_recommendation
     from tdcd.compare import network_of
     from tdcd.config.resolve import plan as plan_config
     from tdcd.core.network import preset
-    from tdcd.planning import recommend_local_steps
+    from tdcd.planning import plan_run
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
         checked = checked_config(config, settings or [])
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
-        table = recommend_local_steps(
+        found = plan_run(
             plan_config(checked, devices=chosen_devices(devices)),
             links,
             target=target,
@@ -50,7 +51,8 @@ def plan(
             seconds=seconds,
             observe=display.observe,
         )
-    show_recommendation(screen, table)
+    show_recommendation(screen, found.local_steps)
+    show_ranking(screen, found.variants, checked)
 
 
 def bound(

@@ -14,7 +14,7 @@ from tdcd.config.baselines import BASELINES
 from tdcd.records.history import Record
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
-from tdcd.report.units import byte_unit, counted
+from tdcd.report.units import byte_unit, counted, milliseconds
 
 VARIANTS = {
     "overlap": "A silo steps on phi that the others sent so many rounds ago, and computes while messages travel.",
@@ -72,8 +72,8 @@ def write_page(comparison: Comparison, out: Path) -> Path:
 def _summary(comparison: Comparison) -> Iterator[html.Html]:
     yield html.paragraph(
         "All took as many local steps, with the same step size and seed unless their name says otherwise. The last "
-        "column is the predicted time until the first evaluation at which the training loss was no higher than where "
-        "TDCD ended; never means not within these local steps, be it by a hair."
+        "column is the predicted time until the first evaluation at which the training loss was at most 1% above where "
+        "TDCD ended; never means not within these local steps."
     )
     if comparison.num_seeds > 1:
         yield html.paragraph(
@@ -108,7 +108,7 @@ def _curve(contender: Contender, measure: Measure, end: float) -> Curve:
     longest = max((run.history for run in contender.runs), key=len)
     x = np.array([measure(contender, record) for record in longest])
     shown = int(np.count_nonzero(x < end)) + 1
-    return _over_seeds(contender.label, contender, x, lambda record: record.train_loss, shown)
+    return _over_seeds(contender.title, contender, x, lambda record: record.train_loss, shown)
 
 
 def _over_seeds(
@@ -162,7 +162,7 @@ def _silo_only_figure(comparison: Comparison, axis: str) -> html.Html:
 
 def _timing(comparison: Comparison) -> Iterator[html.Html]:
     rows = [
-        [c.label, *map(_milliseconds, (c.compute.step_seconds, c.compute.phi_seconds, c.prediction.seconds_per_round))]
+        [c.title, *map(milliseconds, (c.compute.step_seconds, c.compute.phi_seconds, c.prediction.seconds_per_round))]
         for c in comparison.contenders
     ]
     network = comparison.network
@@ -181,14 +181,10 @@ def _timing(comparison: Comparison) -> Iterator[html.Html]:
     yield html.table(["", "a local step", "phi of a round", "a round in the long run"], rows, numbers=True)
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:,.3g} ms"
-
-
 def _words(comparison: Comparison) -> list[tuple[str, str]]:
     labels = [contender.label for contender in comparison.contenders]
     tdcd = "Q local steps between two communications; columns and rows stay where they are."
-    variants = [(label, _variant(label)) for label in labels if label.startswith("tdcd,")]
+    variants = [(label.replace(",", ", "), _variant(label)) for label in labels if label.startswith("tdcd,")]
     ran = {label.partition("/")[0] for label in labels}
     return [("tdcd", tdcd), *variants, *((name, words) for name, words in BASELINES.items() if name in ran)]
 

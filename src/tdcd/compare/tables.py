@@ -15,14 +15,14 @@ LOWER_IS_BETTER = ("loss", "rmse")
 def summary(comparison: Comparison) -> TextTable:
     """One row per algorithm: how good, at what price, and what it took to get as far as TDCD."""
     names = list(figures(comparison.tdcd.run.final))
-    head = ["", *names, "rounds", "sent", "predicted time", "time to TDCD's final loss"]
+    head = ["", *names, "rounds", "sent", "predicted time", "time to TDCD's loss + 1%"]
     return TextTable(head, [_row(contender, comparison.levels, names) for contender in comparison.contenders])
 
 
 def _row(contender: Contender, levels: Sequence[float], names: Sequence[str]) -> list[str]:
     last, by_name = contender.run.history[-1], over_seeds(contender)
     return [
-        contender.label + _diverged(contender),
+        contender.title + _diverged(contender),
         *(_with_spread(by_name.get(name, [])) for name in names),
         f"{last.round:,}",
         bytes_in_words(last.bytes.total),

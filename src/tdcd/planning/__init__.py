@@ -1,16 +1,24 @@
-"""Before a run: how many local steps to take. After it: the bound of Theorem 1 beside what was measured."""
+"""Before a run: how many local steps to take, with which overlap, periods and bits. After it: the bound of Theorem 1
+beside what was measured.
+"""
 
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import CANDIDATES, Recommendation, recommend_local_steps
 from tdcd.planning.measured_bound import MeasuredBound, measure_bound
 from tdcd.planning.page import write_page
+from tdcd.planning.run_plan import RunPlan, plan_run
+from tdcd.planning.variants import Ranking, rank_variants
 
 __all__ = [
     "CANDIDATES",
     "Forecast",
     "MeasuredBound",
+    "Ranking",
     "Recommendation",
+    "RunPlan",
     "measure_bound",
+    "plan_run",
+    "rank_variants",
     "recommend_local_steps",
     "write_page",
 ]

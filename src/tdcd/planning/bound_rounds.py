@@ -4,8 +4,11 @@ from math import ceil, inf, isfinite, sqrt
 from typing import NamedTuple
 
 from tdcd.config.resolve import Plan
+from tdcd.core.timing import Overlap
 from tdcd.planning.facts import Facts
 from tdcd.theory import Constants, effective_clients, max_step_size
+from tdcd.theory.staleness import IN_STEP
+from tdcd.theory.theorem import noise_terms
 
 
 class FewestIterations(NamedTuple):
@@ -25,11 +28,12 @@ def fewest_iterations(
     local_steps: int,
     num_silos: int,
     num_clients: float,
+    timing: Overlap = IN_STEP,
 ) -> FewestIterations:
     r"""The admissible step size with which the bound of Theorem 1 falls to ``level`` after the fewest iterations.
 
-    With :math:`a = L N \sigma_{max}^2 / K` and :math:`b = L_{max}^2 \sigma_{max}^2 Q^2 N^2`, the bound is at the level
-    for
+    With :math:`a = L N \sigma_{max}^2 / K` and :math:`b = L_{max}^2 \sigma_{max}^2 Q^2 N^2`, or what replaces them
+    with overlap and periods (:func:`tdcd.theory.bound`), the bound is at the level for
 
     .. math:: T = \frac{2\,gap}{\eta\,(level - a \eta - b \eta^2)}, \qquad
               \text{least at} \quad \eta = \frac{level}{a + \sqrt{a^2 + 3\,b\,level}}
@@ -44,10 +48,10 @@ def fewest_iterations(
     >>> fewest_iterations(Constants(L=1.5, per_silo=(0.5,), kind="exact", note=""), 0.0, **noiseless)
     FewestIterations(step_size=0.5, iterations=8.0)
     """
-    variance = constants.L * num_silos * sigma_max**2 / num_clients
-    staleness = (constants.L_max * sigma_max * local_steps * num_silos) ** 2
+    variance, staleness = noise_terms(constants, sigma_max, local_steps, num_silos, num_clients, timing)
     noise = variance + sqrt(variance**2 + 3 * staleness * level)
-    step_size = min(max_step_size(constants, local_steps, num_silos), level / noise if noise else inf)
+    largest = max_step_size(constants, local_steps, num_silos, timing=timing)
+    step_size = min(largest, level / noise if noise else inf)
     progress = step_size * (level - variance * step_size - staleness * step_size**2)
     return FewestIterations(step_size, 2 * gap / progress if progress > 0 else inf)
 
@@ -74,5 +78,6 @@ def bound_rounds(planned: Plan, facts: Facts, local_steps: int, target: float, l
         local_steps=local_steps,
         num_silos=facts.num_silos,
         num_clients=effective_clients(planned.federation),
+        timing=facts.timing,
     )
     return ceil(found.iterations / local_steps) if isfinite(found.iterations) else None

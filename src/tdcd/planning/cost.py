@@ -10,6 +10,7 @@ from tdcd.config.resolve import Plan
 from tdcd.core.exchange import bytes_up
 from tdcd.core.ledger import Ledger, Traffic, phi_bytes
 from tdcd.core.network import Network
+from tdcd.core.pace import Work
 from tdcd.training.run import simulate
 from tdcd.training.train import ledger_of
 
@@ -24,6 +25,8 @@ class Cost(NamedTuple):
     """What they send."""
     seconds: float
     """What one takes in the long run, predicted."""
+    works: tuple[Work, ...] = ()
+    """What each silo does in it."""
 
     @property
     def traffic(self) -> Traffic:
@@ -37,17 +40,17 @@ def with_local_steps(planned: Plan, local_steps: int) -> Plan:
 
 
 def round_costs(
-    planned: Plan, network: Network, step_seconds: float | None, slower: Mapping[str, float] | None = None
+    planned: Plan, network: Network, compute: Compute, slower: Mapping[str, float] | None = None
 ) -> Callable[[Plan], Cost]:
     """The cost of a round as a function of the plan, for plans that differ in settings and variant.
 
     Args:
-        step_seconds: what a client takes for a local step; measured here if None, once for all.
+        compute: from :func:`computing`.
         slower: how many times longer the clients of a silo compute, by its name.
     """
     simulation = simulate(planned)
     blocks = simulation.init().blocks
-    ledger, compute = ledger_of(simulation, blocks), _computing(planned, step_seconds)
+    ledger = ledger_of(simulation, blocks)
 
     def cost(other: Plan) -> Cost:
         variant, settings = other.variant, other.settings
@@ -58,13 +61,18 @@ def round_costs(
             periods=[variant.timing.period(silo) for silo in range(len(blocks))],
         )
         all_phi = compute._replace(phi_seconds=settings.num_exchanged * compute.phi_seconds)
-        return Cost(own, predict(other, own, network, all_phi, slower or {}).seconds_per_round)
+        prediction = predict(other, own, network, all_phi, slower or {})
+        return Cost(own, prediction.seconds_per_round, prediction.works)
 
     return cost
 
 
-def _computing(planned: Plan, step_seconds: float | None) -> Compute:
-    """What the slowest client takes for a local step, and for the phi of one minibatch."""
+def computing(planned: Plan, step_seconds: float | None) -> Compute:
+    """What the slowest client takes for a local step, and for the phi of one minibatch; for every Q.
+
+    Args:
+        step_seconds: for a local step; measured here if None.
+    """
     timed = with_local_steps(planned, STEPS_TIMED)
     compute = measured(timed, simulate(timed)) if step_seconds is None else given(step_seconds, timed)
     return compute._replace(phi_seconds=compute.phi_seconds / timed.settings.num_exchanged)

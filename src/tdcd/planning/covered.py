@@ -1,11 +1,21 @@
-"""Which members of the TDCD family Theorem 1 covers: Algorithm 1 alone."""
+"""Which members of the TDCD family Theorem 1 covers: plain SGD, in step or with overlap, periods and few bits."""
 
 from tdcd.config import Config, ConfigError
 from tdcd.config.schema import TrainSection
+from tdcd.core.exchange import AsItIs, WholeBlock
+from tdcd.core.quantised import Quantised, QuantisedChange
+from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 
 VARIANT_KEYS = ("optimizer", "schedule", "hub_optimizer", "participation", "variant")
-"""The keys under ``[train]`` that make another member of the family."""
+"""The keys under ``[train]`` that make a member of the family that is not covered."""
+COVERED: dict[str, tuple[type, ...]] = {
+    "timing": (Overlap,),
+    "exchange": (AsItIs, Quantised),
+    "client_exchange": (AsItIs, Quantised),
+    "block_exchange": (WholeBlock, QuantisedChange),
+}
+"""Parts of a variant that may differ from Algorithm 1, and how. What few bits leave open is said as a caveat."""
 
 
 def refuse_uncovered(config: Config, variant: Variant, where: str = "the configuration") -> None:
@@ -14,11 +24,19 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
     Args:
         where: the configuration's file.
     """
-    if not variant.changed:
+    # Exactly these: a class of one's own that inherits from them may do anything.
+    parts = [part for part in variant.changed if type(getattr(variant, part)) not in COVERED.get(part, ())]
+    if not parts and (config.train.variant is None or not variant.changed):
         return
     train, plain = config.train, TrainSection()
     keys = [
         f"train.{key} = {getattr(train, key)!r}" for key in VARIANT_KEYS if getattr(train, key) != getattr(plain, key)
     ]
-    named = ", ".join(keys) or f"a variant with another {', '.join(variant.changed)}"
-    raise ConfigError([f"{named}: Theorem 1 covers Algorithm 1 (plain SGD) only; leave it out"], where)
+    named = ", ".join(keys) or f"a variant with another {', '.join(parts)}"
+    raise ConfigError([f"{named}: Theorem 1 covers plain SGD with every client in every round; leave it out"], where)
+
+
+def covered_timing(variant: Variant) -> Overlap:
+    """The overlap and the periods of a variant that is not refused."""
+    assert isinstance(variant.timing, Overlap)
+    return variant.timing

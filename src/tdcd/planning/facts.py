@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from tdcd.blocks.linear import Linear
 from tdcd.config.resolve import Plan
 from tdcd.core.objective import Tree
+from tdcd.core.timing import Overlap
+from tdcd.planning.covered import covered_timing
 from tdcd.theory import Constants, Noise, constants, initial_gap, max_step_size, sigmas
 from tdcd.theory.progress import Observer
 from tdcd.training.run import simulate
@@ -25,10 +27,14 @@ class Facts:
     noise: Noise | None
     """At the start; None where no loss follows from the theorem, for which alone it is needed."""
     num_silos: int
+    timing: Overlap
+    """The plan's."""
 
-    def safe_step_size(self, local_steps: int) -> float | None:
-        """The largest step size that the theorem's proof admits."""
-        return None if self.constants is None else max_step_size(self.constants, local_steps, self.num_silos)
+    def safe_step_size(self, local_steps: int, timing: Overlap | None = None) -> float | None:
+        """The largest step size that the theorem's proof admits, with the plan's overlap and periods or with others."""
+        if self.constants is None:
+            return None
+        return max_step_size(self.constants, local_steps, self.num_silos, timing=timing or self.timing)
 
 
 def is_linear(planned: Plan) -> bool:
@@ -52,5 +58,14 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
             # What is not known in time is put at the whole loss.
             optimum = initial - gap if gap < initial else None
         if is_linear(planned) and objective.l2 > 0:
-            noise = sigmas(federation, blocks, objective, planned.settings, [start], seconds=seconds, observe=observe)
-    return Facts(start, initial, optimum, known, noise, federation.num_silos)
+            noise = sigmas(
+                federation,
+                blocks,
+                objective,
+                planned.settings,
+                [start],
+                variant=planned.variant,
+                seconds=seconds,
+                observe=observe,
+            )
+    return Facts(start, initial, optimum, known, noise, federation.num_silos, covered_timing(planned.variant))

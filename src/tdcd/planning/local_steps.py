@@ -4,18 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from tdcd.compare.compute import Compute
 from tdcd.config import ConfigError
 from tdcd.config.resolve import Plan
 from tdcd.core.network import Network
 from tdcd.planning.bound_rounds import bound_rounds
-from tdcd.planning.cost import round_costs, with_local_steps
+from tdcd.planning.cost import computing, round_costs, with_local_steps
 from tdcd.planning.covered import refuse_uncovered
 from tdcd.planning.facts import Facts, gather_facts
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
 from tdcd.planning.recommend import recommend
-from tdcd.theory import Constants, caveats
+from tdcd.theory import Constants, bits_caveats, caveats
 from tdcd.theory.progress import Observer, silent
+from tdcd.theory.step_size import vanishing
 
 CANDIDATES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 PART_OF_THE_WAY = 0.9
@@ -38,10 +40,17 @@ class Recommendation:
     lowest: float
     """The lowest loss known: the least there is where that is known, else the lowest of any pilot run."""
     optimum_known: bool
-    constants: Constants | None
+    facts: Facts
+    compute: Compute
+    """For a local step, and for the phi of one minibatch."""
     network: Network
     notes: tuple[str, ...]
     """What to know before trusting the figures, in sentences."""
+
+    @property
+    def constants(self) -> Constants | None:
+        """Theorem 1's; None for a model without second derivatives."""
+        return self.facts.constants
 
 
 def recommend_local_steps(
@@ -75,7 +84,8 @@ def recommend_local_steps(
         _check_target(target, facts)
     elif facts.optimum is not None:
         target = _part_of_the_way(facts.initial, facts.optimum)
-    cost = round_costs(planned, network, step_seconds, slower)
+    compute = computing(planned, step_seconds)
+    cost = round_costs(planned, network, compute, slower)
     plans = [with_local_steps(planned, q) for q in steps]
     pilots = [
         start_pilot(each, cost(each), facts.safe_step_size(q), facts.initial)
@@ -97,7 +107,8 @@ def recommend_local_steps(
         initial=facts.initial,
         lowest=lowest,
         optimum_known=facts.optimum is not None,
-        constants=facts.constants,
+        facts=facts,
+        compute=compute,
         network=network,
         notes=tuple(_notes(planned, facts, forecasts)),
     )
@@ -163,6 +174,9 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
         notes.append("No safe step sizes: Theorem 1's constants need second derivatives, which torch blocks lack.")
     elif facts.constants.kind == "estimate":
         notes.append(f"Safe step sizes rest on estimates and prove nothing: {facts.constants.note}.")
+    if facts.constants is not None:
+        vanished = vanishing(facts.constants, planned.settings.local_steps, facts.num_silos, facts.timing)
+        notes += [vanished] if vanished else []
     if facts.noise is None:
         notes.append(
             "Theorem 1 says nothing of the loss here: it bounds gradients, and only linear blocks with l2 > 0 let a "
@@ -170,4 +184,4 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
         )
     else:
         notes += caveats(planned.federation, planned.settings, facts.noise)
-    return notes
+    return notes + bits_caveats(planned.variant, planned.blocks, planned.objective)

@@ -1,14 +1,15 @@
 """Whether the bound of Theorem 1 holds on a finished run, and which of its terms dominates."""
 
 from dataclasses import dataclass
-from math import ceil, isclose
+from math import ceil, isclose, lcm
 from pathlib import Path
 
 import numpy as np
 
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import Plan, plan, variant_of
-from tdcd.planning.covered import refuse_uncovered
+from tdcd.core.timing import Overlap
+from tdcd.planning.covered import covered_timing, refuse_uncovered
 from tdcd.planning.facts import is_linear
 from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
@@ -17,6 +18,7 @@ from tdcd.theory import (
     Constants,
     Measured,
     Noise,
+    bits_caveats,
     bound,
     caveats,
     constants,
@@ -27,23 +29,20 @@ from tdcd.theory import (
     sigmas,
 )
 from tdcd.theory.progress import Observer, silent
-from tdcd.theory.theorem import Condition
+from tdcd.theory.staleness import timing_in_words
+from tdcd.theory.step_size import Condition, inside_instead, vanishing
 from tdcd.training.run import simulate
 
 POINTS = 200
 """A run is measured at about this many of its rounds at most."""
-TERMS = {
-    "initial": "initial: 2 (L(start) - L_inf) / (eta T)",
-    "variance": "variance: eta L N sigma^2 / K",
-    "staleness": "staleness: eta^2 L_max^2 sigma^2 Q^2 N^2",
-}
-"""The bound's terms by the names of :class:`~tdcd.theory.Bound`."""
 REMEDIES = {
     "initial": "The initial term, how far the start was from the optimum, dominates: more rounds lower it.",
     "variance": "The variance term, the minibatches' noise, dominates: larger minibatches, more clients or a "
     "smaller step size lower it; more rounds do not.",
-    "staleness": "The staleness term dominates: fewer local steps or a smaller step size lower it; more rounds do not.",
+    "staleness": "The staleness term dominates: fewer local steps, less overlap or a smaller step size lower it; more "
+    "rounds do not.",
 }
+"""By the names of :class:`~tdcd.theory.Bound`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +74,9 @@ class MeasuredBound:
 
     @property
     def dominant(self) -> str | None:
-        """The largest term, by its name in :data:`TERMS`."""
+        """The largest term, by its name in :data:`REMEDIES`."""
         limit = self.bound
-        return None if limit is None else max(TERMS, key=lambda name: float(getattr(limit, name)))
+        return None if limit is None else max(REMEDIES, key=lambda name: float(getattr(limit, name)))
 
     @property
     def holds(self) -> bool | None:
@@ -87,29 +86,48 @@ class MeasuredBound:
         limits = [self.bound.at(int(t)).total for t in self.gradients.iterations]
         return bool((self.gradients.averages <= np.array(limits)).all())
 
+    @property
+    def timing(self) -> Overlap:
+        """The run's overlap and periods."""
+        return covered_timing(self.planned.variant)
+
     def max_step_size(self, condition: Condition) -> float:
         """The largest step size that a condition admits for this run."""
         steps, silos = self.planned.settings.local_steps, self.planned.federation.num_silos
-        return max_step_size(self.constants, steps, silos, condition)
+        return max_step_size(self.constants, steps, silos, condition, timing=self.timing)
 
     @property
     def verdict(self) -> str:
-        """What came out, in a sentence or two."""
-        settings = self.planned.settings
+        """What came out, in a few sentences."""
+        steps, silos = self.planned.settings.local_steps, self.planned.federation.num_silos
+        vanished = vanishing(self.constants, steps, silos, self.timing)
+        return " ".join([*self._outcome(), *([vanished] if vanished else [])])
+
+    def _outcome(self) -> list[str]:
         if self.bound is None or self.dominant is None:
-            return (
-                f"step_size = {settings.step_size:g} is outside Theorem 1's range, so it bounds nothing here: "
-                f"with Q = {settings.local_steps} and N = {self.planned.federation.num_silos} its proof admits step "
-                f"sizes up to {self.max_step_size('proof'):.4g} (the condition as printed, which lacks a factor N, up "
-                f"to {self.max_step_size('printed'):.4g})."
-            )
+            return self._outside()
         if not self.holds:
-            return (
-                f"The bound does not hold: the measured average exceeds it at some T. {REMEDIES[self.dominant]} "
-                "The run departs from what the theorem assumes, or sigma was underestimated."
-            )
+            return [
+                "The bound does not hold: the measured average exceeds it at some T.",
+                REMEDIES[self.dominant],
+                "The run departs from what the theorem assumes, or sigma was underestimated.",
+            ]
         times = self.bound.total / self.average if self.average else float("inf")
-        return f"The bound holds: it is {times:.3g} times what was measured. {REMEDIES[self.dominant]}"
+        return [f"The bound holds: it is {times:.3g} times what was measured.", REMEDIES[self.dominant]]
+
+    def _outside(self) -> list[str]:
+        settings, silos, late = self.planned.settings, self.planned.federation.num_silos, timing_in_words(self.timing)
+        named = [f"Q = {settings.local_steps}", f"N = {silos}", *late]
+        beside = ""
+        if not late:
+            printed = self.max_step_size("printed")
+            beside = f" (the condition as printed, which lacks a factor N, up to {printed:.4g})"
+        return [
+            f"step_size = {settings.step_size:g} is outside Theorem 1's range, so it bounds nothing here: with "
+            f"{', '.join(named[:-1])} and {named[-1]} its proof admits step sizes up to "
+            f"{self.max_step_size('proof'):.4g}{beside}.",
+            *inside_instead(self.constants, settings.step_size, settings.local_steps, silos, self.timing),
+        ]
 
 
 def measure_bound(
@@ -127,18 +145,30 @@ def measure_bound(
         raise ValueError(f"seconds must be a positive number, not {seconds}")
     run, planned, simulation = _again(folder, devices)
     federation, blocks, objective, settings = planned.federation, planned.blocks, planned.objective, planned.settings
-    rounds = run.history[-1].round
-    every = ceil(rounds / POINTS)
+    # Where every silo begins a period, the hubs have the model that the theorem is about.
+    timing = covered_timing(planned.variant)
+    whole = lcm(*timing.periods)
+    rounds = run.history[-1].round // whole * whole
+    every = ceil(rounds / whole / POINTS) * whole
     measured = gradient_norms(federation, simulation, rounds, every=every, seconds=seconds / 2, observe=observe)
     models = [measured.first, measured.last]
     curved_at = () if is_linear(planned) else models
     with planned.execution.with_the_data():
         known = constants(federation, blocks, objective, models=curved_at, seconds=seconds / 4, observe=observe)
-        noise = sigmas(federation, blocks, objective, settings, models, seconds=seconds / 8, observe=observe)
+        noise = sigmas(
+            federation,
+            blocks,
+            objective,
+            settings,
+            models,
+            variant=planned.variant,
+            seconds=seconds / 8,
+            observe=observe,
+        )
         gap = initial_gap(federation, blocks, objective, measured.first, seconds=seconds / 8, observe=observe)
     num_clients = effective_clients(federation)
     limit = None
-    if settings.step_size <= max_step_size(known, settings.local_steps, federation.num_silos):
+    if settings.step_size <= max_step_size(known, settings.local_steps, federation.num_silos, timing=timing):
         limit = bound(
             known,
             noise.maximum,
@@ -148,8 +178,9 @@ def measure_bound(
             num_clients=num_clients,
             iterations=int(measured.iterations[-1]),
             gap=gap,
+            timing=timing,
         )
-    departures = tuple(caveats(federation, settings, noise))
+    departures = (*caveats(federation, settings, noise), *bits_caveats(planned.variant, blocks, objective))
     return MeasuredBound(run, planned, known, noise, gap, num_clients, measured, limit, departures)
 
 
@@ -166,6 +197,12 @@ def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:
     if run.history[-1].round == 0:
         raise ValueError(f"{folder} holds no round yet: run more of it with tdcd run --resume {folder}")
     planned = plan(config, devices=devices)
+    whole = lcm(*covered_timing(planned.variant).periods)
+    if run.history[-1].round < whole:
+        raise ValueError(
+            f"{folder} holds {run.history[-1].round} rounds, and its silos' periods all begin together every {whole} "
+            f"rounds: run more of it with tdcd run --resume {folder}"
+        )
     simulation = simulate(planned)
     start = simulation.init().blocks
     loss = simulation.loss(start, simulation.scores(start), planned.federation.labels)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from tdcd.planning.measured_bound import TERMS, MeasuredBound
+from tdcd.planning.measured_bound import REMEDIES, MeasuredBound
 from tdcd.planning.tables import bound_constants, terms
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
@@ -74,7 +74,7 @@ def _figures(result: MeasuredBound) -> Iterator[tuple[html.Html, str]]:
         return
     yield bound_figure(result.gradients, result.bound), f"{caption}, and the bound"
     limits = [result.bound.at(int(t)) for t in iterations]
-    curves = [Curve(name, iterations, [getattr(limit, name) for limit in limits]) for name in TERMS]
+    curves = [Curve(name, iterations, [getattr(limit, name) for limit in limits]) for name in REMEDIES]
     yield line_figure(curves, "iterations T", "term of the bound"), "The bound's three terms"
 
 

@@ -1,4 +1,4 @@
-"""Pilot runs: the federation simulated with several Q side by side, until their losses reach a target."""
+"""Pilot runs: the federation simulated in several ways side by side, until their losses reach a target."""
 
 import math
 import time
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
 @dataclass(eq=False)
 class Pilot:
-    """One Q: its settings, and how its run went so far."""
+    """One way to train: its settings, and how its run went so far."""
 
     planned: Plan
     cost: Cost
@@ -39,6 +39,7 @@ class Pilot:
     """To fall back on when the run diverges; None where there is none."""
     curve: list[Point]
     """Begins before training; a new run begins it anew."""
+    name: str
     diverged: list[float] = field(default_factory=list)
     """Step sizes with which the run diverged."""
     state: State | None = None
@@ -134,9 +135,11 @@ class Clock:
         return self._end - time.monotonic() > seconds
 
 
-def start_pilot(planned: Plan, cost: Cost, safe_step_size: float | None, initial: float) -> Pilot:
-    """A pilot run before its first round, whose loss is ``initial``."""
-    return Pilot(planned, cost, safe_step_size, [Point(0, initial)])
+def start_pilot(
+    planned: Plan, cost: Cost, safe_step_size: float | None, initial: float, name: str | None = None
+) -> Pilot:
+    """A pilot run before its first round, whose loss is ``initial``; by default it is called by its Q."""
+    return Pilot(planned, cost, safe_step_size, [Point(0, initial)], name or f"Q = {planned.settings.local_steps}")
 
 
 def run_pilots(
@@ -161,7 +164,7 @@ def run_pilots(
             waiting.remove(pilot)
             pilot.rest()
         done = len(pilots) - len(waiting)
-        observe(Progress(f"Q = {pilot.local_steps}", done, len(pilots), pilot.curve[-1].loss))
+        observe(Progress(pilot.name, done, len(pilots), pilot.curve[-1].loss))
 
 
 def _finished(pilot: Pilot, pilots: Sequence[Pilot], target: float | None, horizon: int) -> bool:

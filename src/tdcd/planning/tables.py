@@ -2,10 +2,12 @@
 
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import Recommendation
-from tdcd.planning.measured_bound import TERMS, MeasuredBound
+from tdcd.planning.measured_bound import MeasuredBound
+from tdcd.planning.variants import Ranked, Ranking, worthwhile
 from tdcd.report.text_table import TextTable
-from tdcd.report.units import bytes_in_words, duration, figure, rounded_down
+from tdcd.report.units import bytes_in_words, duration, figure, milliseconds, rounded_down
 from tdcd.theory import Constants
+from tdcd.theory.staleness import terms_in_words, timing_in_words
 
 
 def over_q(recommendation: Recommendation) -> TextTable:
@@ -41,6 +43,30 @@ def _sent(forecast: Forecast) -> list[str]:
     return [str(forecast.local_steps), *(more + bytes_in_words(count) for count in counts)]
 
 
+def over_variants(ranking: Ranking) -> tuple[TextTable, int]:
+    """One row per candidate that is worth a look, the slowest rounds first, and which row is recommended."""
+    alone = [ranking.alike(), ranking.alike(overlap=1), ranking.alike(phi_bits=8)]
+    alone += [ranking.alike(periods=each.candidate.periods) for each in ranking.ranked]
+    shown = {each.candidate: each for each in (ranking.own, ranking.recommended, *alone) if each is not None}
+    shown |= {each.candidate: each for each in (*worthwhile(ranking.ranked), *_tried(ranking))}
+    rows = sorted(shown.values(), key=lambda each: -each.cost.seconds)
+    head = ["", "a round", "bytes per round", "rounds", "predicted time"]
+    return TextTable(head, [_variant_row(each, ranking) for each in rows]), rows.index(ranking.recommended)
+
+
+def _tried(ranking: Ranking) -> list[Ranked]:
+    return [each for each in ranking.ranked if each.forecast is not None]
+
+
+def _variant_row(each: Ranked, ranking: Ranking) -> list[str]:
+    name = each.candidate.in_words(ranking.silos)
+    costs = [milliseconds(each.cost.seconds), bytes_in_words(round(each.bytes_per_round))]
+    if each.forecast is None:
+        return [name, *costs, "–", "–"]
+    _, _, _, rounds, time, _ = _row(each.forecast)
+    return [name, *costs, rounds, time]
+
+
 def constants_in_words(constants: Constants) -> str:
     """L and every L_j, and how far they can be trusted."""
     each = ", ".join(f"L_{index} = {value:.4g}" for index, value in enumerate(constants.per_silo, start=1))
@@ -51,8 +77,9 @@ def terms(result: MeasuredBound) -> TextTable:
     """The bound's terms and their sum, beside what was measured."""
     limit, rows = result.bound, []
     if limit is not None:
-        parts = {words: float(getattr(limit, name)) for name, words in TERMS.items()} | {"bound": limit.total}
-        rows = [[words, figure(value), f"{value / limit.total:.0%}"] for words, value in parts.items()]
+        words = terms_in_words(result.timing)
+        parts = {words[name]: float(getattr(limit, name)) for name in words} | {"bound": limit.total}
+        rows = [[term, figure(value), f"{value / limit.total:.0%}"] for term, value in parts.items()]
     head = ["average squared gradient norm", f"T = {result.iterations:,}", "of the bound"]
     return TextTable(head, [*rows, ["measured", figure(result.average), ""]])
 
@@ -70,5 +97,6 @@ def bound_constants(result: MeasuredBound) -> TextTable:
             ["L(start) - L_inf", figure(result.gap), "an upper bound"],
             ["N, K", f"{result.planned.federation.num_silos}, {result.num_clients:.4g}", "silos, and clients per silo"],
             ["eta, Q", f"{settings.step_size:g}, {settings.local_steps}", "the run's settings"],
+            *([["timing", ", ".join(late), "the run's settings"]] if (late := timing_in_words(result.timing)) else []),
         ],
     )

@@ -65,6 +65,15 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def milliseconds(seconds: float) -> str:
+    """A short time.
+
+    >>> milliseconds(0.0312), milliseconds(2.5)
+    ('31.2 ms', '2,500 ms')
+    """
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{1e3 * seconds:,.0f} ms"
+
+
 def figure(value: float | None) -> str:
     """A measured number, always to four figures; a dash where there is none.
 

@@ -1,10 +1,12 @@
 """Theorem 1 of the paper: its constants, its step sizes and its bound, beside what a run measures."""
 
+from tdcd.theory.few_bits import bits_caveats
 from tdcd.theory.measure import Measured, bound_figure, gradient_norms
 from tdcd.theory.noise import Noise, sigmas
 from tdcd.theory.progress import Progress
 from tdcd.theory.smoothness import Constants, constants
-from tdcd.theory.theorem import Bound, bound, caveats, effective_clients, initial_gap, max_step_size
+from tdcd.theory.step_size import largest_overlap, max_step_size
+from tdcd.theory.theorem import Bound, bound, caveats, effective_clients, initial_gap
 
 __all__ = [
     "Bound",
@@ -12,6 +14,7 @@ __all__ = [
     "Measured",
     "Noise",
     "Progress",
+    "bits_caveats",
     "bound",
     "bound_figure",
     "caveats",
@@ -19,6 +22,7 @@ __all__ = [
     "effective_clients",
     "gradient_norms",
     "initial_gap",
+    "largest_overlap",
     "max_step_size",
     "sigmas",
 ]

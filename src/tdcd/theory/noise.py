@@ -20,12 +20,14 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.update import Sgd
-from tdcd.core.variant import Known, LabelsEverywhere
+from tdcd.core.variant import Known, LabelsEverywhere, Variant
 from tdcd.federation.placement import Placement, holders, place
 from tdcd.federation.silos import Federation
+from tdcd.theory.few_bits import counts_bits, phi_noise
 from tdcd.theory.full_objective import ROWS_AT_ONCE, FullObjective
 from tdcd.theory.progress import Meter, Observer, silent
 
+ALGORITHM_1 = Variant()
 Gradients = list[NDArray[np.float64]]
 """``[K, D_j]`` per silo: the gradient of each of its clients."""
 
@@ -56,17 +58,21 @@ def sigmas(
     settings: Settings,
     models: Sequence[Sequence[Tree]],
     *,
+    variant: Variant = ALGORITHM_1,
     samples: int = 64,
     seconds: float | None = None,
     observe: Observer = silent,
 ) -> Noise:
     """Estimate the noise of the clients' gradients with these settings' minibatches and gradient rule.
 
+    What phi in few bits adds is worked out, not sampled; see :func:`~tdcd.theory.few_bits.phi_noise`.
+
     The theorem wants a bound for all models; a squared loss has none, since its noise grows with the model. What its
     proof uses are the models that a run visits: give some of those, such as its first and its last.
 
     Args:
         models: hub blocks.
+        variant: the run's, for the bits of phi.
         samples: minibatches to draw at each model.
         seconds: a time limit; at least the first model's exact gradient and one minibatch there are worked out.
         observe: called after every minibatch.
@@ -81,6 +87,9 @@ def sigmas(
     for model in models:
         if not found or not meter.expired:
             found.append(_at_model(clients, model, samples, meter))
+            if counts_bits(variant, blocks):
+                rounding = phi_noise(federation, objective, settings, model, variant)
+                found[-1] = found[-1].with_more(rounding)
     return Noise(
         tuple(np.sqrt(np.max([each.squares for each in found], axis=0)).tolist()),
         tuple(np.sqrt(np.max([each.biases for each in found], axis=0)).tolist()),
@@ -94,6 +103,10 @@ class _Found(NamedTuple):
     biases: list[float]
     """The squared distance of the expected one."""
     draws: int
+
+    def with_more(self, squares: Sequence[float]) -> "_Found":
+        """With independent noise added."""
+        return self._replace(squares=[a + b for a, b in zip(self.squares, squares, strict=True)])
 
 
 def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: Meter) -> _Found:

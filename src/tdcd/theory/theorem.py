@@ -1,59 +1,36 @@
-r"""Theorem 1: the admissible step sizes, and the bound on the average squared gradient norm."""
+r"""Theorem 1: the bound on the average squared gradient norm."""
 
 import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Self
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
+from tdcd.core.timing import Overlap
 from tdcd.federation.silos import Federation
 from tdcd.theory.full_objective import FullObjective, Vector
 from tdcd.theory.noise import Noise
 from tdcd.theory.progress import Meter, Observer, silent
 from tdcd.theory.smoothness import Constants
-
-Condition = Literal["proof", "printed"]
-_CONDITIONS: dict[Condition, str] = {
-    "proof": "1 - eta L - eta^2 L_max^2 Q^2 N >= 0",
-    "printed": "1 - eta L - eta^2 L_max^2 Q^2 >= 0",
-}
-
-
-def max_step_size(constants: Constants, local_steps: int, num_silos: int, condition: Condition = "proof") -> float:
-    r"""The largest step size that a condition admits.
-
-    .. math:: \eta = \frac{2}{L + \sqrt{L^2 + 4 L_{max}^2 Q^2 N}}
-
-    the positive root of :math:`1 - \eta L - \eta^2 L_{max}^2 Q^2 N`, in the form in which nothing cancels.
-    ``"printed"`` is the condition of the paper's text, without N, which is not enough; ``"proof"`` is the one that
-    its proof arrives at. Infinite for an objective without curvature.
-
-    >>> ridge = Constants(L=4.0, per_silo=(3.0, 3.5), kind="exact", note="")
-    >>> round(max_step_size(ridge, local_steps=10, num_silos=2), 5)
-    0.0194
-    """
-    if condition not in _CONDITIONS:
-        raise ValueError(f"condition must be 'proof' or 'printed', not {condition!r}")
-    _at_least_one(local_steps=local_steps, num_silos=num_silos)
-    silos = num_silos if condition == "proof" else 1
-    denominator = constants.L + math.hypot(constants.L, 2 * constants.L_max * local_steps * math.sqrt(silos))
-    return 2 / denominator if denominator else math.inf
+from tdcd.theory.staleness import IN_STEP, condition_in_words, staleness_of, timing_in_words
+from tdcd.theory.step_size import Condition, at_least_one, inside_instead, max_step_size
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The three terms of Theorem 1."""
+    r"""The three terms of Theorem 1, with :math:`m_j = 1` and :math:`R_j = N` in step."""
 
     initial: float
     r""":math:`2 (\mathcal{L}(\theta^0) - \mathcal{L}_{inf}) / (\eta T)`: the way to go, which time makes up for."""
     variance: float
-    r""":math:`\eta L N \sigma_{max}^2 / K`: the minibatches' noise, which clients average out."""
+    r""":math:`\eta L \sigma_{max}^2 \sum_j m_j / K`: the minibatches' noise, which clients average out."""
     staleness: float
-    r""":math:`\eta^2 L_{max}^2 \sigma_{max}^2 Q^2 N^2`: local steps on what the others sent when the round began."""
+    r""":math:`\eta^2 L_{max}^2 \sigma_{max}^2 Q^2 \sum_j R_j`: local steps on what the others sent when the round
+    began, or before."""
     iterations: int
     """T."""
 
@@ -64,7 +41,7 @@ class Bound:
 
     def at(self, iterations: int) -> Self:
         """The same for another T."""
-        _at_least_one(iterations=iterations)
+        at_least_one(iterations=iterations)
         return replace(self, initial=self.initial * self.iterations / iterations, iterations=iterations)
 
 
@@ -79,6 +56,7 @@ def bound(
     iterations: int,
     gap: float,
     condition: Condition = "proof",
+    timing: Overlap = IN_STEP,
 ) -> Bound:
     r"""The bound of Theorem 1 for these settings; refuses a step size that the condition does not admit.
 
@@ -86,31 +64,48 @@ def bound(
               \frac{2 (\mathcal{L}(\theta^0) - \mathcal{L}_{inf})}{\eta T} + \frac{\eta L N \sigma_{max}^2}{K}
               + \eta^2 L_{max}^2 \sigma_{max}^2 Q^2 N^2
 
+    With overlap D, :math:`N\,[1 + (N-1)(D+1)^2]` replaces :math:`N^2`. With periods :math:`m_j`,
+    :math:`\sum_j m_j` replaces N and :math:`\sum_j R_j` (:func:`~tdcd.theory.staleness.staleness_of`) replaces
+    :math:`N^2`; silo j's part of the gradient is then averaged over the iterations at which it steps.
+
     Args:
         sigma_max: see :func:`~tdcd.theory.sigmas`.
         num_clients: K; :func:`effective_clients` where silos or shards are unequal.
-        iterations: T, rounds times Q.
+        iterations: T, rounds times Q; with periods, of whole periods of every silo.
         gap: see :func:`initial_gap`.
+        timing: the overlap and the periods of the silos.
     """
-    _at_least_one(num_clients=num_clients, iterations=iterations)
+    at_least_one(num_clients=num_clients, iterations=iterations)
     for name, value in {"sigma_max": sigma_max, "gap": gap}.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
-    largest = max_step_size(constants, local_steps, num_silos, condition)
+    largest = max_step_size(constants, local_steps, num_silos, condition, timing=timing)
     # Without the slack, the largest step size itself might be refused after a round trip through text.
     if not 0 < step_size <= largest * (1 + 1e-12):
+        named = [f"local_steps = {local_steps}", f"num_silos = {num_silos}", *timing_in_words(timing)]
+        demanded = condition_in_words(timing, printed=condition == "printed")
+        instead = inside_instead(constants, step_size, local_steps, num_silos, timing) if step_size > largest else []
         raise ValueError(
-            f"step_size = {step_size:g} is outside the theorem's range for local_steps = {local_steps} and "
-            f"num_silos = {num_silos}: {_CONDITIONS[condition]} with L = {constants.L:.6g} and "
-            f"L_max = {constants.L_max:.6g} admits step sizes above 0 and up to {largest:.6g}"
+            f"step_size = {step_size:g} is outside the theorem's range for {', '.join(named[:-1])} and {named[-1]}: "
+            f"{demanded} with L = {constants.L:.6g} and L_max = {constants.L_max:.6g} admits step sizes above 0 and up "
+            f"to {largest:.6g}" + "".join(f". {sentence.rstrip('.')}" for sentence in instead)
         )
-    noise = step_size * sigma_max**2 * num_silos
+    variance, stale = noise_terms(constants, sigma_max, local_steps, num_silos, num_clients, timing)
     return Bound(
         initial=2 * gap / (step_size * iterations),
-        variance=noise * constants.L / num_clients,
-        staleness=noise * step_size * (constants.L_max * local_steps) ** 2 * num_silos,
+        variance=variance * step_size,
+        staleness=stale * step_size**2,
         iterations=iterations,
     )
+
+
+def noise_terms(
+    constants: Constants, sigma_max: float, local_steps: int, num_silos: int, num_clients: float, timing: Overlap
+) -> tuple[float, float]:
+    r"""What the bound's second term is per :math:`\eta`, and its third per :math:`\eta^2`."""
+    silos = staleness_of(num_silos, timing)
+    variance = constants.L * sum(silo.period for silo in silos) * sigma_max**2 / num_clients
+    return variance, (constants.L_max * sigma_max * local_steps) ** 2 * sum(silo.factor for silo in silos)
 
 
 def effective_clients(federation: Federation) -> float:
@@ -195,9 +190,3 @@ def caveats(federation: Federation, settings: Settings, noise: Noise) -> list[st
             "for the theorem's equal clients."
         )
     return found
-
-
-def _at_least_one(**values: float) -> None:
-    for name, value in values.items():
-        if not 1 <= value < math.inf:
-            raise ValueError(f"{name} must be at least 1, not {value}")

@@ -1,0 +1,179 @@
+"""Overlap, periods and bits in a plan: which are tried, what they need in real runs, and the lines to take them."""
+
+import math
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+from tdcd import train
+from tdcd.config import check_config
+from tdcd.config.resolve import plan, variant_of
+from tdcd.core.ledger import Ledger, PhiBytes
+from tdcd.core.network import PRESETS, Link, Network
+from tdcd.core.timing import Overlap
+from tdcd.planning import plan_run, rank_variants, recommend_local_steps
+from tdcd.planning.advice import advice, configuration_lines
+from tdcd.planning.candidates import Candidate, find_candidates, own_candidate
+from tdcd.planning.cost import Cost
+from tdcd.planning.tables import over_variants
+from tdcd.planning.variants import PILOTS, Ranked, worthwhile
+
+UNHURRIED = 3600.0
+STEP = 1e-3
+KEYS = {
+    "data": {"source": "superconductors", "rows": 1000},
+    "federation": {"silos": 3, "clients": 2},
+    "model": {"block": "linear", "l2": 0.01},
+    "train": {"batch_size": 100, "step_size": 0.005},
+    "evaluate": {"holdout": 0.0},
+}
+SLOW_LINK = Network(Link.of(0.1, 1000), Link.of(20, 1000))
+"""Between hubs a message takes as long as the 10 local steps, and their phi, that are taken at STEP."""
+
+
+@pytest.fixture(scope="module")
+def planned():
+    return plan(check_config(KEYS))
+
+
+@pytest.fixture(scope="module")
+def waiting(planned):
+    """A plan for hubs that are far apart."""
+    return plan_run(planned, SLOW_LINK, candidates=(10,), step_seconds=STEP, seconds=UNHURRIED)
+
+
+@pytest.fixture(scope="module")
+def straggling(planned):
+    """A plan for silos of which one is four times slower, and hubs that are close."""
+    slower = {"silo3": 4.0}
+    lan = PRESETS["lan"]
+    return plan_run(planned, lan, candidates=(10,), step_seconds=STEP, slower=slower, seconds=UNHURRIED)
+
+
+def test_overlap_pays_where_messages_travel_as_long_as_silos_compute(waiting):
+    ranking = waiting.variants
+    in_step, late = ranking.alike(), ranking.alike(overlap=1)
+    assert ranking.own is in_step
+    assert in_step.cost.seconds / late.cost.seconds > 1.7
+    assert ranking.recommended.candidate.overlap >= 1
+    assert ranking.recommended.seconds < in_step.seconds
+    pays, *_, conclusion = advice(ranking)
+    assert pays.startswith("Overlap pays here: of the 3")
+    assert "gets to the target soonest" in conclusion
+
+
+def test_few_pilots_run_and_a_row_is_what_a_real_run_needs(planned, waiting):
+    ranking, target = waiting.variants, waiting.local_steps.target
+    tried = [each for each in ranking.ranked if each.forecast is not None and each is not ranking.own]
+    assert 1 <= len(tried) <= PILOTS
+    best = ranking.recommended
+    variant = best.candidate.applied(planned).variant
+    settings = replace(planned.settings, local_steps=10)
+    parts = (planned.federation, planned.blocks, planned.objective, settings)
+    result = train(*parts, rounds=best.forecast.rounds, evaluate_every=1, variant=variant)
+    losses = [record.train_loss for record in result.history]
+    assert losses[-1] <= target < losses[int(best.forecast.rounds / 1.1) - 1]
+    assert result.history[-1].bytes == best.forecast.traffic
+
+
+def test_overlap_does_not_pay_where_one_silo_computes_all_the_time(straggling):
+    ranking = straggling.variants
+    gain, period, bits, conclusion = advice(ranking)
+    assert gain.startswith("Overlap does not pay here: of the 54.2 ms")
+    assert "silo3 is busy for 54.2 ms" in gain
+    assert gain.endswith("overlap = 1 would make rounds 1.00 times as fast.")
+    # It still computes phi of every round: for 4 of them 4 * 40 / 3 + 40 ms and messages, in place of 4 * 54 ms.
+    assert period == "A period of 4 for silo3 would make rounds 2.30 times as fast."
+    assert bits.startswith("phi_bits = 8 would send 2")
+    assert ranking.recommended.candidate.periods == (1, 1, 4)
+    assert conclusion.startswith("silo3: period = 4 gets to the target soonest")
+
+
+def test_nothing_is_changed_where_nothing_is_gained(planned):
+    ranking = plan_run(planned, PRESETS["lan"], candidates=(10,), step_seconds=STEP, seconds=UNHURRIED).variants
+    assert ranking.recommended is ranking.own
+    assert advice(ranking)[0].startswith("Overlap does not pay here")
+    assert advice(ranking)[-1] == "Keep in step, as it is: no other way makes rounds much faster."
+
+
+def test_the_lines_make_the_recommended_variant(planned, straggling, waiting):
+    """As the TOML that they are, in a file whose silos are only counted."""
+    for found in (straggling, waiting):
+        lines = tomllib.loads("\n".join(configuration_lines(found.variants, planned.config)))
+        federation = {} if "silos" in lines else KEYS["federation"]
+        config = check_config(KEYS | lines | {"federation": federation, "train": KEYS["train"] | lines["train"]})
+        assert variant_of(config) == found.variants.recommended.candidate.applied(planned).variant
+        assert (config.train.local_steps, config.train.step_size) == (10, 0.005)
+
+
+def test_silos_with_entries_need_only_their_period(straggling):
+    named = [{"name": f"silo{number}", "clients": 2} for number in (1, 2, 3)]
+    config = check_config({key: value for key, value in KEYS.items() if key != "federation"} | {"silos": named})
+    lines = configuration_lines(straggling.variants, config)
+    assert lines[-3:] == ["[[silos]]", 'name = "silo3"  # one more line in the entry that is there', "period = 4"]
+
+
+def test_the_table_shows_each_change_alone_and_what_was_tried(waiting, straggling):
+    content, chosen = over_variants(straggling.variants)
+    names = [row[0] for row in content.rows]
+    assert {"in step, as it is", "overlap = 1", "phi_bits = 8", "silo3: period = 4"} <= set(names)
+    assert names[chosen] == "silo3: period = 4"
+    assert len(content.rows) < len(straggling.variants.ranked) / 2
+    for row in content.rows:
+        assert (row[3] == "–") == (row[4] == "–")
+
+
+def test_without_the_configurations_own_rounds_nothing_is_recommended(planned):
+    found = recommend_local_steps(planned, SLOW_LINK, candidates=(10,), target=0.2, step_seconds=STEP, seconds=1e-3)
+    ranking = rank_variants(planned, found)
+    assert found.recommended.rounds is None
+    assert ranking.recommended is ranking.own
+    assert all(each.forecast is None for each in ranking.ranked if each is not ranking.own)
+    assert advice(ranking)[-1].startswith("Time was up before it was known")
+
+
+def test_candidates_go_with_the_configuration(planned):
+    own = Candidate(0, (1, 1, 1), 32)
+    assert own_candidate(planned) == own
+    assert len(find_candidates(planned, {})) == 4 * 3
+    assert find_candidates(planned, {})[0] == own
+    slow = find_candidates(planned, {"silo1": 2.0, "silo2": 9.0, "silo3": 2.0})
+    assert {each.periods for each in slow} == {(1, 1, 1), (1, 4, 1)}
+
+    def options(field, **keys):
+        found = find_candidates(plan(check_config(KEYS | keys)), {"silo3": 4.0})
+        return {getattr(each, field) for each in found}
+
+    assert options("phi_bits", dtype="float64") == {32, 8}
+    assert options("overlap", train=KEYS["train"] | {"overlap": 3}) == {0, 1, 2, 3, 4}
+    assert options("overlap", train=KEYS["train"] | {"rounds": 2}) == {0, 1}
+    assert options("periods", train=KEYS["train"] | {"rounds": 2}) == {(1, 1, 1), (1, 1, 2)}
+    graceful = {"federation": KEYS["federation"] | {"client_grace_s": 3.0}}
+    assert options("overlap", **graceful) == {0}
+    assert options("periods", **graceful) == {(1, 1, 1)}
+    alone = find_candidates(plan(check_config(KEYS | {"federation": {"silos": 1}})), {})
+    assert alone == [Candidate(0, (1,), 32)]
+
+
+def test_a_candidate_is_simpler_if_it_is_closer_to_algorithm_1_in_everything():
+    plain, late = Candidate(0, (1, 1), 32), Candidate(1, (1, 1), 32)
+    slow, few = Candidate(0, (1, 4), 32), Candidate(0, (1, 1), 8)
+    for other in (late, slow, few):
+        assert plain.is_simpler(other)
+        assert not other.is_simpler(plain)
+        assert not other.is_simpler(other)
+    assert not late.is_simpler(slow)
+    assert late.timing == Overlap(1)
+    assert slow.timing == Overlap(0, (1, 4))
+
+
+def test_what_is_hardly_faster_than_something_simpler_is_not_worth_it():
+    def ranked(seconds, *parts):
+        return Ranked(Candidate(*parts), Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), seconds))
+
+    plain, late = ranked(1.0, 0, (1, 1), 32), ranked(0.5, 1, (1, 1), 32)
+    later, few = ranked(0.495, 2, (1, 1), 32), ranked(0.99, 0, (1, 1), 8)
+    both = ranked(0.4, 2, (1, 1), 8)
+    assert worthwhile([plain, late, later, few, both]) == [plain, late, both]
+    assert math.isclose(both.bytes_per_round, both.cost.traffic.total)
