@@ -13,7 +13,11 @@ ROUNDS = np.arange(0, 101, 5)
 def falling(rate, floor=0.0, noise=0.0, seeds=5):
     jitter = noise * np.random.default_rng(round(rate * 1e6)).normal(size=(seeds, 1))
     return CurveResult(
-        f"rate {rate}", ROUNDS, floor + jitter + np.exp(-rate * ROUNDS) * np.ones((seeds, 1)), ROUNDS * 1.0, None
+        f"rate {rate}",
+        ROUNDS,
+        floor + jitter + np.exp(-rate * ROUNDS) * np.ones((seeds, 1)),
+        ROUNDS * 1.0,
+        ROUNDS * 0.5,
     )
 
 
@@ -62,7 +66,7 @@ def test_fewer_bytes_for_the_same_loss():
     claim = "Choosing Q carefully decreases the communication cost significantly without losing performance."
     slow, fast = falling(0.02), falling(0.2)
     assert verdicts(fig3a=experiment("fig3a", [slow, fast]))[claim] == "holds"
-    dear = CurveResult(fast.label, fast.rounds, fast.losses, fast.megabytes * 1000, None)
+    dear = CurveResult(fast.label, fast.rounds, fast.losses, fast.megabytes * 1000, fast.hub_megabytes)
     assert verdicts(fig3a=experiment("fig3a", [slow, dear]))[claim] == "does not hold"
 
 
@@ -70,7 +74,7 @@ def test_a_curve_that_never_gets_there_is_not_cheap():
     claim = "Choosing Q carefully decreases the communication cost significantly without losing performance."
     losses = falling(0.2).losses.copy()
     losses[:, 2:] = np.nan
-    diverged = CurveResult("diverged", ROUNDS, losses, ROUNDS * 0.001, None)
+    diverged = CurveResult("diverged", ROUNDS, losses, ROUNDS * 0.001, ROUNDS * 0.001)
     assert verdicts(fig3a=experiment("fig3a", [falling(0.2), diverged]))[claim] == "does not hold"
 
 

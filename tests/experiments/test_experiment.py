@@ -3,7 +3,7 @@
 import pytest
 
 from tdcd.config import check_config
-from tdcd.experiments.experiment import FIGURES, NAMES, load_experiment, merge
+from tdcd.experiments.experiment import FIGURES, NAMES, SETS, expand, load_experiment, merge
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -13,7 +13,7 @@ def test_every_curve_is_a_valid_configuration(name, full):
     for curve in experiment.curves:
         check_config(curve.keys)
     assert len({curve.slug for curve in experiment.curves}) == len(experiment.curves)
-    assert experiment.num_seeds >= (3 if name in ("fig3a", "fig3b", "accuracy") else 5)
+    assert experiment.num_seeds >= (3 if check_config(experiment.curves[0].keys).data.source == "mnist" else 5)
     assert experiment.chosen
 
 
@@ -45,6 +45,42 @@ def test_equal_local_steps_where_the_experiment_says_so():
     for name, full in [("error", True), ("accuracy", True), ("accuracy", False)]:
         trains = [check_config(curve.keys).train for curve in load_experiment(name, full=full).curves]
         assert len({train.rounds * train.local_steps for train in trains}) == 1
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(("ours", "papers"), [("ridge", "fig2a"), ("cnn", "fig3a")])
+def test_stragglers_and_few_bits_have_the_papers_workloads(ours, papers, full):
+    paper = check_config(load_experiment(papers, full=full).curves[2].keys)
+    for name in (f"stragglers-{ours}", f"bits-{ours}"):
+        config = check_config(load_experiment(name, full=full).curves[0].keys)
+        # A slow silo's effect shows in fewer rounds.
+        train = (
+            config.train if full or "bits" in name else config.train.model_copy(update={"rounds": paper.train.rounds})
+        )
+        assert (config.data, config.model, train, config.evaluate) == (
+            paper.data,
+            paper.model,
+            paper.train,
+            paper.evaluate,
+        )
+        assert (config.num_silos, config.client_counts) == (paper.num_silos, paper.client_counts)
+
+
+@pytest.mark.parametrize("name", ["stragglers-ridge", "stragglers-cnn"])
+def test_one_silo_is_four_times_slower_and_can_have_that_period(name):
+    by_label = {curve.label: check_config(curve.keys) for curve in load_experiment(name, full=False).curves}
+    for config in by_label.values():
+        assert config.network.slower == {config.silos[-1].name: 4}
+    found = {label: (config.train.overlap, config.silos[-1].period) for label, config in by_label.items()}
+    assert found == {"in step": (0, 1), "overlap": (1, 1), "period": (0, 4), "both": (1, 4)}
+    assert all(silo.period == 1 for config in by_label.values() for silo in config.silos[:-1])
+
+
+def test_a_set_of_experiments_has_one_name():
+    assert expand([]) == [*FIGURES, "error", "accuracy"]
+    assert expand(["fig2b", "stragglers"]) == ["fig2b", *SETS["stragglers"]]
+    assert expand(["bits-cnn"]) == ["bits-cnn"]
+    assert {*expand([]), *expand([*SETS])} == {*NAMES}
 
 
 def test_merge_keeps_what_is_not_named():

@@ -13,7 +13,7 @@ from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
 from tdcd.experiments.experiment import NAMES, Curve, Experiment, load_experiment, merge
 from tdcd.experiments.page import write_page
-from tdcd.experiments.sweep import ridge_optimum, run_experiment, stand_in
+from tdcd.experiments.sweep import predicted_ends, ridge_optimum, run_experiment, stand_in
 
 BASE = {
     "data": {"source": "diabetes"},
@@ -153,3 +153,32 @@ def test_the_page_shows_figures_claims_and_choices(done):
     numbers = json.loads((out / "results.json").read_text())
     assert numbers["claims"][0]["verdict"] in ("holds", "does not hold", "not decided at this size")
     assert numbers["figures"]["fig2a"]["curves"][1]["rounds"] == [0, 2, 4, 6]
+
+
+def late():
+    """A small federation whose second silo is four times slower, in step and with overlap and a period."""
+    silos = [{"name": "quick", "clients": 2}, {"name": "slow", "clients": 2}]
+    network = {"hub_hub": {"latency_ms": 30, "mbit_s": 100}, "step_ms": 2, "slower": {"slow": 4}}
+    plain = merge({**BASE, "federation": {}}, {"silos": silos, "network": network, "train": {"local_steps": 4}})
+    both = merge(plain, {"silos": [silos[0], {**silos[1], "period": 2}], "train": {"overlap": 1}})
+    curves = (Curve("in step", plain), Curve("both", both))
+    return Experiment("stragglers-tiny", "Late", curves, 2, ("a",), against=("seconds", "rounds"), phi_share=0.5)
+
+
+def test_predicted_time_follows_the_slow_silo(tmp_path):
+    experiment = late()
+    result = run_experiment(experiment, tmp_path)
+    plain, both = (curve.seconds for curve in result.curves)
+    # Four steps and phi of half their time, four times as slow: 48 ms in every round, and the others' phi is there.
+    per_round = np.diff(plain)[-1] / 2
+    assert 0.048 < per_round < 0.12
+    assert both[-1] < plain[-1]
+    assert plain[0] == both[0] == 0
+    ends = predicted_ends(check_config(experiment.curves[1].keys), 6, 0.5)
+    assert both.tolist() == [ends[index] for index in (0, 2, 4, 6)]
+    page = write_page({"stragglers-tiny": result}, tmp_path, full=False).read_text()
+    assert "What overlap, periods and few bits are for" in page
+    assert "Claims of the paper" not in page
+    assert "predicted seconds" in page
+    numbers = json.loads((tmp_path / "results.json").read_text())
+    assert numbers["figures"]["stragglers-tiny"]["curves"][1]["seconds"][-1] == pytest.approx(ends[6], rel=1e-5)

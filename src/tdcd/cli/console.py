@@ -178,14 +178,14 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def show_claims(console: Console, claims: Sequence[Claim], page: Path) -> None:
-    """The verdicts, and where the page is."""
-    table = Table("figure", "the paper says", "verdict", "measured")
+def show_claims(console: Console, says: str, claims: Sequence[Claim]) -> None:
+    """The verdicts, where there are any."""
+    table = Table("figure", says, "verdict", "measured")
     for claim in claims:
         style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
         table.add_row(claim.figure, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
-    console.print(table)
-    console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+    if claims:
+        console.print(table)
 
 
 def show_comparison(console: Console, comparison: Comparison, page: Path) -> None:

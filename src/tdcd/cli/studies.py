@@ -10,7 +10,7 @@ from tdcd.cli.options import Assignments, ConfigFile, OnDevices, checked_config,
 from tdcd.cli.terminal import errors, reported, screen
 from tdcd.config.baselines import BASELINES
 from tdcd.core.choices import Preset
-from tdcd.experiments.experiment import NAMES, load_experiment
+from tdcd.experiments.experiment import PAPER, SETS, expand, load_experiment
 
 if TYPE_CHECKING:
     from tdcd.experiments.sweep import ExperimentResult
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIGURE]...", help=f"{', '.join(NAMES)}; all by default.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[FIGURE]...", help=f"{', '.join(PAPER)}: all by default; {', '.join(SETS)}: beyond the paper."
+        ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The paper's size; the CNN figures then need a GPU.")] = False,
     out: Annotated[
@@ -28,6 +31,12 @@ def reproduce(
         list[str] | None,
         typer.Option(
             "--set", help="How to run: --set train.precision=float32 (a GPU's products), --set data.keep=host."
+        ),
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also show times of real processes: the file of `python -m benchmarks stragglers --json FILE`."
         ),
     ] = None,
     devices: OnDevices = None,
@@ -40,14 +49,17 @@ def reproduce(
     """
     from tdcd.cli.console import SweepDisplay, show_claims
     from tdcd.experiments.claims import judge_claims
+    from tdcd.experiments.measured import read_measured
     from tdcd.experiments.page import write_page
+    from tdcd.experiments.promises import judge_promises
     from tdcd.experiments.sweep import run_experiment
 
     folder = out or Path("runs") / ("reproduce-full" if full else "reproduce")
     assignments = settings or []
     with reported():
         spread = chosen_devices(devices)
-        experiments = [load_experiment(name, full=full, assignments=assignments) for name in names or NAMES]
+        real = None if measured is None else read_measured(measured)
+        experiments = [load_experiment(name, full=full, assignments=assignments) for name in expand(names or [])]
         display = SweepDisplay(screen, sum(experiment.num_runs for experiment in experiments))
         results: dict[str, ExperimentResult] = {}
         with interruptible(display):
@@ -56,12 +68,14 @@ def reproduce(
                 results[experiment.name] = run_experiment(
                     experiment, folder, devices=spread, observe=display.observe, should_stop=display.should_stop
                 )
-        page = write_page(results, folder, full=full, assignments=assignments)
+        page = write_page(results, folder, full=full, assignments=assignments, measured=real)
     for result in results.values():
         if result.stand_in:
             line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
             errors.print(line, style="bold yellow", highlight=False)
-    show_claims(screen, judge_claims(results), page)
+    show_claims(screen, "the paper says", judge_claims(results))
+    show_claims(screen, "it should be so", judge_promises(results))
+    screen.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
 def compare(

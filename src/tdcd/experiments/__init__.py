@@ -1,1 +1,1 @@
-"""The paper's figures: what to run, whether the paper's claims hold, and one page that shows both."""
+"""The paper's figures and a few beyond it: what to run, whether what is claimed holds, and one page that shows both."""

@@ -9,16 +9,22 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from tdcd.config import ConfigError, override
 
 FIGURES = ("fig2a", "fig2b", "fig2c", "fig3a", "fig3b")
-NAMES = (*FIGURES, "error", "accuracy")
+PAPER = (*FIGURES, "error", "accuracy")
+"""What is run unless something else is asked for."""
+SETS = {"stragglers": ("stragglers-ridge", "stragglers-cnn", "bits-ridge", "bits-cnn")}
+"""Experiments that are asked for by one name."""
+NAMES = (*PAPER, *(name for members in SETS.values() for name in members))
 FALLBACKS = {"superconductivity": "superconductors", "mnist": "digits28"}
 """What stands in for a data set that is not available."""
 
 
+Axis = Literal["rounds", "megabytes", "hub_megabytes", "seconds"]
+"""What curves are drawn against: communication rounds; bytes over all links, or between hubs alone; predicted time."""
 SETTABLE = ("train.precision", "data.keep")
 """The keys that say how a run is carried out rather than what it computes."""
 
@@ -51,11 +57,24 @@ class Experiment:
     """Enlarge the last points: so many of them."""
     metric: str | None = None
     """A held-out metric to show beside the loss."""
+    against: tuple[Axis, ...] = ("rounds", "megabytes")
+    """The axes of its figures, the most important one first."""
+    phi_share: float = 0.0
+    """Where time is predicted: what the phi of a round takes, as a share of its local steps."""
 
     @property
     def num_runs(self) -> int:
         """Curves times seeds."""
         return len(self.curves) * self.num_seeds
+
+
+def expand(names: Sequence[str]) -> list[str]:
+    """The experiments that were asked for; those of the paper if none was.
+
+    >>> expand(["fig2a", "stragglers"])
+    ['fig2a', 'stragglers-ridge', 'stragglers-cnn', 'bits-ridge', 'bits-cnn']
+    """
+    return [member for name in names or PAPER for member in SETS.get(name, (name,))]
 
 
 def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -> Experiment:
@@ -65,7 +84,8 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
         assignments: ``section.key=value``, of the keys in :data:`SETTABLE`.
     """
     if name not in NAMES:
-        raise ValueError(f"there is no experiment '{name}'; there are {', '.join(NAMES)}")
+        known = ", ".join((*PAPER, *SETS, *NAMES[len(PAPER) :]))
+        raise ValueError(f"there is no experiment '{name}'; there are {known}")
     refused = [text for text in assignments if text.partition("=")[0].strip() not in SETTABLE]
     if refused:
         allowed = " and ".join(SETTABLE)
@@ -80,7 +100,15 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
         curves.append(Curve(label, override(merge(base, keys if full else merge(keys, quick)), assignments)))
     chosen = found["chosen"] + ([] if full else found.get("quick_chosen", []))
     return Experiment(
-        name, found["title"], tuple(curves), found["seeds"], tuple(chosen), found.get("inset"), found.get("metric")
+        name,
+        found["title"],
+        tuple(curves),
+        found["seeds"],
+        tuple(chosen),
+        found.get("inset"),
+        found.get("metric"),
+        tuple(found.get("against", Experiment.against)),
+        found.get("phi_share", Experiment.phi_share),
     )
 
 

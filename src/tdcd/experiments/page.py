@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,23 +10,38 @@ from typing import Any
 import numpy as np
 
 from tdcd.experiments.claims import Claim, final, judge_claims
+from tdcd.experiments.experiment import Axis
+from tdcd.experiments.measured import Measured
+from tdcd.experiments.promises import judge_promises
 from tdcd.experiments.sweep import CurveResult, ExperimentResult
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure, save_png
 
-ROUNDS, LOSS = "communication rounds", "training loss of the global model"
+LOSS = "training loss of the global model"
+AXES: dict[Axis, tuple[str, str]] = {
+    "rounds": ("communication rounds", "against communication rounds"),
+    "megabytes": ("MB sent over all links", "against bytes sent"),
+    "hub_megabytes": ("MB sent between hubs", "against bytes sent between hubs"),
+    "seconds": ("predicted seconds", "against predicted time"),
+}
+"""What stands at an axis and below a figure."""
 
 
 def write_page(
-    results: Mapping[str, ExperimentResult], out: Path, *, full: bool, assignments: Sequence[str] = ()
+    results: Mapping[str, ExperimentResult],
+    out: Path,
+    *,
+    full: bool,
+    assignments: Sequence[str] = (),
+    measured: Measured | None = None,
 ) -> Path:
     """Write ``reproduce.html``, ``results.json`` and a picture of each figure into ``out``; the page's path."""
-    claims = judge_claims(results)
+    claims, promises = judge_claims(results), judge_promises(results)
     for name, result in results.items():
-        save_png(out / f"{name}.png", figure_curves(result), ROUNDS, LOSS, inset=result.experiment.inset)
-    (out / "results.json").write_text(json.dumps(numbers(results, claims, full=full), indent=1) + "\n")
+        axis, inset = result.experiment.against[0], result.experiment.inset
+        save_png(out / f"{name}.png", figure_curves(result, axis), AXES[axis][0], LOSS, inset=inset)
+    (out / "results.json").write_text(json.dumps(numbers(results, [*claims, *promises], full=full), indent=1) + "\n")
     size = "the paper's size" if full else "default size, smaller than the paper's; --full runs that"
-    held = sum(claim.verdict == "holds" for claim in claims)
     settings = "".join(f" --set {shlex.quote(text)}" for text in assignments)
     stand_ins = {r.data: r.stand_in for r in results.values() if r.stand_in}
     on = {data: ", ".join(name for name, r in results.items() if r.data == data) for data in stand_ins}
@@ -41,15 +56,10 @@ def write_page(
             html.notice(f"{on[data]}: run on {data}, not on the paper's data. {why}", "alarm")
             for data, why in stand_ins.items()
         ),
-        html.section(
-            f"Claims of the paper's section 5: {held} of {len(claims)} hold",
-            html.table(
-                ["figure", "the paper says", "verdict", "measured", "how it is checked"],
-                [(c.figure, c.sentence, c.verdict, c.measured, c.check) for c in claims],
-                prose=True,
-            ),
-        ),
-        *(_section(result, [c for c in claims if c.figure == name]) for name, result in results.items()),
+        *_verdicts("Claims of the paper's section 5", "the paper says", claims),
+        *_verdicts("What overlap, periods and few bits are for", "it should be so", promises),
+        *(_section(result, [c for c in (*claims, *promises) if c.figure == name]) for name, result in results.items()),
+        *(measured.section() if measured else ()),
         html.section("Run it again", html.command(f"tdcd reproduce {' '.join(results)}" + " --full" * full + settings)),
     ]
     page = out / "reproduce.html"
@@ -57,7 +67,16 @@ def write_page(
     return page
 
 
-def figure_curves(result: ExperimentResult, x: str = "rounds") -> list[Curve]:
+def _verdicts(title: str, says: str, claims: Sequence[Claim]) -> Iterator[html.Html]:
+    """A table of claims, where there are any."""
+    held = sum(claim.verdict == "holds" for claim in claims)
+    head = ["figure", says, "verdict", "measured", "how it is checked"]
+    rows = [(c.figure, c.sentence, c.verdict, c.measured, c.check) for c in claims]
+    if claims:
+        yield html.section(f"{title}: {held} of {len(claims)} hold", html.table(head, rows, prose=True))
+
+
+def figure_curves(result: ExperimentResult, x: Axis = "rounds") -> list[Curve]:
     """The curves' means over seeds with their standard deviation as a band."""
     return [
         Curve(curve.label, getattr(curve, x), _mean(curve.losses), curve.losses.std(axis=0, ddof=1))
@@ -67,13 +86,15 @@ def figure_curves(result: ExperimentResult, x: str = "rounds") -> list[Curve]:
 
 def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
     experiment = result.experiment
-    drawn = [
-        (line_figure(figure_curves(result), ROUNDS, LOSS, inset=experiment.inset), "against communication rounds"),
-        (line_figure(figure_curves(result, "megabytes"), "MB sent over all links", LOSS), "against bytes sent"),
-    ]
+    drawn = []
+    for place, axis in enumerate(experiment.against):
+        label, caption = AXES[axis]
+        inset = None if place else experiment.inset
+        drawn.append((line_figure(figure_curves(result, axis), label, LOSS, inset=inset), caption))
     if result.optimum is not None:
-        gaps = [Curve(c.label, c.rounds, _mean(c.losses) - result.optimum) for c in result.curves]
-        drawn.append((line_figure(gaps, ROUNDS, "gap to the exact solution", log_y=True), "gap to the exact solution"))
+        axis, gap = experiment.against[0], "gap to the exact solution"
+        gaps = [Curve(c.label, getattr(c, axis), _mean(c.losses) - result.optimum) for c in result.curves]
+        drawn.append((line_figure(gaps, AXES[axis][0], gap, log_y=True), gap))
     if experiment.metric is not None:
         metric = [
             Curve(c.label, c.megabytes, _mean(c.metric), c.metric.std(axis=0, ddof=1))
@@ -81,20 +102,23 @@ def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
             if c.metric is not None
         ]
         drawn.append((line_figure(metric, "MB sent over all links", f"held-out {experiment.metric}"), "held out"))
-    head = ["", "final loss", "spread over seeds"] + ["gap to the exact solution"] * (result.optimum is not None)
+    costs = [axis for axis in experiment.against if axis != "rounds"]
+    head = ["", "final loss", "spread over seeds", *(AXES[axis][0] for axis in costs)]
+    head += ["gap to the exact solution"] * (result.optimum is not None)
     return html.section(
         experiment.title,
         html.paragraph(f"Data: {result.data}. {experiment.num_seeds} seeds; bands are one standard deviation."),
         html.figures(drawn),
-        html.table(head, [_row(curve, result.optimum) for curve in result.curves], numbers=True),
+        html.table(head, [_row(curve, costs, result.optimum) for curve in result.curves], numbers=True),
         *(html.notice(f"“{c.sentence}” — {c.verdict}: {c.measured}.") for c in claims),
         html.paragraph("Chosen here, where the paper is silent: " + "; ".join(experiment.chosen) + "."),
     )
 
 
-def _row(curve: CurveResult, optimum: float | None) -> list[str]:
+def _row(curve: CurveResult, costs: Sequence[Axis], optimum: float | None) -> list[str]:
     ends = final(curve)
     row = [curve.label, f"{ends.mean():.5f}", f"{ends.std(ddof=1):.1e}"]
+    row += [f"{getattr(curve, axis)[-1]:,.3g}" for axis in costs]
     return row if optimum is None else [*row, f"{ends.mean() - optimum:.2e}"]
 
 
@@ -116,6 +140,8 @@ def numbers(results: Mapping[str, ExperimentResult], claims: Sequence[Claim], *,
                     "label": curve.label,
                     "rounds": curve.rounds.tolist(),
                     "megabytes": [round(float(value), 3) for value in curve.megabytes],
+                    "hub_megabytes": [round(float(value), 3) for value in curve.hub_megabytes],
+                    "seconds": None if curve.seconds is None else [_rounded(value) for value in curve.seconds],
                     "loss_mean": [_rounded(value) for value in _mean(curve.losses)],
                     "loss_deviation": [_rounded(value) for value in curve.losses.std(axis=0, ddof=1)],
                     "metric_by_seed": None if curve.metric is None else [_rounded(v) for v in curve.metric[:, -1]],

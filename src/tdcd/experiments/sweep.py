@@ -10,13 +10,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.config import check_config
+from tdcd.compare import network_of
+from tdcd.compare.compute import Compute
+from tdcd.compare.prediction import predict
+from tdcd.config import Config, check_config
 from tdcd.data import DataUnavailable
 from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
+from tdcd.training.run import simulate
 from tdcd.training.sweep.plans import planned, source_table
 from tdcd.training.sweep.runner import SweepProgress, Task, run_all
+from tdcd.training.train import ledger_of
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,12 @@ class CurveResult:
     """``[seeds, evaluations]``: the training loss of the global model; not a number after a run diverged."""
     megabytes: NDArray[np.float64]
     """``[evaluations]``: sent over all links."""
-    metric: NDArray[np.float64] | None
+    hub_megabytes: NDArray[np.float64]
+    """``[evaluations]``: sent between hubs."""
+    metric: NDArray[np.float64] | None = None
     """``[seeds, evaluations]``: the experiment's held-out metric."""
+    seconds: NDArray[np.float64] | None = None
+    """``[evaluations]``: the predicted time until this round is over, on the configuration's network."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,11 @@ def run_experiment(
     results = []
     for curve in experiment.curves:
         by_seed = [next(histories) for _ in range(experiment.num_seeds)]
-        results.append(_gather(curve.label, by_seed, experiment.metric))
+        gathered = _gather(curve.label, by_seed, experiment.metric)
+        if "seconds" in experiment.against:
+            ends = predicted_ends(check_config(curve.keys), int(gathered.rounds[-1]), experiment.phi_share)
+            gathered = replace(gathered, seconds=np.array(ends)[gathered.rounds])
+        results.append(gathered)
     last = planned(tasks[-1].config)
     squared = last.objective.kind.target == "amount"
     optimum = ridge_optimum(last.federation, last.objective.l2) if squared else None
@@ -119,8 +132,23 @@ def _gather(label: str, histories: list[list[Record]], metric: str | None) -> Cu
         np.array([record.round for record in longest]),
         np.array(list(rows(lambda record: record.train_loss))),
         np.array([record.bytes.total / 1e6 for record in longest]),
+        np.array([record.bytes.hub_to_hub / 1e6 for record in longest]),
         None if metric is None else np.array(list(rows(lambda record: record.metrics["test"][metric]))),
     )
+
+
+def predicted_ends(config: Config, rounds: int, phi_share: float) -> list[float]:
+    """When each of the first rounds is over on the network of a configuration, which says what a step takes.
+
+    Args:
+        phi_share: what the phi of a round takes, as a share of its local steps.
+    """
+    network, own = config.network, planned(config)
+    assert network.step_ms is not None
+    simulation, step = simulate(own), network.step_ms / 1e3
+    ledger = ledger_of(simulation, simulation.init().blocks)
+    compute = Compute(phi_share * config.train.local_steps * step, step)
+    return predict(own, ledger, network_of(network), compute, network.slower).ends(rounds)
 
 
 def ridge_optimum(federation: Federation, l2: float) -> float:
