@@ -47,6 +47,7 @@ class Links:
         self._seed = seed_words(settings.seed)
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
         """What a round's phi is between hubs."""
+        self._sent_up: Any = None
         self._drawn = lru_cache(maxsize=4)(self._draw)
 
     def _sending(self, round_index: int, silo: int, stream: int = 0, places: Any = None) -> Sending:
@@ -96,9 +97,10 @@ class Links:
         return self._sending(round_index, self._silo, stream, places)._replace(drawn=drawn)
 
     def block_layout(self, block: Tree) -> Layout:
-        """What a client's block is on its way up."""
-        sent = named_leaves(sent_up(block, self._variant.block_exchange))
-        return {name: (str(leaf.dtype), leaf.shape) for name, leaf in sent.items()}
+        """What a client's block is on its way up; asked for before blocks are decoded."""
+        sent = sent_up(block, self._variant.block_exchange)
+        self._sent_up = jax.tree.structure(sent)
+        return {name: (str(leaf.dtype), leaf.shape) for name, leaf in named_leaves(sent).items()}
 
     def _up(self, round_index: int, clients: Any) -> tuple[Any, ...]:
         return self._seed, np.int32(round_index), np.int32(self._silo), clients
@@ -122,7 +124,7 @@ class Links:
         if exchange == WholeBlock():
             return jax.tree.unflatten(jax.tree.structure(before), [*stacked.values()])
         with precision(self._settings.dtype):
-            tree = jax.tree.unflatten(jax.tree.structure(sent_up(before, exchange)), [*stacked.values()])
+            tree = jax.tree.unflatten(self._sent_up, [*stacked.values()])
             blocks = _decode_blocks(
                 tree, before, *self._up(round_index, np.asarray(clients, np.int32)), exchange=exchange
             )
