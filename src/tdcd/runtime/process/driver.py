@@ -169,7 +169,7 @@ class HubDriver:
                 event("turned away", logging.WARNING, who=instruction.party, why=instruction.reason)
             else:
                 self._finish(instruction)
-        if self.hub.rounds is not None and self.hub.rounds.has_time:
+        if self.hub.rounds is not None and self.hub.rounds.phase == "stepping":
             self._save()
             self.hub.rounds.prefetch_next_round()
 

@@ -62,7 +62,9 @@ class Exchange:
         return self._outbox.get((kind, round_index))
 
     def tell(self, part: AnyPart) -> list[Message]:
-        """This hub's part, for every peer."""
+        """This hub's part, for every peer; once, and afterwards only for those who ask again."""
+        if self.sent(part.kind, part.round) is not None:
+            return []
         self._outbox[part.kind, part.round] = part
         return [part.to(peer) for peer in self.peers]
 

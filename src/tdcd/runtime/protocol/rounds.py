@@ -26,7 +26,6 @@ from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.making import Header, model_part, phi_part, scores_part, steps
 from tdcd.runtime.protocol.messages import (
-    AnyPart,
     Begin,
     Evaluate,
     Gone,
@@ -85,8 +84,6 @@ class Rounds:
         """The block that the round began with."""
         return self._own.block
 
-    # Events.
-
     def begin(self, openings: Sequence[Opening]) -> list[Instruction]:
         """Start the round that the hub stands at; ``openings`` are those of all hubs, in silo order."""
         sizes = [one.parameters for one in openings], [one.block_up for one in openings]
@@ -124,11 +121,6 @@ class Rounds:
                 break
             out += step
         return out
-
-    @property
-    def has_time(self) -> bool:
-        """Whether all of the hub's clients are at work on their steps."""
-        return self.phase == "stepping"
 
     def prefetch_next_round(self) -> None:
         """Work out where the samples of later rounds are, while there is time."""
@@ -176,7 +168,7 @@ class Rounds:
         for round_index in self.evaluations.told_in(self.round):
             header = self._header(round_index)
             part = scores_part(header, self.compute, self.block, self.questions.answers(), claims)
-            out += self._tell(part)
+            out += self.exchange.tell(part)
             if round_index not in self.evaluations.waiting:
                 self.evaluations.waiting.append(round_index)
         out += self._record()
@@ -189,10 +181,6 @@ class Rounds:
         # A silo alone has nothing to exchange: its clients step at once.
         self.phase = "exchanging" if self.peers else "stepping"
         return self.questions.ask_with_block(Begin, self.round, self.block)
-
-    def _tell(self, part: AnyPart) -> list[Message]:
-        """Tell all peers, once; afterwards only those who ask again."""
-        return [] if self.exchange.sent(part.kind, part.round) is not None else self.exchange.tell(part)
 
     def _late_wants(self) -> list[Instruction]:
         """What a hub that came back asks its peers for, once in a phase."""
@@ -219,7 +207,9 @@ class Rounds:
         out: list[Instruction] = []
         for place, round_index in enumerate(self.compute.sends(self.round)):
             if self.exchange.sent(PhiPart.tag(), round_index) is None:
-                out += self._tell(phi_part(self._header(round_index), self.compute, self.questions.answers(), place))
+                out += self.exchange.tell(
+                    phi_part(self._header(round_index), self.compute, self.questions.answers(), place)
+                )
         if self._silent_peers():
             return [*out, *self._late_wants()] or None
         out += self._record()
@@ -272,7 +262,7 @@ class Rounds:
         self._settle([])
         self.phase = "sharing"
         header = self._header(self.round)._replace(received=dict(self.exchange.digests[self.round]))
-        return [*out, *self._tell(model_part(header, self.block, self.preparation))]
+        return [*out, *self.exchange.tell(model_part(header, self.block, self.preparation))]
 
     def _shared(self) -> list[Instruction] | None:
         if self._silent_peers():
