@@ -73,6 +73,7 @@ def test_crashes_and_bad_links_where_nobody_waits(late, tmp_path, seed):
     assert lab.counts["crash of a hub"] + lab.counts["crash of a client"] > 0
 
 
+@pytest.mark.parametrize("late", LATE[-1:], indirect=True)
 def test_a_crash_at_every_failpoint_where_nobody_waits(late, tmp_path):
     config, data, reference, failpoints = late
     for place, hits in sorted(failpoints.items()):
