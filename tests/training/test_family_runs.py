@@ -32,7 +32,13 @@ MEMBERS = {
     "hub adam": {"hub_optimizer": "adam", "hub_step_size": 0.05},
     "client adam and a schedule": {"optimizer": "adam", "schedule": "cosine"},
     "half of the clients": {"participation": 0.5},
+    "overlap": {"overlap": 2},
 }
+SLOW = {
+    key: value
+    for key, value in {**BASE, "train": {**BASE["train"], "overlap": 1, "hub_optimizer": "momentum"}}.items()
+    if key != "federation"
+} | {"silos": [{"name": "clinic", "clients": 3}, {"name": "lab", "clients": 2, "period": 4}]}
 
 
 def config_of(seed=0, l2=0.01, data=(), **keys):
@@ -66,13 +72,22 @@ def stopping_at(round_index):
     return {"observe": observe, "should_stop": lambda: seen[0] >= round_index}
 
 
-@pytest.mark.parametrize("name", ["hub momentum", "hub adam", "half of the clients"])
+@pytest.mark.parametrize("name", ["hub momentum", "hub adam", "half of the clients", "overlap"])
 @pytest.mark.parametrize("stop", [3, 4])
 def test_interrupted_and_resumed_is_the_uninterrupted_run_bit_for_bit(name, stop, tmp_path):
     config = config_of(**MEMBERS[name])
     run(config, tmp_path / "whole")
     assert run(config, tmp_path / "parts", **stopping_at(stop)).status == "interrupted"
-    assert (("silo1.memory.safetensors") in models(tmp_path / "parts")) == name.startswith("hub")
+    assert (("silo1.memory.safetensors") in models(tmp_path / "parts")) == (name != "half of the clients")
+    assert resume(tmp_path / "parts", []).status == "finished"
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("stop", [2, 6])
+def test_a_slow_silo_is_resumed_within_its_period(stop, tmp_path):
+    config = check_config(SLOW)
+    run(config, tmp_path / "whole")
+    assert run(config, tmp_path / "parts", **stopping_at(stop)).status == "interrupted"
     assert resume(tmp_path / "parts", []).status == "finished"
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
