@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, Pub
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tdcd.runtime.certificates.names import party_of
+
 Role = Literal["hub", "client"]
 T = TypeVar("T")
 E = TypeVar("E", bound=x509.ExtensionType)
@@ -33,7 +35,9 @@ class Facts:
     """What a certificate says of itself."""
 
     name: str
-    """Its common name: the party it belongs to."""
+    """The party it belongs to."""
+    common_name: str
+    """What it is admitted by: the party's name, with ``~2`` and so on after revocations."""
     issuer: str
     not_before: datetime
     not_after: datetime
@@ -100,7 +104,8 @@ def facts_of(cert: x509.Certificate) -> Facts:
     usages = _extension(cert, x509.ExtendedKeyUsage) or ()
     names = _extension(cert, x509.SubjectAlternativeName) or x509.SubjectAlternativeName([])
     return Facts(
-        name=_common_name(cert.subject),
+        name=party_of(_common_name(cert.subject)),
+        common_name=_common_name(cert.subject),
         issuer=_common_name(cert.issuer),
         not_before=cert.not_valid_before_utc,
         not_after=cert.not_valid_after_utc,
@@ -112,7 +117,7 @@ def facts_of(cert: x509.Certificate) -> Facts:
 
 def explain(
     cert_path: Path,
-    key_path: Path,
+    key_path: Path | None,
     ca_path: Path,
     party: str | None = None,
     host: str | None = None,
@@ -122,7 +127,7 @@ def explain(
 
     Args:
         cert_path: the party's certificate.
-        key_path: its private key.
+        key_path: its private key; None where that is not at hand.
         ca_path: the certificate of the federation's authority.
         party: whose certificate it has to be; by default whoever it names.
         host: the address at which the others dial this hub; by default any.
@@ -131,7 +136,7 @@ def explain(
     now = now or datetime.now(UTC)
     problems: list[str] = []
     cert = _attempt(read_certificate, cert_path, problems)
-    key = _attempt(read_key, key_path, problems)
+    key = None if key_path is None else _attempt(read_key, key_path, problems)
     ca = _attempt(read_certificate, ca_path, problems)
     if cert is not None and facts_of(cert).is_authority:
         wanted = f"{party}.pem" if party else "the party's own"
