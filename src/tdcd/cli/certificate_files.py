@@ -27,10 +27,11 @@ def issue_for(federation: Path, out: Path, days: int, renew: bool, only: str | N
     if only is not None:
         _find(only, federation, "--only ")
     # Who was revoked gets a new certificate only if that is asked for by name.
-    wanted = {only} if only is not None else {*hubs, *clients} - (barred := _barred(out))
+    barred = _barred(out) if only is None else set()
+    wanted = {only} if only is not None else {*hubs, *clients} - barred
     chosen = {party: hosts for party, hosts in hubs.items() if party in wanted}
     _show_issued(out, issue_all(out, chosen, [one for one in clients if one in wanted], days=days, renew=renew))
-    if only is None and barred:
+    if barred:
         _tell(f"Revoked, and left as they are: {', '.join(sorted(barred))}. For a new certificate: --only PARTY.")
 
 
@@ -188,7 +189,7 @@ def _show_signed(folder: Path, done: Sequence[tuple[Request, Issued]]) -> None:
     _tell(
         "Before you hand a certificate out, let the party read its fingerprint to you by telephone, and read it the\n"
         f"authority's, which tdcd certs check shows there: {authority}\n"
-        f"If both are right, send its certificate, {AUTHORITY}, and {REVOKED} if there is one: none of them is secret.\n"
+        f"If both are right, send its certificate, {AUTHORITY}, and {REVOKED} if there is one: none of it is secret.\n"
         f"Hubs also need {SECRET}: over a private channel. {AUTHORITY_KEY} stays here."
     )
 
