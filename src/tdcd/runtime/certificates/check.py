@@ -27,6 +27,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,23}"
 _HUB = re.compile(rf"hub\.{_NAME}")
 _CLIENT = re.compile(rf"client\.{_NAME}\.{_NAME}")
 _USAGES = {ExtendedKeyUsageOID.SERVER_AUTH: "server", ExtendedKeyUsageOID.CLIENT_AUTH: "client"}
+_RENEWAL = "tdcd certs request, or tdcd certs issue --renew"
 _NEEDED: dict[Role, tuple[str, ...]] = {"hub": ("server", "client"), "client": ("client",)}
 
 
@@ -144,7 +145,7 @@ def explain(
         cert = None
     if cert is not None:
         problems += _name_problems(cert_path, facts_of(cert), party)
-        problems += _date_problems(cert_path, facts_of(cert), now, "ask for a new one: tdcd certs issue --renew")
+        problems += _date_problems(cert_path, facts_of(cert), now, f"ask for a new one: {_RENEWAL}")
         problems += _use_problems(cert_path, facts_of(cert), party, host)
     if cert is not None and key is not None and _public(key.public_key()) != _public(cert.public_key()):
         problems.append(
@@ -163,7 +164,7 @@ def cautions(cert_path: Path, key_path: Path, now: datetime | None = None) -> li
     cert = _attempt(read_certificate, cert_path, [])
     left = facts_of(cert).not_after - (now or datetime.now(UTC)) if cert else EXPIRES_SOON
     if timedelta(0) < left < EXPIRES_SOON:
-        found.append(f"{cert_path} expires in {left.days} days; renew it: tdcd certs issue --renew")
+        found.append(f"{cert_path} expires in {left.days} days; renew it: {_RENEWAL}")
     if key_path.is_file() and (mode := key_path.stat().st_mode & 0o777) & 0o077:
         found.append(f"{key_path} is open to other users (mode {mode:04o}); close it: chmod 600 {key_path}")
     return found
@@ -203,7 +204,7 @@ def _use_problems(path: Path, facts: Facts, party: str | None, host: str | None)
     elif role == "hub" and host is not None and _plain(host) not in map(_plain, facts.hosts):
         problems.append(
             f"{path} is for {', '.join(facts.hosts)}, but the hub is dialled as {host}; "
-            "correct the hub's address, or issue a certificate for it: tdcd certs issue --renew"
+            "correct the hub's address, or have a certificate made for it: tdcd certs sign --again, or issue --renew"
         )
     return problems
 
@@ -240,7 +241,8 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file; whoever ran tdcd certs issue has it") from None
+        origin = "tdcd certs request makes it here, or the issuer" if path.suffix == ".key" else "the issuer"
+        raise ValueError(f"{path}: there is no such file; {origin} has it (tdcd certs sign or issue)") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
 
