@@ -30,6 +30,7 @@ from tdcd.runtime.certificates.check import facts_of, read_certificate, read_key
 from tdcd.runtime.certificates.issue import issue, list_of, throwaway
 from tdcd.runtime.certificates.revocation import LOOK_S, REVOKED, RevocationList, WatchedList
 from tdcd.runtime.certificates.revoke import revoke
+from tdcd.runtime.transport import cutting
 from tdcd.runtime.transport.transport import Joined, Left, Mailbox, Received
 
 NOW = datetime.now(UTC)
@@ -301,6 +302,24 @@ def links_of(end, name):
     """The connections with holders of a certificate; who dials again has another one."""
     links = [link for link in end._session.info.links() if link.auth_identifier == name]
     return {(str(link.src), str(link.dst)) for link in links}
+
+
+def test_where_a_link_cannot_be_closed_nothing_passes_on_it(certs, tmp_path, monkeypatch):
+    monkeypatch.setattr(cutting, "OPEN_FILES", tmp_path / "none")
+    with watched_parties(certs, HUB, SOUTH) as parties:
+        hub, south = parties.ends[HUB], parties.ends[SOUTH]
+        parties.ends[NORTH] = north = parties.network.join(NORTH, [HUB])
+        assert [hub.receive(SOON), north.receive(SOON)] == [Joined(NORTH), Joined(HUB)]
+        before = links_of(hub, NORTH)
+        revoke(certs, [NORTH])
+        assert hub.receive(SOON) == Left(NORTH)
+        assert north.receive(SOON) == Left(HUB)
+        shout(north._session)
+        hub.send(NORTH, b"not for you")
+        south.send(HUB, b"good")
+        assert hub.receive(SOON) == Received(SOUTH, b"good")
+        assert [hub.receive(0.2), north.receive(0.2)] == [None, None]
+        assert links_of(hub, NORTH) == before
 
 
 def test_a_client_honours_the_list_for_its_hub(certs):

@@ -190,7 +190,8 @@ def _show_signed(folder: Path, done: Sequence[tuple[Request, Issued]]) -> None:
         "Before you hand a certificate out, let the party read its fingerprint to you by telephone, and read it the\n"
         f"authority's, which tdcd certs check shows there: {authority}\n"
         f"If both are right, send its certificate, {AUTHORITY}, and {REVOKED} if there is one: none of it is secret.\n"
-        f"Hubs also need {SECRET}: over a private channel. {AUTHORITY_KEY} stays here."
+        f"Hubs also need {SECRET}: over a private channel. {AUTHORITY_KEY} stays here.\n"
+        "If one is wrong, remove that certificate, hand out nothing, and ask for the request again."
     )
 
 

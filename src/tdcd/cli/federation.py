@@ -31,7 +31,7 @@ SiloName = Annotated[str, typer.Option("--silo", help="The silo that this party 
 Certs = Annotated[
     Path | None,
     typer.Option(
-        help="The folder with ca.pem, this party's certificate and key; a hub's also has federation.secret [default: certs]."
+        help="The folder with ca.pem, the party's certificate and key, and a hub's federation.secret [default: certs]."
     ),
 ]
 Own = Annotated[Path | None, typer.Option("--party", help="This party's own small TOML file, for the options below.")]
