@@ -103,6 +103,7 @@ class LabTransport:
     def __init__(self, lab, party):
         self.party, self.lab = party, lab
         self.sent_bytes, self.dropped, self.arriving = Counter(), Counter(), Counter()
+        self.revoked = set()
         self.news = deque()
 
     def send(self, receiver, data):

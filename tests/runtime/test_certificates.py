@@ -175,7 +175,8 @@ class TestExplain:
         assert [problem.split(":")[0] for problem in found] == [
             str(tmp_path / name) for name in ("hub.bank.pem", "hub.bank.key", "ca.pem")
         ]
-        assert "there is no such file; whoever ran tdcd certs issue has it" in found[0]
+        assert "there is no such file; the issuer has it (tdcd certs sign or issue)" in found[0]
+        assert "there is no such file; tdcd certs request makes it here, or the issuer has it (tdcd" in found[1]
 
     def test_a_folder_cannot_be_read(self, issued):
         assert only_problem(issued / "hub.bank.pem", issued) == f"{issued} cannot be read: Is a directory"

@@ -1,4 +1,4 @@
-"""What ``tdcd certs`` does: issue a federation's certificates, check those of a party, and print the results."""
+"""What ``tdcd certs`` does: issue, request, sign, revoke and check certificates, and print the results."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,20 +12,58 @@ from tdcd.cli.terminal import screen
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.federation.party_names import client_of, hub_of
 from tdcd.runtime.certificates.check import Facts, cautions, explain, facts_of, read_certificate, read_secret, role_of
-from tdcd.runtime.certificates.issue import AUTHORITY, AUTHORITY_KEY, SECRET, Issued, issue_all
+from tdcd.runtime.certificates.issue import AUTHORITY, AUTHORITY_KEY, SECRET, Issued, issue_all, list_of
+from tdcd.runtime.certificates.names import fingerprint, party_of
+from tdcd.runtime.certificates.request import Request, make_request, sign_all
+from tdcd.runtime.certificates.revocation import REVOKED, read_list
+from tdcd.runtime.certificates.revoke import revoke
 
 Hubs = dict[str, tuple[str, ...]]
 
 
 def issue_for(federation: Path, out: Path, days: int, renew: bool, only: str | None) -> None:
     """Make an authority where there is none, and the certificates of all parties, or of one."""
-    hubs, clients = parties(check_config(read_config(federation), str(federation)), str(federation))
+    hubs, clients = _parties_in(federation)
     if only is not None:
-        if only not in hubs and only not in clients:
-            raise ValueError(f"--only {only}: the parties of {federation} are {', '.join([*hubs, *clients])}")
-        hubs = {party: hosts for party, hosts in hubs.items() if party == only}
-        clients = [party for party in clients if party == only]
-    _show_issued(out, issue_all(out, hubs, clients, days=days, renew=renew))
+        _find(only, federation, "--only ")
+    # Who was revoked gets a new certificate only if that is asked for by name.
+    barred = _barred(out) if only is None else set()
+    wanted = {only} if only is not None else {*hubs, *clients} - barred
+    chosen = {party: hosts for party, hosts in hubs.items() if party in wanted}
+    _show_issued(out, issue_all(out, chosen, [one for one in clients if one in wanted], days=days, renew=renew))
+    if barred:
+        _tell(f"Revoked, and left as they are: {', '.join(sorted(barred))}. For a new certificate: --only PARTY.")
+
+
+def request_for(federation: Path, party: str, out: Path, new_key: bool) -> None:
+    """Make a party's key, where it has none, and a request for a certificate."""
+    _find(party, federation)
+    request = make_request(out, party, new_key)
+    _tell(
+        f"{party} asks for a certificate for this key:\n\n    {request.fingerprint}\n\n"
+        f"Send {request.path} to the issuer; it is no secret. {out / party}.key stays here.\n"
+        f"The issuer's tdcd certs sign shows the same digits: compare them by telephone.\n"
+        f"You get {party}.pem and {AUTHORITY} back{_and_secret(party)}. Put them into {out}, and run\n"
+        f"tdcd certs check {out}"
+    )
+
+
+def sign_for(federation: Path, paths: Sequence[Path], out: Path, days: int, again: bool) -> None:
+    """Check requests and sign them; make an authority where there is none."""
+    hubs, clients = _parties_in(federation)
+    done = sign_all(out, paths, {**hubs, **dict.fromkeys(clients, ())}, days, again)
+    _show_signed(out, done)
+
+
+def revoke_for(parties: Sequence[str], out: Path) -> None:
+    """Write a list that no longer honours the parties' certificates."""
+    revoked = revoke(out, parties)
+    _tell(
+        f"{out / REVOKED} is list {revoked.number}: it revokes {', '.join(parties)}.\n"
+        "Copy it to the certs folder of every hub, and of the clients of a revoked hub. It is signed, and no secret.\n"
+        "Parties that run honour it within about a second, without a restart. Call them: they must have it.\n"
+        "A party that may come back makes a new key, tdcd certs request --new-key, and you sign its request."
+    )
 
 
 def check_all(paths: Sequence[Path], party: str | None, host: str | None) -> bool:
@@ -34,9 +72,11 @@ def check_all(paths: Sequence[Path], party: str | None, host: str | None) -> boo
         raise ValueError(f"--party {party}: write hub.SILO or client.SILO.CLIENT")
     is_good = True
     for path in paths:
-        for cert in _certificates(path, party):
+        certs = _certificates(path, party)
+        for cert in certs:
             is_good &= _show_checked(cert, party, host)
-        if path.is_dir():
+        # Clients need no secret.
+        if path.is_dir() and ((path / SECRET).exists() or any(role_of(cert.stem) == "hub" for cert in certs)):
             read_secret(path / SECRET)
     return is_good
 
@@ -54,6 +94,23 @@ def parties(config: Config, where: str) -> tuple[Hubs, list[str]]:
         raise ConfigError([f"silos: '{name}' has no hub; add hub = \"host:port\"" for name in homeless], where)
     hubs: Hubs = {hub_of(silo.name): (_host(silo.hub),) for silo in config.silos if silo.hub is not None}
     return hubs, [client_of(silo.name, client) for silo in config.silos for client in silo.client_names]
+
+
+def _parties_in(federation: Path) -> tuple[Hubs, list[str]]:
+    return parties(check_config(read_config(federation), str(federation)), str(federation))
+
+
+def _find(party: str, federation: Path, option: str = "") -> None:
+    hubs, clients = _parties_in(federation)
+    if party not in hubs and party not in clients:
+        raise ValueError(f"{option}{party}: the parties of {federation} are {', '.join([*hubs, *clients])}")
+
+
+def _barred(folder: Path) -> set[str]:
+    """Whose certificate in the issuer's folder was revoked."""
+    revoked = list_of(folder)
+    found = [(party, folder / f"{party}.pem") for party in {party_of(name) for name in revoked.keys}]
+    return {party for party, cert in found if not cert.exists() or revoked.problems(cert)}
 
 
 def _host(address: str) -> str:
@@ -75,11 +132,17 @@ def _certificates(path: Path, party: str | None) -> Sequence[Path]:
 def _show_checked(cert: Path, party: str | None, host: str | None) -> bool:
     """Print what there is to say about one certificate; whether it is good."""
     key, expected = cert.with_suffix(".key"), party or (cert.stem if role_of(cert.stem) else None)
-    problems = explain(cert, key, cert.with_name(AUTHORITY), expected, host)
+    ca = cert.with_name(AUTHORITY)
+    # The issuer has the certificates, but not the keys, of parties that made their own.
+    is_elsewhere = not key.exists() and cert.with_name(AUTHORITY_KEY).exists()
+    problems = explain(cert, None if is_elsewhere else key, ca, expected, host)
+    problems = problems or read_list(cert.with_name(REVOKED), ca).problems(cert)
     verdict = ("bad", "bold red") if problems else ("good", "bold green")
     screen.print(Text.assemble(f"{cert}: ", verdict), soft_wrap=True)
     with suppress(ValueError):  # Where it cannot be read, the problems say why.
         _say(_in_words(facts_of(read_certificate(cert))))
+        _say(f"fingerprint {fingerprint(read_certificate(cert).public_key())}")
+        _say(f"fingerprint {fingerprint(read_certificate(ca).public_key())} (the authority's)")
     for problem in problems:
         _say(problem, "red")
     for caution in cautions(cert, key):
@@ -94,7 +157,8 @@ def _say(line: str, style: str = "") -> None:
 def _in_words(facts: Facts) -> str:
     use = " and ".join(facts.usages) or "neither server nor client"
     return (
-        f"{facts.name}, signed by {facts.issuer}; expires {facts.not_after:%Y-%m-%d} ({facts.days_left()} days left); "
+        f"{facts.common_name}, signed by {facts.issuer}; "
+        f"expires {facts.not_after:%Y-%m-%d} ({facts.days_left()} days left); "
         f"for use as {use}" + (f" at {', '.join(facts.hosts)}" if facts.hosts else "")
     )
 
@@ -105,12 +169,35 @@ def _show_issued(folder: Path, done: Sequence[Issued]) -> None:
         table.add_column(column, overflow="fold")
     for item in done:
         state = "new" if item.is_new else "kept"
-        table.add_row(item.party, f"{item.certificate.name}\n{item.key.name}", f"{item.expires:%Y-%m-%d}", state)
+        files = [path.name for path in (item.certificate, item.key) if path.exists()]
+        table.add_row(item.party, "\n".join(files), f"{item.expires:%Y-%m-%d}", state)
     screen.print(table)
-    screen.print(
+    _tell(
         f"Give each party its own two files, {AUTHORITY} and {SECRET}, all in {folder}, over a private channel.\n"
-        f"{AUTHORITY_KEY} stays here: whoever has it can pose as anybody.",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
+        f"{AUTHORITY_KEY} stays here: whoever has it can pose as anybody."
     )
+
+
+def _show_signed(folder: Path, done: Sequence[tuple[Request, Issued]]) -> None:
+    table = Table(box=rich.box.SIMPLE_HEAD)
+    for column in ("party", "its key's fingerprint", "certificate", "valid until"):
+        table.add_column(column, overflow="fold")
+    for request, issued in done:
+        table.add_row(request.party, request.fingerprint, issued.certificate.name, f"{issued.expires:%Y-%m-%d}")
+    screen.print(table)
+    authority = fingerprint(read_certificate(folder / AUTHORITY).public_key())
+    _tell(
+        "Before you hand a certificate out, let the party read its fingerprint to you by telephone, and read it the\n"
+        f"authority's, which tdcd certs check shows there: {authority}\n"
+        f"If both are right, send its certificate, {AUTHORITY}, and {REVOKED} if there is one: none of it is secret.\n"
+        f"Hubs also need {SECRET}: over a private channel. {AUTHORITY_KEY} stays here.\n"
+        "If one is wrong, remove that certificate, hand out nothing, and ask for the request again."
+    )
+
+
+def _and_secret(party: str) -> str:
+    return f", and {SECRET} over a private channel" if role_of(party) == "hub" else ""
+
+
+def _tell(text: str) -> None:
+    screen.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -30,7 +30,9 @@ FederationFile = Annotated[
 SiloName = Annotated[str, typer.Option("--silo", help="The silo that this party belongs to.")]
 Certs = Annotated[
     Path | None,
-    typer.Option(help="The folder with ca.pem, federation.secret and this party's two files [default: certs]."),
+    typer.Option(
+        help="The folder with ca.pem, the party's certificate and key, and a hub's federation.secret [default: certs]."
+    ),
 ]
 Own = Annotated[Path | None, typer.Option("--party", help="This party's own small TOML file, for the options below.")]
 Insecure = Annotated[

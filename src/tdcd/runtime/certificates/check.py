@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, Pub
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tdcd.runtime.certificates.names import party_of
+
 Role = Literal["hub", "client"]
 T = TypeVar("T")
 E = TypeVar("E", bound=x509.ExtensionType)
@@ -25,6 +27,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,23}"
 _HUB = re.compile(rf"hub\.{_NAME}")
 _CLIENT = re.compile(rf"client\.{_NAME}\.{_NAME}")
 _USAGES = {ExtendedKeyUsageOID.SERVER_AUTH: "server", ExtendedKeyUsageOID.CLIENT_AUTH: "client"}
+_RENEWAL = "tdcd certs request, or tdcd certs issue --renew"
 _NEEDED: dict[Role, tuple[str, ...]] = {"hub": ("server", "client"), "client": ("client",)}
 
 
@@ -33,7 +36,9 @@ class Facts:
     """What a certificate says of itself."""
 
     name: str
-    """Its common name: the party it belongs to."""
+    """The party it belongs to."""
+    common_name: str
+    """What it is admitted by: the party's name, with ``~2`` and so on after revocations."""
     issuer: str
     not_before: datetime
     not_after: datetime
@@ -100,7 +105,8 @@ def facts_of(cert: x509.Certificate) -> Facts:
     usages = _extension(cert, x509.ExtendedKeyUsage) or ()
     names = _extension(cert, x509.SubjectAlternativeName) or x509.SubjectAlternativeName([])
     return Facts(
-        name=_common_name(cert.subject),
+        name=party_of(_common_name(cert.subject)),
+        common_name=_common_name(cert.subject),
         issuer=_common_name(cert.issuer),
         not_before=cert.not_valid_before_utc,
         not_after=cert.not_valid_after_utc,
@@ -112,7 +118,7 @@ def facts_of(cert: x509.Certificate) -> Facts:
 
 def explain(
     cert_path: Path,
-    key_path: Path,
+    key_path: Path | None,
     ca_path: Path,
     party: str | None = None,
     host: str | None = None,
@@ -122,7 +128,7 @@ def explain(
 
     Args:
         cert_path: the party's certificate.
-        key_path: its private key.
+        key_path: its private key; None where that is not at hand.
         ca_path: the certificate of the federation's authority.
         party: whose certificate it has to be; by default whoever it names.
         host: the address at which the others dial this hub; by default any.
@@ -131,7 +137,7 @@ def explain(
     now = now or datetime.now(UTC)
     problems: list[str] = []
     cert = _attempt(read_certificate, cert_path, problems)
-    key = _attempt(read_key, key_path, problems)
+    key = None if key_path is None else _attempt(read_key, key_path, problems)
     ca = _attempt(read_certificate, ca_path, problems)
     if cert is not None and facts_of(cert).is_authority:
         wanted = f"{party}.pem" if party else "the party's own"
@@ -139,7 +145,7 @@ def explain(
         cert = None
     if cert is not None:
         problems += _name_problems(cert_path, facts_of(cert), party)
-        problems += _date_problems(cert_path, facts_of(cert), now, "ask for a new one: tdcd certs issue --renew")
+        problems += _date_problems(cert_path, facts_of(cert), now, f"ask for a new one: {_RENEWAL}")
         problems += _use_problems(cert_path, facts_of(cert), party, host)
     if cert is not None and key is not None and _public(key.public_key()) != _public(cert.public_key()):
         problems.append(
@@ -158,7 +164,7 @@ def cautions(cert_path: Path, key_path: Path, now: datetime | None = None) -> li
     cert = _attempt(read_certificate, cert_path, [])
     left = facts_of(cert).not_after - (now or datetime.now(UTC)) if cert else EXPIRES_SOON
     if timedelta(0) < left < EXPIRES_SOON:
-        found.append(f"{cert_path} expires in {left.days} days; renew it: tdcd certs issue --renew")
+        found.append(f"{cert_path} expires in {left.days} days; renew it: {_RENEWAL}")
     if key_path.is_file() and (mode := key_path.stat().st_mode & 0o777) & 0o077:
         found.append(f"{key_path} is open to other users (mode {mode:04o}); close it: chmod 600 {key_path}")
     return found
@@ -198,7 +204,7 @@ def _use_problems(path: Path, facts: Facts, party: str | None, host: str | None)
     elif role == "hub" and host is not None and _plain(host) not in map(_plain, facts.hosts):
         problems.append(
             f"{path} is for {', '.join(facts.hosts)}, but the hub is dialled as {host}; "
-            "correct the hub's address, or issue a certificate for it: tdcd certs issue --renew"
+            "correct the hub's address, or have a certificate made for it: tdcd certs sign --again, or issue --renew"
         )
     return problems
 
@@ -235,7 +241,8 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file; whoever ran tdcd certs issue has it") from None
+        origin = "tdcd certs request makes it here, or the issuer" if path.suffix == ".key" else "the issuer"
+        raise ValueError(f"{path}: there is no such file; {origin} has it (tdcd certs sign or issue)") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
 

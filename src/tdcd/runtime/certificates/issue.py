@@ -7,7 +7,8 @@ holder may do. One folder, the issuer's, holds everything:
 ``ca.pem``                              the authority's certificate, for every party
 ``ca.key``                              its key, which never leaves the issuer
 ``federation.secret``                   the key of the digests of ids and labels, for every party
-``hub.bank.pem``, ``hub.bank.key``      a party's certificate and key, for that party alone
+``hub.bank.pem``, ``hub.bank.key``      a party's certificate and key, for that party; no key if the party made it
+``revoked.crl``                         who was revoked, for every party: :mod:`tdcd.runtime.certificates.revocation`
 ======================================  ====================================================================
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -34,6 +36,7 @@ from tdcd.runtime.certificates.check import (
     read_secret,
     role_of,
 )
+from tdcd.runtime.certificates.revocation import REVOKED, RevocationList, read_list
 
 AUTHORITY = "ca.pem"
 AUTHORITY_KEY = "ca.key"
@@ -76,13 +79,13 @@ def create_authority(folder: Path, days: int = AUTHORITY_DAYS, now: datetime | N
     now = now or datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP256R1())
     # The tag tells one federation's authority from another's in messages; nothing relies on it.
-    subject = _named(f"tdcd federation CA {secrets.token_hex(4)}")
-    builder = _builder(subject, subject, key, key, now, now + timedelta(days=days))
+    subject = named(f"tdcd federation CA {secrets.token_hex(4)}")
+    builder = _builder(subject, subject, key.public_key(), key, now, now + timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     cert = builder.add_extension(_key_usage(authority=True), critical=True).sign(key, hashes.SHA256())
-    _write(folder / AUTHORITY_KEY, _pem(key), private=True)
-    _write(folder / SECRET, secrets.token_hex(SECRET_BYTES).encode() + b"\n", private=True)
-    _write(folder / AUTHORITY, cert.public_bytes(Encoding.PEM), private=False)
+    write_whole(folder / AUTHORITY_KEY, key_pem(key), private=True)
+    write_whole(folder / SECRET, secrets.token_hex(SECRET_BYTES).encode() + b"\n", private=True)
+    write_whole(folder / AUTHORITY, cert.public_bytes(Encoding.PEM), private=False)
 
 
 def issue(
@@ -99,25 +102,33 @@ def issue(
     dial: its certificate names no host, so that it cannot pose as a server. A certificate that is still good is
     replaced only where ``renew`` says so, always with a new key. None outlives the authority.
     """
-    _check(party, hosts)
     now = now or datetime.now(UTC)
     paths = folder / f"{party}.pem", folder / f"{party}.key"
-    if not renew and _is_good(folder, party, hosts, now):
+    if not renew and is_good(folder, party, hosts, now):
         raise ValueError(f"{paths[0]} is there already and still good; to replace it and its key, give --renew")
-    ca, ca_key = _authority(folder, now)
     key = ec.generate_private_key(ec.SECP256R1())
+    cert = certify(folder, party, hosts, key.public_key(), days, now)
+    write_whole(paths[1], key_pem(key), private=True)
+    write_whole(paths[0], cert.public_bytes(Encoding.PEM), private=False)
+    return Issued(party, *paths, cert.not_valid_after_utc, is_new=True)
+
+
+def certify(
+    folder: Path, party: str, hosts: Sequence[str], key: CertificatePublicKeyTypes, days: int, now: datetime
+) -> x509.Certificate:
+    """A certificate for ``party`` and its public key, signed by the authority of ``folder``."""
+    _check(party, hosts)
+    ca, ca_key = authority_of(folder, now)
+    name = list_of(folder).current_name(party)
     expires = min(now + timedelta(days=days), ca.not_valid_after_utc)
-    builder = _builder(_named(party), ca.subject, key, ca_key, now, expires)
+    builder = _builder(named(name), ca.subject, key, ca_key, now, expires)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(authority=False), critical=True)
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if role_of(party) == "hub":
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         builder = builder.add_extension(x509.SubjectAlternativeName(map(_alternative, hosts)), critical=False)
-    cert = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False).sign(ca_key, hashes.SHA256())
-    _write(paths[1], _pem(key), private=True)
-    _write(paths[0], cert.public_bytes(Encoding.PEM), private=False)
-    return Issued(party, *paths, cert.not_valid_after_utc, is_new=True)
+    return builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False).sign(ca_key, hashes.SHA256())
 
 
 def issue_all(
@@ -147,7 +158,7 @@ def issue_all(
     read_secret(folder / SECRET)
     done = []
     for party, hosts in parties.items():
-        if not renew and _is_good(folder, party, hosts, now):
+        if not renew and is_good(folder, party, hosts, now):
             path = folder / f"{party}.pem"
             expires = facts_of(read_certificate(path)).not_after
             done.append(Issued(party, path, folder / f"{party}.key", expires, is_new=False))
@@ -186,13 +197,20 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _is_good(folder: Path, party: str, hosts: Sequence[str], now: datetime) -> bool:
-    paths = folder / f"{party}.pem", folder / f"{party}.key", folder / AUTHORITY
-    return not any(explain(*paths, party=party, host=host, now=now) for host in hosts or (None,))
+def is_good(folder: Path, party: str, hosts: Sequence[str], now: datetime) -> bool:
+    """Whether the party's certificate in ``folder`` will do; its key may be with the party alone."""
+    cert, key, ca = folder / f"{party}.pem", folder / f"{party}.key", folder / AUTHORITY
+    wrong = [explain(cert, key if key.exists() else None, ca, party, host, now) for host in hosts or (None,)]
+    return not any(wrong) and not list_of(folder).problems(cert)
 
 
-def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The authority's certificate and key, if it can sign now."""
+def list_of(folder: Path) -> RevocationList:
+    """Who was revoked by the authority of ``folder``."""
+    return read_list(folder / REVOKED, folder / AUTHORITY)
+
+
+def authority_of(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The authority's certificate and its key, if it can sign now."""
     if not (folder / AUTHORITY_KEY).exists():
         raise ValueError(f"{folder / AUTHORITY_KEY}: there is no such file; only its holder can issue certificates")
     ca, key = read_certificate(folder / AUTHORITY), read_key(folder / AUTHORITY_KEY)
@@ -209,22 +227,23 @@ def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.Ellipt
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
+    key: CertificatePublicKeyTypes,
     signer: ec.EllipticCurvePrivateKey,
     now: datetime,
     expires: datetime,
 ) -> x509.CertificateBuilder:
     """What every certificate has. It is valid from a little before ``now``, since clocks differ."""
     return (
-        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(expires)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
 
 
-def _named(name: str) -> x509.Name:
+def named(name: str) -> x509.Name:
+    """The subject of a certificate with this common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
@@ -242,11 +261,12 @@ def _key_usage(authority: bool) -> x509.KeyUsage:
     )
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A private key as it is written to its file."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _write(path: Path, data: bytes, private: bool) -> None:
+def write_whole(path: Path, data: bytes, private: bool) -> None:
     """Put ``data`` in place whole: nobody finds half a file, nor a key that was open to others for a moment."""
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)

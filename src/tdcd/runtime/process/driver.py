@@ -129,7 +129,7 @@ class HubDriver:
     def _remind(self) -> None:
         waiting = self._waiting()
         if waiting:
-            event("waiting", logging.WARNING, seconds=waiting, round=self.hub.round)
+            event("waiting", logging.WARNING, seconds=waiting, round=self.hub.round, **self.endpoint.reasons(waiting))
         self._perform(self.hub.remind())
 
     def _is_done(self) -> bool:
@@ -253,6 +253,7 @@ class HubDriver:
             "missing": self.hub.missing(),
             "missing_s": self._waiting(),
             "left_out": self.hub.left_out(),
+            "revoked": sorted(self.endpoint.transport.revoked),
             "phi_age": phi_ages(self.hub.job, self.folder.silo, self.hub.round),
             "bytes_sent": self.endpoint.wire_bytes,
             "payload_bytes_sent": sum(self.endpoint.payload.values()),

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.structure import Message
@@ -48,6 +48,11 @@ class Endpoint:
         self.last_refusal = f"{sender}: {reason}"
         if is_worth_logging(self.refused[sender]):
             event("refused", logging.WARNING, sender=sender, why=reason, count=self.refused[sender])
+
+    def reasons(self, missing: Collection[str]) -> dict[str, list[str]]:
+        """Why some of the missing will not come by themselves, for the log."""
+        revoked = sorted(self.transport.revoked.intersection(missing))
+        return {"revoked": revoked} if revoked else {}
 
     def note_presence(self, news: Joined | Left) -> None:
         """Remember who is there."""

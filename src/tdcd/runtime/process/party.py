@@ -14,6 +14,7 @@ from tdcd.config.errors import problems_in
 from tdcd.federation.party_names import client_of
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
+from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
 from tdcd.runtime.process.log import event
@@ -33,7 +34,7 @@ class PartySection(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     certs: str = "certs"
-    """The folder with ca.pem, federation.secret and this party's certificate and key."""
+    """The folder with ca.pem, this party's certificate and key, federation.secret for a hub, and revoked.crl if any."""
     out: str | None = None
     """A hub's run folder."""
     listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")] | None = None
@@ -131,12 +132,15 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection) ->
         if own.insecure and not _is_own(silo.hub):
             raise ConfigError([f"--insecure: {hub} is at {silo.hub}, which is not this machine's own address"])
         addresses[hub] = silo.hub
-    tls = None
+    tls, revocations = None, None
     if not own.insecure:
         folder = Path(own.certs)
         tls = Tls(folder / AUTHORITY, folder / f"{party}.pem", folder / f"{party}.key")
         host = addresses[party].rpartition(":")[0].strip("[]") if party in addresses else None
         problems = explain(tls.certificate, tls.key, tls.authority, party, host)
+        if not problems:
+            revocations = WatchedList(folder / REVOKED, tls.authority, _tell_of_list)
+            problems = revocations.current.problems(tls.certificate)
         if problems:
             raise ConfigError(problems, f"the certificate of {party}")
         for caution in cautions(tls.certificate, tls.key):
@@ -149,7 +153,12 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection) ->
         tls=tls,
         max_message_bytes=int(job.config.runtime.max_message_mb * 2**20),
         lease_s=job.config.runtime.lease_s,
+        revocations=revocations,
     )
+
+
+def _tell_of_list(news: str) -> None:
+    event("revocation list", logging.WARNING, why=news)
 
 
 def _everywhere(address: str) -> str:

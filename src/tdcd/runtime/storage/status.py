@@ -34,6 +34,7 @@ def in_words(facts: dict[str, Any]) -> str:
         away = "" if party in facts["connected"] else ", not connected"
         lines.append(f"  waits for   {party}, {seconds:.0f} s{away}")
     lines += [f"  left out    {party}" for party in facts.get("left_out", [])]
+    lines += [f"  revoked     {party}, until it has a new certificate" for party in facts.get("revoked", [])]
     lines += [f"  refused     {count} messages of {party}" for party, count in facts["refused"].items()]
     if facts.get("phi_age"):
         lines.append(f"  uses phi    {_ages(facts['phi_age'])}")

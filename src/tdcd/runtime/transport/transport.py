@@ -5,7 +5,7 @@ to its own clients and to every other hub. A link exists while both ends are the
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from queue import Empty, SimpleQueue
 from threading import Lock, RLock
 from typing import NamedTuple, Protocol, Self
@@ -56,12 +56,14 @@ class Transport(Protocol):
         sent_bytes: Payload bytes handed to each link; messages to absent parties do not count.
         dropped: Events of each peer that were thrown away: messages too large, or too much unread.
         arriving: How many bytes have come of the message that each peer is in the middle of sending.
+        revoked: Peers whose certificate was revoked and which have not come with a new one.
     """
 
     party: str
     sent_bytes: Counter[str]
     dropped: Counter[str]
     arriving: Counter[str]
+    revoked: set[str]
 
     def send(self, receiver: str, data: bytes) -> None:
         """Send ``data`` to a peer. It is lost without notice if the peer is away.
@@ -180,6 +182,18 @@ class Mailbox:
             self._unread_bytes[event[0]] -= _size(event)
         return event
 
+    def forget_messages(self, peer: str) -> None:
+        """Throw away what a peer has sent and nobody has received yet; only for the thread that receives."""
+        with self._lock:
+            self._pieces.pop(peer, None)
+            self.arriving[peer] = 0
+            for event in [self._events.get_nowait() for _ in range(self._events.qsize())]:
+                if isinstance(event, Received) and event.sender == peer:
+                    self._unread_events[peer] -= 1
+                    self._unread_bytes[peer] -= len(event.data)
+                else:
+                    self._events.put(event)
+
     def close(self) -> None:
         """Refuse everything from now on, and wake the thread that waits."""
         self.closed = True
@@ -192,16 +206,6 @@ class Mailbox:
 
 def _size(event: Event) -> int:
     return len(event.data) if isinstance(event, Received) else 0
-
-
-def pieces(data: bytes, size: int) -> Iterator[tuple[bytes, bool]]:
-    """Cut a message; each piece, and whether it is the last.
-
-    >>> [*pieces(b"message", 3)], [*pieces(b"", 3)]
-    ([(b'mes', False), (b'sag', False), (b'e', True)], [(b'', True)])
-    """
-    for start in range(0, max(len(data), 1), size):
-        yield data[start : start + size], start + size >= len(data)
 
 
 class LocalNetwork:
@@ -259,6 +263,7 @@ class LocalTransport:
         self.sent_bytes: Counter[str] = Counter()
         self.dropped = mailbox.dropped
         self.arriving = mailbox.arriving
+        self.revoked: set[str] = set()
         self.mailbox = mailbox
         self._network = network
 

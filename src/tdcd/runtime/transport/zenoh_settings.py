@@ -2,7 +2,7 @@
 
 import ipaddress
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,13 +49,17 @@ def zenoh_settings(
     tls: Tls | None,
     max_message_bytes: int,
     lease_s: float,
+    names: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Zenoh's configuration for a party; the arguments are those of its transport."""
+    """Zenoh's configuration for a party; the arguments are those of its transport.
+
+    ``names`` has, for the party and for each peer, the common names of certificates that are or may become valid.
+    """
     peers = [*peers]
     settings = _links(_endpoints(party, peers, addresses, listen, tls), max_message_bytes, lease_s)
     if tls is not None:
         settings["transport"]["link"]["tls"] = _authentication(party, tls)
-        settings["access_control"] = _permissions(party, peers)
+        settings["access_control"] = _permissions(names[party][0], [name for peer in peers for name in names[peer]])
     return settings
 
 
@@ -153,7 +157,9 @@ def _authentication(party: str, tls: Tls) -> dict[str, Any]:
 
 
 def _permissions(party: str, peers: Iterable[str]) -> dict[str, Any]:
-    """What may pass on the link to each peer, known by the common name on its certificate. Nothing else passes."""
+    """What may pass on the link to each peer. All are known by the common name on their certificates, and a later name
+    of the same party has keys of its own. Nothing else passes.
+    """
     rules = {peer: [*_rules("ingress", peer, party), *_rules("egress", party, peer)] for peer in peers}
     return {
         "enabled": True,

@@ -2,8 +2,9 @@
 
 Every party is a zenoh peer that finds nobody by itself: a hub listens, and dials the hubs whose names sort before its
 own; a client dials its hub and has no port. Who dials never gives up. A link has two keys in each direction, and the
-common name on a certificate fixes which ones its holder may use. A large message goes in pieces, all but the last one
-marked by an attachment: zenoh closes a link that has not taken what it was given within a fixed time.
+common name on a certificate fixes which ones its holder may use: RECEIVER and SENDER are common names. A large message
+goes in pieces, all but the last one marked by an attachment: zenoh closes a link that has not taken what it was given
+within a fixed time.
 
 ==============================================  ======================================================
 ``tdcd/1/RECEIVER/SENDER/message``              messages
@@ -12,21 +13,44 @@ marked by an attachment: zenoh closes a link that has not taken what it was give
 """
 
 import json
+import math
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Lock
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import zenoh
 from zenoh.handlers import Callback
 
-from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Joined, Left, Mailbox, pieces
+from tdcd.runtime.certificates.check import facts_of, read_certificate
+from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
+from tdcd.runtime.transport.cutting import cut
+from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Joined, Left, Mailbox
 from tdcd.runtime.transport.zenoh_settings import LEASE_S, PIECE_BYTES, Tls, alive_key, message_key, zenoh_settings
 
 MORE = b"more"
 """The attachment of a piece that is not the last of its message."""
+
+NAMES_AHEAD = 4
+"""How many common names of a peer are in the access rules, which are fixed when the session opens: its current one, and
+those that it would have after further revocations."""
+
+
+class _Link(NamedTuple):
+    """What is declared for one peer, under its current common name."""
+
+    publisher: zenoh.Publisher
+    messages: zenoh.Subscriber[None]
+    presence: zenoh.Subscriber[None]
+    token: zenoh.LivelinessToken
+
+    def undeclare(self) -> None:
+        """Say and hear nothing any more."""
+        for declared in self:
+            declared.undeclare()  # type: ignore[no-untyped-call]
 
 
 class ZenohTransport:
@@ -42,6 +66,7 @@ class ZenohTransport:
         tls: The party's files. None sends clear text and trusts everybody: for loopback addresses only.
         max_message_bytes: Larger messages are refused, incoming ones before they are put together.
         lease_s: How long a link may be silent; longer than any round trip.
+        revocations: Whose certificates are not honoured any more; None to honour all.
 
     Raises:
         ValueError: Something in the arguments or the files is wrong; the text says what.
@@ -58,6 +83,7 @@ class ZenohTransport:
         tls: Tls | None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         lease_s: float = LEASE_S,
+        revocations: WatchedList | None = None,
     ) -> None:
         self._mailbox = Mailbox(party, peers, max_message_bytes)
         self.party = party
@@ -66,30 +92,38 @@ class ZenohTransport:
         self.arriving = self._mailbox.arriving
         self._incarnations: dict[str, str] = {}
         self._lock = Lock()
+        self._revocations = revocations
         ordered = sorted(self._mailbox.peers)
-        settings = zenoh_settings(party, ordered, addresses, listen, tls, max_message_bytes, lease_s)
+        honoured = RevocationList() if revocations is None else revocations.current
+        self.revoked = {peer for peer in ordered if honoured.is_revoked(peer)}
+        self._allowed = {peer: honoured.next_names(peer, NAMES_AHEAD) for peer in ordered}
+        self._own_name = party if tls is None else facts_of(read_certificate(tls.certificate)).common_name
+        self._names = {peer: names[0] for peer, names in self._allowed.items()}
+        names = {party: [self._own_name], **self._allowed}
+        settings = zenoh_settings(party, ordered, addresses, listen, tls, max_message_bytes, lease_s, names)
         self._session = _open(party, settings)
-        self._publishers = {peer: self._link(peer) for peer in ordered}
-        # Tokens come last: who sees one can rely on the subscriptions above.
-        incarnation = str(self._session.zid())
-        self._tokens = [
-            self._session.liveliness().declare_token(alive_key(peer, party, incarnation)) for peer in self._publishers
-        ]
+        self._links = {peer: self._link(peer) for peer in ordered}
 
     def send(self, receiver: str, data: bytes) -> None:
         """See :meth:`Transport.send <tdcd.runtime.transport.transport.Transport.send>`."""
         self._mailbox.check(receiver, data)
-        incarnation = self._incarnations.get(receiver)
+        incarnation, link = self._incarnations.get(receiver), self._links.get(receiver)
         for piece, is_last in pieces(data, PIECE_BYTES):
             # Who is away, or came back in the meantime, could not put the pieces together.
-            if incarnation is None or self._incarnations.get(receiver) != incarnation:
+            if link is None or incarnation is None or self._incarnations.get(receiver) != incarnation:
                 return
-            self._publishers[receiver].put(piece, attachment=None if is_last else MORE)
+            link.publisher.put(piece, attachment=None if is_last else MORE)
         self.sent_bytes[receiver] += len(data)
 
     def receive(self, timeout: float | None) -> Event | None:
         """See :meth:`Transport.receive <tdcd.runtime.transport.transport.Transport.receive>`."""
-        return self._mailbox.get(timeout)
+        ends = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            self._honour_revocations()
+            left = ends - time.monotonic()
+            event = self._mailbox.get(max(0.0, min(left, LOOK_S)))
+            if event is not None or left <= LOOK_S:
+                return event
 
     def close(self) -> None:
         """See :meth:`Transport.close <tdcd.runtime.transport.transport.Transport.close>`."""
@@ -107,36 +141,87 @@ class ZenohTransport:
         """Close."""
         self.close()
 
-    def _link(self, peer: str) -> zenoh.Publisher:
-        """Hear a peer's messages, its coming and its going; the result carries messages to it."""
+    def _honour_revocations(self) -> None:
+        """Look whether the list has changed, now and then, and close links of those who are on it."""
+        if self._revocations is None or not self._revocations.is_due():
+            return
+        if self._revocations.changed():
+            honoured = self._revocations.current
+            if self._own_name in honoured.keys:
+                raise ValueError(
+                    f"the certificate of {self.party} was revoked (list {honoured.number}, {honoured.source}): "
+                    "ask for a new one with a new key, tdcd certs request --new-key, and start again"
+                )
+            for peer, name in self._names.items():
+                if name in honoured.keys:
+                    self._shut_out(peer, honoured.current_name(peer))
+        if revoked := self._revocations.current.keys:
+            cut(self._session, revoked)
+
+    def _shut_out(self, peer: str, name: str) -> None:
+        """Have nothing to do with a peer from now on, until it comes with a certificate of its next name."""
+        with self._lock:
+            self._names[peer] = name
+            self.revoked.add(peer)
+            self._mailbox.forget_messages(peer)
+            if self._incarnations.pop(peer, None) is not None:
+                self._mailbox.put(Left(peer))
+        self._links.pop(peer).undeclare()
+        if name in self._allowed[peer]:
+            self._links[peer] = self._link(peer)
+        else:
+            assert self._revocations is not None
+            self._revocations.tell(f"{peer} was revoked often: restart {self.party} to let '{name}' in")
+
+    def _link(self, peer: str) -> _Link:
+        """Hear a peer's messages, its coming and its going, carry messages to it, and be seen by it."""
+        own, name, session = self._own_name, self._names[peer], self._session
         # Direct callbacks run on the one thread that reads the link, so that events keep their order.
-        on_message = Callback(partial(self._on_message, peer), indirect=False)
-        on_presence = Callback(partial(self._on_presence, peer), indirect=False)
-        self._session.declare_subscriber(message_key(self.party, peer), on_message)
-        self._session.liveliness().declare_subscriber(alive_key(self.party, peer), on_presence, history=True)
-        return self._session.declare_publisher(
-            message_key(peer, self.party),
+        on_message = Callback(partial(self._on_message, peer, name), indirect=False)
+        on_presence = Callback(partial(self._on_presence, peer, name), indirect=False)
+        publisher = session.declare_publisher(
+            message_key(name, own),
             # By default zenoh throws messages away when a link is busy.
             congestion_control=zenoh.CongestionControl.BLOCK,
             reliability=zenoh.Reliability.RELIABLE,
             express=True,
         )
+        messages = session.declare_subscriber(message_key(own, name), on_message)
+        presence = session.liveliness().declare_subscriber(alive_key(own, name), on_presence, history=True)
+        # The token comes last: who sees it can rely on the subscriptions above.
+        token = session.liveliness().declare_token(alive_key(name, own, str(session.zid())))
+        return _Link(publisher, messages, presence, token)
 
-    def _on_message(self, sender: str, sample: zenoh.Sample) -> None:
-        self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=sample.attachment is None)
+    def _on_message(self, sender: str, name: str, sample: zenoh.Sample) -> None:
+        with self._lock:
+            if name == self._names[sender]:
+                self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=sample.attachment is None)
 
-    def _on_presence(self, peer: str, sample: zenoh.Sample) -> None:
+    def _on_presence(self, peer: str, name: str, sample: zenoh.Sample) -> None:
         incarnation = str(sample.key_expr).rpartition("/")[2]
         with self._lock:
+            if name != self._names[peer]:
+                return
             known = self._incarnations.get(peer)
             if sample.kind == zenoh.SampleKind.PUT:
                 if known is not None:
                     self._mailbox.put(Left(peer))
                 self._incarnations[peer] = incarnation
+                self.revoked.discard(peer)
                 self._mailbox.put(Joined(peer))
             elif known == incarnation:
                 del self._incarnations[peer]
                 self._mailbox.put(Left(peer))
+
+
+def pieces(data: bytes, size: int) -> Iterator[tuple[bytes, bool]]:
+    """Cut a message; each piece, and whether it is the last.
+
+    >>> [*pieces(b"message", 3)], [*pieces(b"", 3)]
+    ([(b'mes', False), (b'sag', False), (b'e', True)], [(b'', True)])
+    """
+    for start in range(0, max(len(data), 1), size):
+        yield data[start : start + size], start + size >= len(data)
 
 
 def _open(party: str, settings: Mapping[str, Any]) -> zenoh.Session:
