@@ -1,6 +1,7 @@
 """Overlapped rounds, slow silos and few bits: against the plain loops, in closed form, and bit for bit without them."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -116,6 +117,38 @@ def test_errors_are_within_half_a_width_and_zero_on_average(bits, rows):
     assert np.var(errors) == pytest.approx(1 / 12, rel=0.05)
     none = Sending(seed_words(1), 0, 1, shape, TO_HUB, np.zeros(0, int))
     assert quantised.decode(quantised.encode(np.zeros((0, 3)), none), none).shape == (0, 3)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("library", [np, jnp], ids=["NumPy", "JAX"])
+def test_the_largest_number_of_a_column_keeps_its_sign(bits, library):
+    """In single precision 127 and a dither close to 1/2 add up to 127.5."""
+    phi = library.asarray(np.array([[1.0], [-1.0], [0.3], [1.0]], np.float32))
+    drawn = library.full((1, 4, 1), np.float32(0.5 - 2**-25))
+    sending = Sending(seed_words(0), 0, 0, (1, 4, 1), TO_HUB, np.arange(4), drawn)
+    quantised = Quantised(bits)
+    sent = quantised.encode(phi, sending)
+    assert np.abs(np.asarray(quantised.decode(sent, sending) - phi)).max() <= 0.51 * float(sent["width"][0])
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Overlap(-1), "rounds overlap by 0 or more"),
+        (lambda: Overlap(0, (0, 1)), "periods are 1 or more"),
+        (lambda: Overlap(0, (2, 2)), "at least one silo steps in every round"),
+        (lambda: Quantised(16), "phi is quantised to 8 or 4 bits, not 16"),
+        (lambda: QuantisedChange(4), "quantised to 8 bits, not 4"),
+    ],
+)
+def test_values_that_nothing_could_follow_are_refused(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_periods_are_those_of_all_silos():
+    with pytest.raises(ValueError, match="must have a period for each of the 2 silos"):
+        Problem.draw(SHAPE, Objective("squared"), SEED).simulation(variant=Variant(timing=Overlap(0, (2, 1, 1))))
 
 
 def test_state_goes_on_bit_for_bit_in_any_grouping_of_rounds():

@@ -8,8 +8,9 @@ from test_machines import RIDGE, with_keys
 from test_variants import assert_same_history, simulated
 
 from tdcd.config import ConfigError
+from tdcd.config.resolve import plan
 from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.messages import Block, Evaluate, Phi, PhiPart, Steps
+from tdcd.runtime.protocol.messages import Begin, Block, Evaluate, Phi, PhiPart, Steps
 
 SILOS = RIDGE["silos"]
 
@@ -90,6 +91,32 @@ def test_a_hub_waits_only_for_one_that_is_more_than_the_overlap_behind(overlap):
     assert ahead == overlap + 1
 
 
+@pytest.mark.parametrize(("overlap", "step_size"), [(1, 1.5), (3, 4.83)])
+def test_all_hubs_have_the_history_of_the_first_failure(overlap, step_size):
+    """A hub may be ahead of one whose client fails, and fail itself: the earlier failure counts, at every hub."""
+    train = {"rounds": 60, "step_size": step_size, "overlap": overlap}
+    config = with_keys(RIDGE, dtype="float32", train=train, evaluate={"every": 100})
+    data = shards(plan(config))
+    for seed in range(4):
+        office = InProcess(config, data, seed=seed).run()
+        assert {end.status for end in office.ends.values()} == {"diverged"}
+        assert len({tuple(record.to_json() for record in history) for history in office.history.values()}) == 1
+
+
+@pytest.mark.parametrize(("period", "rounds"), [(4, 8), (4, 10), (3, 7)])
+def test_the_ledger_counts_updates_that_end(period, rounds):
+    config = with_keys(RIDGE, silos=silos(1, period), train={"rounds": rounds}, evaluate={"every": 100})
+    planned, result = simulated(config)
+    office = InProcess(config, shards(planned)).run()
+    sent = Counter()
+    for message in office.sent:
+        sent[type(message)] += message.payload_bytes
+    counted = office.history["hub.lab"][-1].bytes
+    assert counted == result.history[-1].bytes
+    assert counted.client_to_hub == sent[Phi] + sent[Block]
+    assert counted.hub_to_client == sent[Begin] + sent[Steps]
+
+
 def test_a_slow_silo_is_asked_once_in_a_period():
     config = with_keys(RIDGE, silos=silos(1, 4), train={"rounds": 10}, evaluate={"every": 1})
     planned, _ = simulated(config)
@@ -116,6 +143,7 @@ def test_a_slow_silo_is_asked_once_in_a_period():
         ({"silos": silos(1, 7)}, "silo 'lab': period = 7: with train.rounds = 6 it would never deliver an update"),
         ({"silos": silos(1, 0)}, "silos.1.period = 0: must be greater than or equal to 1"),
         ({"exchange": {"phi_bits": 4}}, "exchange.phi_bits = 4: dtype = 'float64' asks for 16 digits"),
+        ({"exchange": {"phi_bits": 8}, "silos": SILOS[:1]}, "exchange.phi_bits = 8: one silo alone sends no phi"),
         ({"exchange": {"phi_bits": 16}}, "exchange.phi_bits = 16: must be 32, 8 or 4"),
         (
             {"train": {"overlap": 1, "algorithm": "sgd"}},

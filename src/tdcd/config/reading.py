@@ -139,6 +139,8 @@ def _family_checks(config: Config) -> list[str]:
             "silos: every silo has a period above 1, and at least one must step in every round; leave it out at the "
             "fastest, and give the others how many times slower they are"
         )
+    if config.exchange.phi_bits < 32 and config.num_silos == 1:
+        problems.append(f"{bits[0]}: one silo alone sends no phi; leave it out")
     if train.overlap and config.num_silos == 1:
         problems.append(f"{overlap}: one silo alone waits for no other; leave it out")
     elif 0 < train.rounds <= train.overlap:

@@ -95,7 +95,8 @@ class Ledger:
     that of the others, however the rows are split; and every hub sends its phi to each of the N - 1 others. One silo
     alone has nothing to exchange, so its clients send blocks only. What parties on one machine tell each other is not
     sent. Phi counts in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges
-    blocks, and gets the others' phi, once in m rounds.
+    blocks, and gets the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits,
+    half a byte may be left over per client and round, which is not counted.
 
     >>> for sent in Ledger([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4).after(1):
     ...     print(*sent)
@@ -122,20 +123,21 @@ class Ledger:
         """All messages of the first rounds."""
         down = [count * self.itemsize for count in self.parameters]
         periods = self.periods or [1] * len(down)
-        # Clients take part in an update each.
-        taking = [clients * -(-rounds // period) for clients, period in zip(self.clients, periods, strict=True)]
-        updates, num_silos, phi = sum(taking), len(down), self.phi
+        # Of each silo: the updates that began, and those that ended; the last one of a slow silo may not.
+        begun, ended = [-(-rounds // period) for period in periods], [rounds // period for period in periods]
+        asked, answered = _times(self.clients, begun), _times(self.clients, ended)
+        num_silos, phi = len(down), self.phi
         found: list[Sent] = []
         if self.colocation == "none":
             found += [
-                Sent("block", "hub_to_client", updates, _dot(taking, down)),
-                Sent("block", "client_to_hub", updates, _dot(taking, self.blocks_up or down)),
+                Sent("block", "hub_to_client", sum(asked), sum(_times(asked, down))),
+                Sent("block", "client_to_hub", sum(answered), sum(_times(answered, self.blocks_up or down))),
             ]
             if num_silos > 1:
                 sent = rounds * (num_silos * phi.client_hub + sum(self.clients) * phi.per_client)
-                got = sum(-(-rounds // period) for period in periods) * phi.client_hub + updates * phi.per_client
-                found.append(Sent("phi", "client_to_hub", updates, sent))
-                found.append(Sent("phi_others", "hub_to_client", updates, got))
+                got = sum(ended) * phi.client_hub + sum(answered) * phi.per_client
+                found.append(Sent("phi", "client_to_hub", sum(asked), sent))
+                found.append(Sent("phi_others", "hub_to_client", sum(answered), got))
         if self.colocation != "all" and num_silos > 1:
             pairs = rounds * num_silos * (num_silos - 1)
             found.append(Sent("phi", "hub_to_hub", pairs, pairs * phi.hub_hub))
@@ -157,8 +159,8 @@ class Ledger:
         return {"bytes": by_link(self.after(1), "bytes"), "messages": by_link(self.after(1), "messages")}
 
 
-def _dot(some: Sequence[int], others: Sequence[int]) -> int:
-    return sum(one * other for one, other in zip(some, others, strict=True))
+def _times(some: Sequence[int], others: Sequence[int]) -> list[int]:
+    return [one * other for one, other in zip(some, others, strict=True)]
 
 
 def by_link(sent: Sequence[Sent], count: Literal["bytes", "messages"]) -> Traffic:

@@ -18,10 +18,12 @@ from tdcd.core.exchange import Sending, Wire, half_open
 from tdcd.core.objective import Tree
 
 
-def _steps(numbers: Any, width: Any, dither: Any) -> Any:
+def _steps(numbers: Any, width: Any, dither: Any, bits: int) -> Any:
     """Whole steps of ``width``; zero where that is zero."""
     library = library_of(numbers)
-    return library.round(numbers / library.where(width > 0, width, 1) + dither).astype(library.int8)
+    steps = library.round(numbers / library.where(width > 0, width, 1) + dither)
+    # In single precision 127 and a dither close to 1/2 add up to 127.5.
+    return library.clip(steps, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1).astype(library.int8)
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,17 @@ class Quantised:
 
     bits: int = 8
 
+    def __post_init__(self) -> None:
+        """Refuse numbers of bits that there is no form for."""
+        if self.bits not in (8, 4):
+            raise ValueError(f"phi is quantised to 8 or 4 bits, not {self.bits}")
+
     def encode(self, phi: Array, sending: Sending) -> Wire:
         """Whole steps, and the width of each column's."""
         library = library_of(phi)
         rows = tuple(range(phi.ndim - 1))
         width = library.max(library.abs(phi), axis=rows, initial=0) / (2 ** (self.bits - 1) - 1)
-        steps = _steps(phi, width, library.asarray(sending.dither(), dtype=phi.dtype))
+        steps = _steps(phi, width, library.asarray(sending.dither(), dtype=phi.dtype), self.bits)
         return {"phi": steps if self.bits == 8 else _packed(steps), "width": width}
 
     def decode(self, sent: Wire, sending: Sending) -> Array:
@@ -79,13 +86,18 @@ class QuantisedChange:
 
     bits: int = 8
 
+    def __post_init__(self) -> None:
+        """Refuse numbers of bits that there is no form for."""
+        if self.bits != 8:
+            raise ValueError(f"what a block changed by is quantised to 8 bits, not {self.bits}")
+
     def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
         """Whole steps and widths, array by array."""
         sent = []
         for change, dither in self._with_dither(jax.tree.map(jnp.subtract, block, before), sending):
             columns = tuple(range(change.ndim - 1)) if change.ndim > 1 else None
             width = jnp.max(jnp.abs(change), axis=columns) / (2 ** (self.bits - 1) - 1)
-            sent.append({"steps": _steps(change, width, dither), "width": width})
+            sent.append({"steps": _steps(change, width, dither, self.bits), "width": width})
         return jax.tree.unflatten(jax.tree.structure(block), sent)
 
     def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:

@@ -92,6 +92,8 @@ class Simulation:
         federation, settings, objective = self.federation, self.settings, self.objective
         if len(blocks) != federation.num_silos:
             raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
+        if len(getattr(self.variant.timing, "periods", ())) not in (0, len(blocks)):
+            raise ValueError(f"{self.variant.timing} must have a period for each of the {len(blocks)} silos, or none")
         self.num_samples = federation.num_samples
         self.batch_size = settings.effective_batch_size(self.num_samples)
         objective.check_labels(federation.labels)

@@ -35,9 +35,21 @@ class Job:
             problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
         if self.config.train.algorithm != "tdcd":
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
-        problems += _only_simulated(self.variant, self.config.dtype)
+        problems += _only_simulated(self.variant, self.config.dtype) + self._late()
         if problems:
             raise ConfigError(problems)
+
+    def _late(self) -> list[str]:
+        """What is wrong with a variant's overlap and periods here; those of the file were checked before."""
+        timing, grace = self.variant.timing, self.config.federation.client_grace_s
+        if not isinstance(timing, Overlap) or timing == Overlap():
+            return []
+        problems = [f"train.variant: {timing} does not go with federation.client_grace_s = {grace}"] if grace else []
+        if timing.periods and len(timing.periods) != len(self.config.silos):
+            problems.append(
+                f"train.variant: {timing} has {len(timing.periods)} periods for {len(self.config.silos)} silos"
+            )
+        return problems
 
     @cached_property
     def shared(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> AnyPart:
         _check_phi(message, job, compute)
     elif isinstance(message, ScoresPart):
         _check_scores(message, job, compute)
-    elif isinstance(message, Model) and job.config.federation.share_model:
+    elif isinstance(message, Model) and job.config.federation.share_model and message.round == job.config.train.rounds:
         for name, array in message.block.items():
             take(array, name, job.settings.dtype, array.shape)
         preparation_in(message)

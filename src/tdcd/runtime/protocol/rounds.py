@@ -60,24 +60,21 @@ class Rounds:
         absences: Sequence[Absence] = (),
     ) -> None:
         """Stand at the start of round 0, or of the round that was saved; ``preparation`` goes with a shared model."""
-        self.preparation = preparation
-        self.job, self.silo, self.compute, self.run = job, silo, compute, run
+        self.job, self.silo, self.compute, self.run, self.preparation = job, silo, compute, run, preparation
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
         self.timing, self._last = timing_of(job.variant), job.config.train.rounds
-        self.round, self.phase = 0, ""
+        self.round, self.phase = 0 if restored is None else restored.round, ""
         self._own = HubBlock(compute, restored)
         self._records: Records | None = None
         self.exchange = Exchange(self.name, job.hubs, run, self.timing)
         # A hub that comes back asks at once for what it may have missed.
         self._behind, self._wanted_in = -1, ("", -1)
         if restored is not None:
-            self.round = restored.round
             self._behind = restored.round + 1 + most_ahead(self.timing)
             self.exchange.restore(restored.outbox, restored.digests, restored.round)
         self.evaluations = Evaluations(silo, job, restored)
         # What it may have told its peers before it came back, it must tell them again with the same clients.
-        free_from = self.round + kept_rounds(self.timing)
-        self.questions = Questions(job, silo, compute, run, absences, free_from)
+        self.questions = Questions(job, silo, compute, run, absences, self.round + kept_rounds(self.timing))
 
     @property
     def block(self) -> Tree:
@@ -99,12 +96,11 @@ class Rounds:
 
     def peer_forgot(self, message: Gone) -> None:
         """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
+        lacked = f"'{message.what}' of round {message.round}"
         if (message.what, message.round) not in [(one.what, one.round) for one in self.wants(message.sender)]:
-            raise RejectedMessage(f"nobody waits for '{message.what}' of round {message.round}")
-        raise Lost(
-            f"{self.name} was restored to round {self.round}, and {message.sender} is at round "
-            f"{message.now} and no longer has '{message.what}' of round {message.round}. {WAY_ON}"
-        )
+            raise RejectedMessage(f"nobody waits for {lacked}")
+        restored = f"{self.name} was restored to round {self.round}"
+        raise Lost(f"{restored}, and {message.sender} is at round {message.now} and no longer has {lacked}. {WAY_ON}")
 
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
@@ -147,8 +143,13 @@ class Rounds:
             return [(PhiPart, self.round), *needed]
         if self.phase == "closing":
             waiting: list[Key] = [(ScoresPart, one) for one in self.evaluations.waiting]
-            return waiting if self._own.failed else [*dict.fromkeys([*waiting, *needed])]
+            return [*dict.fromkeys([*waiting, *(self._proofs() if self._own.failed else needed)])]
         return [(Model, self.round)] if self.phase == "sharing" else []
+
+    def _proofs(self) -> list[Key]:
+        """What shows that every peer began the round in which a client of this hub failed: so nobody failed before."""
+        told = self.round + self.timing.rounds
+        return [(PhiPart, told) if told < self._last else (ScoresPart, self._last)]
 
     def _silent_peers(self) -> list[str]:
         return self.exchange.lacking(self._awaited())
@@ -261,7 +262,7 @@ class Rounds:
             return [*out, *self._over("finished")]
         self._settle([])
         self.phase = "sharing"
-        header = self._header(self.round)._replace(received=dict(self.exchange.digests[self.round]))
+        header = self._header(self.round)._replace(received=self.exchange.digests[self.round])
         return [*out, *self.exchange.tell(model_part(header, self.block, self.preparation))]
 
     def _shared(self) -> list[Instruction] | None:
