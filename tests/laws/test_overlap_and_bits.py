@@ -136,7 +136,6 @@ def test_the_largest_number_of_a_column_keeps_its_sign(bits, library):
     [
         (lambda: Overlap(-1), "rounds overlap by 0 or more"),
         (lambda: Overlap(0, (0, 1)), "periods are 1 or more"),
-        (lambda: Overlap(0, (2, 2)), "at least one silo steps in every round"),
         (lambda: Quantised(16), "phi is quantised to 8 or 4 bits, not 16"),
         (lambda: QuantisedChange(4), "quantised to 8 bits, not 4"),
     ],
