@@ -265,3 +265,9 @@ class TestCommands:
         certs("issue", "federation.toml")
         assert Path(f"certs/{NORTH}.pem").read_bytes() == before
         assert not Path(f"certs/{NORTH}.key").exists()
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """A terminal in which no fingerprint is broken, however long the folder's name is."""
+    monkeypatch.setenv("COLUMNS", "400")
