@@ -191,7 +191,6 @@ class TestCommands:
     def certs(self, tmp_path, monkeypatch):
         """``tdcd certs`` in a folder with a shared file; every machine has a folder of its own in it."""
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("COLUMNS", "200")
         Path("federation.toml").write_text(FEDERATION)
 
         def invoke(command, *arguments, status=0):
@@ -265,9 +264,3 @@ class TestCommands:
         certs("issue", "federation.toml")
         assert Path(f"certs/{NORTH}.pem").read_bytes() == before
         assert not Path(f"certs/{NORTH}.key").exists()
-
-
-@pytest.fixture(autouse=True)
-def _wide(monkeypatch):
-    """A terminal in which no fingerprint is broken, however long the folder's name is."""
-    monkeypatch.setenv("COLUMNS", "400")

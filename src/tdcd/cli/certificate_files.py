@@ -180,7 +180,9 @@ def _show_issued(folder: Path, done: Sequence[Issued]) -> None:
 
 def _show_signed(folder: Path, done: Sequence[tuple[Request, Issued]]) -> None:
     table = Table(box=rich.box.SIMPLE_HEAD)
-    for column in ("party", "its key's fingerprint", "certificate", "valid until"):
+    table.add_column("party", overflow="fold")
+    table.add_column("its key's fingerprint", no_wrap=True)  # people read it aloud: one line in every terminal
+    for column in ("certificate", "valid until"):
         table.add_column(column, overflow="fold")
     for request, issued in done:
         table.add_row(request.party, request.fingerprint, issued.certificate.name, f"{issued.expires:%Y-%m-%d}")
