@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
+    from tdcd.core.knowledge import LabelsAt
     from tdcd.core.objective import Objective
     from tdcd.core.quantised import Quantised, QuantisedChange
     from tdcd.core.settings import Settings
@@ -31,6 +32,7 @@ __all__ = [
     "Block",
     "Cnn",
     "Federation",
+    "LabelsAt",
     "Linear",
     "Mlp",
     "Objective",
@@ -54,6 +56,7 @@ _MODULES = {
     "tdcd.data": ("Table", "load", "standardize"),
     "tdcd.federation.silos": ("Federation", "Silo"),
     "tdcd.records.history": ("Record",),
+    "tdcd.core.knowledge": ("LabelsAt",),
     "tdcd.core.objective": ("Objective",),
     "tdcd.core.quantised": ("Quantised", "QuantisedChange"),
     "tdcd.core.settings": ("Settings",),

@@ -128,10 +128,13 @@ def test_phi_may_come_from_blocks_of_earlier_rounds():
 class Frozen:
     """The slope of the loss stays as it was when the round began."""
 
-    needs_phi_start: bool = True
+    label_silo: int | None = None
 
-    def pass_on(self, silo, phis, labels, objective):
-        return sum(phi for other, phi in enumerate(phis) if other != silo)
+    def needs_phi_start(self, silo):
+        return True
+
+    def pass_on(self, silo, own, others, labels, objective):
+        return others
 
     def losses(self, silo, phi, known, objective):
         total = known.phi_start + known.received

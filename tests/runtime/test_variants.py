@@ -35,10 +35,13 @@ from tdcd import Variant
 class Frozen:
     """The slope of the loss stays as it was when the round began; it is the hub that adds the labels."""
 
-    needs_phi_start: bool = True
+    label_silo: int | None = None
 
-    def pass_on(self, silo, phis, labels, objective):
-        return sum(phi for other, phi in enumerate(phis) if other != silo) - labels[..., None]
+    def needs_phi_start(self, silo):
+        return True
+
+    def pass_on(self, silo, own, others, labels, objective):
+        return others - labels[..., None]
 
     def losses(self, silo, phi, known, objective):
         return jnp.sum((known.phi_start + known.received) * phi, axis=-1)

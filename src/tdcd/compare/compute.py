@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch
+from tdcd.core.knowledge import Known
 from tdcd.core.objective import Tree
 from tdcd.core.schedule import batch_ids
-from tdcd.core.variant import Known
 from tdcd.federation.placement import Placer
 from tdcd.simulation.simulate import Simulation
 

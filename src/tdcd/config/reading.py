@@ -119,7 +119,33 @@ def _cross_checks(config: Config) -> list[str]:
         for name in config.network.slower
         if name not in config.silo_names
     ]
-    return problems + _family_checks(config)
+    return problems + _family_checks(config) + _label_checks(config)
+
+
+def _label_checks(config: Config) -> list[str]:
+    """What is wrong with labels at one silo."""
+    silo, names, train = config.federation.labels, config.silo_names, config.train
+    if silo is None:
+        return []
+    where = f"federation.labels = {silo!r}"
+    if silo not in names:
+        return [f"{where}: there is no such silo; there are {', '.join(names)}"]
+    if len(names) == 1:
+        return [f"{where}: there is no other silo; leave it out"]
+    if train.algorithm != "tdcd":
+        return [f"{where}: goes with train.algorithm = 'tdcd', not {train.algorithm!r}; leave it out"]
+    clashes = [
+        (train.overlap > 0, f"train.overlap = {train.overlap}", "slopes are of this round's blocks"),
+        (config.exchange.phi_bits < 32, f"exchange.phi_bits = {config.exchange.phi_bits}", "slopes have no short form"),
+        (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
+    ]
+    clashes += [
+        (one.period > 1, f"silo '{one.name}': period = {one.period}", "slopes are of this round's blocks")
+        for one in config.silos
+    ]
+    return [
+        f"{key}: does not go with {where}, since {why}; leave one of them out" for is_so, key, why in clashes if is_so
+    ]
 
 
 def _family_checks(config: Config) -> list[str]:

@@ -10,6 +10,7 @@ from tdcd.config.baselines import rewrite
 from tdcd.config.named import find_function
 from tdcd.config.schema import TrainSection
 from tdcd.core.execution import Execution
+from tdcd.core.knowledge import LabelsAt
 from tdcd.core.ledger import Colocation
 from tdcd.core.losses import Task, fitting
 from tdcd.core.objective import Objective
@@ -149,6 +150,8 @@ def variant_of(config: Config) -> Variant:
         parts["exchange"] = parts["client_exchange"] = Quantised(config.exchange.phi_bits)
     if config.exchange.block_bits < 32:
         parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
+    if config.federation.labels is not None:
+        parts["knowledge"] = LabelsAt(config.silo_names.index(config.federation.labels))
     return Variant(**parts)
 
 
@@ -158,6 +161,7 @@ def _refuse_other_members(config: Config) -> None:
     train, plain = config.train, TrainSection()
     given = [f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)]
     given += [f"exchange.{key} = {value}" for key, value in config.exchange.model_dump().items() if value != 32]
+    given += [f"federation.labels = {config.federation.labels!r}"] if config.federation.labels else []
     given += [f"silo '{silo.name}': period = {silo.period}" for silo in config.silos if silo.period > 1]
     if given:
         raise ConfigError([f"{given[0]}: train.variant = {train.variant!r} takes its place; leave one of them out"])

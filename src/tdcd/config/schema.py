@@ -115,6 +115,8 @@ class FederationSection(_Section):
     """Cut images into upright strips (the default for images) rather than into runs of pixels."""
     bias: bool | None = None
     """Give the first silo a column of ones; by default for linear blocks."""
+    labels: Name | None = None
+    """The only silo whose clients have labels; by default all have them."""
     share_model: bool = False
     """In the real federation, give every hub all silos' blocks at the end. All agree to it by sharing this file."""
     client_grace_s: PositiveFloat | None = None

@@ -170,7 +170,7 @@ class Minibatch(NamedTuple):
     features: Any
     """``[P, ...]``, padded to P."""
     known: Any
-    """What the client knows of those rows, see :class:`tdcd.core.variant.Known`."""
+    """What the client knows of those rows, see :class:`tdcd.core.knowledge.Known`."""
     weights: Any
     """``[P]``, see :func:`row_weights`."""
 

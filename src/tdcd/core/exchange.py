@@ -1,16 +1,17 @@
 """What phi and blocks look like on the wire: protocols, and Algorithm 1's own way, which sends them as they are."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from tdcd.core import algorithm
 from tdcd.core.objective import Tree
 
 Wire = Mapping[str, Any]
@@ -104,6 +105,23 @@ class AsItIs:
     def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
         """One array."""
         return {"phi": (dtype, shape)}
+
+
+@runtime_checkable
+class SummedExchange(Exchange, Protocol):
+    """An exchange whose receivers use only the sum of what several silos sent."""
+
+    def decode_sum(self, sent: Sequence[Wire], sendings: Sequence[Sending]) -> Array:
+        """The sum of these silos' phi."""
+        ...
+
+
+def sum_others(exchange: Exchange, sent: Sequence[Wire], silo: int, sendings: Sequence[Sending]) -> Array:
+    """The other silos' phi, summed as the exchange has it: line 13."""
+    if isinstance(exchange, SummedExchange):
+        others = [index for index in range(len(sent)) if index != silo]
+        return exchange.decode_sum([sent[index] for index in others], [sendings[index] for index in others])
+    return algorithm.sum_others([exchange.decode(*both) for both in zip(sent, sendings, strict=True)], silo)
 
 
 class BlockExchange(Protocol):

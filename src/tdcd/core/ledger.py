@@ -28,7 +28,7 @@ class Traffic:
     hub_to_client: int = 0
     """Blocks and the rows of the others' phi, from a hub to its clients."""
     hub_to_hub: int = 0
-    """Phi, from each hub to every other."""
+    """Phi, from each hub to every other; with labels at one silo phi to its hub, and slopes back."""
 
     def __mul__(self, times: int) -> Self:
         """The traffic of ``times`` such rounds."""
@@ -43,7 +43,7 @@ class Traffic:
 class Sent(NamedTuple):
     """All messages of one kind in a round."""
 
-    kind: Literal["block", "phi", "phi_others"]
+    kind: Literal["block", "phi", "phi_others", "slope"]
     link: Link
     messages: int
     bytes: int
@@ -92,11 +92,12 @@ class Ledger:
 
     With :math:`d_j` parameters of s bytes each and :math:`K_j` clients in silo j: a client gets the hub's block and
     returns its own, :math:`s\,d_j` each way; a hub's clients together send the phi of all samples of the round and get
-    that of the others, however the rows are split; and every hub sends its phi to each of the N - 1 others. One silo
-    alone has nothing to exchange, so its clients send blocks only. What parties on one machine tell each other is not
-    sent. Phi counts in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges
-    blocks, and gets the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits,
-    half a byte may be left over per client and round, which is not counted.
+    that of the others, however the rows are split; and every hub sends its phi to each of the N - 1 others. If one silo
+    has the labels, the others send phi to its hub only, and each gets as many slopes back. One silo alone has nothing
+    to exchange, so its clients send blocks only. What parties on one machine tell each other is not sent. Phi counts
+    in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges blocks, and gets
+    the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may
+    be left over per client and round, which is not counted.
 
     >>> for sent in Ledger([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4).after(1):
     ...     print(*sent)
@@ -118,6 +119,8 @@ class Ledger:
     """Of each silo, the bytes of a block on its way up, if it is not sent as it is."""
     periods: Sequence[int] | None = None
     """m of each silo, if not all step in every round."""
+    is_star: bool = False
+    """Whether one silo has the labels."""
 
     def after(self, rounds: int) -> tuple[Sent, ...]:
         """All messages of the first rounds."""
@@ -139,8 +142,10 @@ class Ledger:
                 found.append(Sent("phi", "client_to_hub", sum(asked), sent))
                 found.append(Sent("phi_others", "hub_to_client", sum(answered), got))
         if self.colocation != "all" and num_silos > 1:
-            pairs = rounds * num_silos * (num_silos - 1)
+            pairs = rounds * (1 if self.is_star else num_silos) * (num_silos - 1)
             found.append(Sent("phi", "hub_to_hub", pairs, pairs * phi.hub_hub))
+            if self.is_star:
+                found.append(Sent("slope", "hub_to_hub", pairs, pairs * phi.client_hub))
         return tuple(found)
 
     def traffic(self, rounds: int, count: Literal["bytes", "messages"]) -> Traffic:

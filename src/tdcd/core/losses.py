@@ -47,6 +47,9 @@ class Loss:
     """Which finite labels it takes."""
     losses: Callable[["Array", "Array"], "Array"]
     """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]``."""
+    quadratic: Callable[["Array"], "Array"]
+    """Half of d' H d for a change d of a sample's scores, ``[..., C]`` to ``[...]``, where H is at least the second
+    derivative of the loss, whatever the scores and the label are."""
 
     def num_outputs(self, num_classes: int) -> int:
         """C, the scores of a sample."""
@@ -76,6 +79,12 @@ def _softmax(phi: "Array", labels: "Array") -> "Array":
     return logsumexp(phi, axis=-1) - picked
 
 
+def _centred(change: "Array") -> "Array":
+    """H = (I - 11'/C) / 2 (Boehning 1992): the mean of a change, which moves no probability, counts nothing."""
+    outputs = change.shape[-1]
+    return ((change**2).sum(axis=-1) - change.sum(axis=-1) ** 2 / outputs) / 4
+
+
 LOSSES: Mapping[LossName, Loss] = {
     "squared": Loss(
         target="amount",
@@ -85,6 +94,7 @@ LOSSES: Mapping[LossName, Loss] = {
         is_quadratic=True,
         fits=lambda labels: np.ones(labels.shape, bool),
         losses=_squared,
+        quadratic=lambda change: change[..., 0] ** 2 / 2,
     ),
     "logistic": Loss(
         target="binary",
@@ -94,6 +104,7 @@ LOSSES: Mapping[LossName, Loss] = {
         is_quadratic=False,
         fits=lambda labels: (labels == 0) | (labels == 1),
         losses=_logistic,
+        quadratic=lambda change: change[..., 0] ** 2 / 8,
     ),
     "softmax": Loss(
         target="classes",
@@ -103,6 +114,7 @@ LOSSES: Mapping[LossName, Loss] = {
         is_quadratic=False,
         fits=lambda labels: (labels >= 0) & (labels == np.round(labels)),
         losses=_softmax,
+        quadratic=_centred,
     ),
 }
 """By name."""

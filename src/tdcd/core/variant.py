@@ -17,70 +17,16 @@ Parts are values: frozen dataclasses, equal if they do the same, so that compile
 functions are pure; those that run inside a compiled round are written in JAX.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.core import algorithm
 from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, WholeBlock
-from tdcd.core.objective import Objective
+from tdcd.core.knowledge import Knowledge, LabelsEverywhere
 from tdcd.core.timing import Overlap, Timing
 from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
-
-
-class Known(NamedTuple):
-    """What a client knows of its rows of a minibatch besides their features; arrays of any leading shape."""
-
-    labels: Any
-    """``[..., P]``."""
-    received: Any
-    """``[..., P, C]``: what its hub passed on to it."""
-    phi_start: Any = None
-    """``[..., P, C]``: its own phi when the round began, if the knowledge asks for it."""
-
-
-class Knowledge(Protocol):
-    """What a client knows of a row, and the loss that follows from it."""
-
-    @property
-    def needs_phi_start(self) -> bool:
-        """Whether :meth:`losses` needs the client's own phi of the round's start."""
-        ...
-
-    def pass_on(self, silo: int, phis: Sequence[Array], labels: Array, objective: Objective) -> Array:
-        """What the hub of ``silo`` passes on to its clients, ``[E, B, C]``.
-
-        Args:
-            phis: every silo's phi as decoded, ``[E, B, C]`` each; its own among them.
-            labels: ``[E, B]``.
-        """
-        ...
-
-    def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
-        """The loss ``[...]`` of every row, as a function of the client's own phi ``[..., C]``."""
-        ...
-
-
-@dataclass(frozen=True)
-class LabelsEverywhere:
-    """Every client has the labels of its rows, and gets the sum of the other silos' phi: lines 13 and 14."""
-
-    @property
-    def needs_phi_start(self) -> bool:
-        """The others' phi is enough."""
-        return False
-
-    def pass_on(self, silo: int, phis: Sequence[Array], labels: Array, objective: Objective) -> Array:
-        """The sum of what the other silos sent."""
-        return algorithm.sum_others(phis, silo)
-
-    def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
-        """The objective's own loss, of the client's phi and that of the others."""
-        return objective.losses(phi + known.received, known.labels)
 
 
 class Participation(Protocol):
@@ -114,7 +60,7 @@ class Variant:
     client_exchange: Exchange = AsItIs()  # noqa: RUF009
     block_exchange: BlockExchange = WholeBlock()  # noqa: RUF009
     timing: Timing = Overlap()  # noqa: RUF009
-    knowledge: Knowledge = LabelsEverywhere()
+    knowledge: Knowledge = LabelsEverywhere()  # noqa: RUF009
     participation: Participation = Everybody()
 
     @property

@@ -16,11 +16,12 @@ from tdcd.blocks.base import Block
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch
 from tdcd.core.choices import Gradient
+from tdcd.core.knowledge import Known, LabelsEverywhere
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.update import Sgd
-from tdcd.core.variant import Known, LabelsEverywhere, Variant
+from tdcd.core.variant import Variant
 from tdcd.federation.placement import Placement, holders, place
 from tdcd.federation.silos import Federation
 from tdcd.theory.few_bits import counts_bits, phi_noise

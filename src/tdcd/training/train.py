@@ -247,4 +247,5 @@ def ledger_of(simulation: Simulation, hub_blocks: Sequence[Tree], colocation: Co
         colocation,
         [bytes_up(block, variant.block_exchange) for block in hub_blocks],
         [variant.timing.period(silo) for silo in range(len(hub_blocks))],
+        variant.knowledge.label_silo is not None,
     )

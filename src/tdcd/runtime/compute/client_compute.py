@@ -16,9 +16,10 @@ from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch
 from tdcd.core.choices import Gradient
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
+from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings, draws_of
-from tdcd.core.variant import Known, Variant
+from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.protocol.job import timing_of
@@ -187,7 +188,7 @@ class ClientCompute:
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
             with precision(self.settings.dtype):
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
-        start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start else None
+        start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
         known = Known(rows.labels, _padded(rows, received), None if start is None else _padded(rows, start))
         with precision(self.settings.dtype):
             stepped = _steps(

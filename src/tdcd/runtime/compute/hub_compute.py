@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
+from tdcd.core.knowledge import LabelsEverywhere
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
 from tdcd.core.update import HubUpdate, TakeAverage
-from tdcd.core.variant import LabelsEverywhere
 from tdcd.federation.partition import shares_of
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
@@ -153,10 +153,10 @@ class HubCompute:
 
     def project(self, round_index: int, parts: Sequence[Arrays]) -> list[Arrays]:
         """What each client is sent of the exchange (lines 13 and 14), from every hub's part."""
-        phis: Any = [self.links.from_hub(round_index, silo, part) for silo, part in enumerate(parts)]
+        seen: Any = self.links.own(round_index, parts[self.silo]), self.links.others(round_index, parts)
         labels: Any = self._labels.take(self._draws(round_index))
         with precision(self.settings.dtype) if self.variant.knowledge != LabelsEverywhere() else nullcontext():
-            passed: Any = self.variant.knowledge.pass_on(self.silo, phis, labels, self.objective)
+            passed: Any = self.variant.knowledge.pass_on(self.silo, *seen, labels, self.objective)
         rows: Any = np.asarray(passed).reshape(1, -1, self.num_outputs)
         sent = []
         for place in self.layout(round_index).places:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from tdcd.core import algorithm
 from tdcd.core.exchange import (
     BLOCKS,
     AsItIs,
@@ -20,6 +21,7 @@ from tdcd.core.exchange import (
     Wire,
     seed_words,
     sent_up,
+    sum_others,
 )
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
@@ -66,14 +68,23 @@ class Links:
             sent = _encode(phi, *sending[:2], silo=self._silo, shape=self._shape, exchange=self._variant.exchange)
         return {name: np.asarray(sent[name]) for name in self.between_hubs}
 
-    def from_hub(self, round_index: int, silo: int, part: Arrays) -> NDArray[Any]:
-        """A silo's phi ``[E, B, C]``, from what its hub sent."""
+    def own(self, round_index: int, part: Arrays) -> NDArray[Any]:
+        """The silo's own phi ``[E, B, C]``, from what its hub sent."""
         if self._variant.exchange == AsItIs():
             return part["phi"]
-        sending, sent = self._sending(round_index, silo), {name: part[name] for name in self.between_hubs}
+        sending, sent = self._sending(round_index, self._silo), {name: part[name] for name in self.between_hubs}
         with precision(self._settings.dtype):
-            phi = _decode(sent, *sending[:2], silo=silo, shape=self._shape, exchange=self._variant.exchange)
+            phi = _decode(sent, *sending[:2], silo=self._silo, shape=self._shape, exchange=self._variant.exchange)
             return np.asarray(phi)
+
+    def others(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
+        """The sum of the other silos' phi ``[E, B, C]``, from what every hub sent."""
+        exchange, sent = self._variant.exchange, [{name: part[name] for name in self.between_hubs} for part in parts]
+        if exchange == AsItIs():
+            return np.asarray(algorithm.sum_others([one["phi"] for one in sent], self._silo))
+        sending = self._sending(round_index, self._silo)
+        with precision(self._settings.dtype):
+            return np.asarray(_others(sent, *sending[:2], silo=self._silo, shape=self._shape, exchange=exchange))
 
     def rows_layout(self, rows: int) -> Layout:
         """What phi of so many of a client's rows is between it and its hub."""
@@ -143,6 +154,14 @@ def _decode(
     sent: Wire, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], exchange: Exchange
 ) -> Array:
     return exchange.decode(sent, Sending(seed, round_index, silo, shape))
+
+
+@partial(jax.jit, static_argnames=("silo", "shape", "exchange"))
+def _others(
+    sent: list[Wire], seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], exchange: Exchange
+) -> Array:
+    sendings = [Sending(seed, round_index, index, shape) for index in range(len(sent))]
+    return sum_others(exchange, sent, silo, sendings)
 
 
 @partial(jax.jit, static_argnames=("exchange",))

@@ -81,6 +81,7 @@ class Records:
             item_bytes(settings),
             blocks_up=self.blocks_up,
             periods=[variant.timing.period(silo) for silo in range(len(counts))],
+            is_star=variant.knowledge.label_silo is not None,
         )
         return Record(
             round=round_index,

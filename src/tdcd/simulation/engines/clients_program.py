@@ -14,9 +14,10 @@ from tdcd.blocks.base import Block
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
-from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, AsItIs, Exchange, Sending, WholeBlock
+from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, AsItIs, Exchange, Sending, WholeBlock, Wire, sum_others
+from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.variant import Known, Variant
+from tdcd.core.variant import Variant
 from tdcd.federation.placement import Placement
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import State, TracedObjective
@@ -90,8 +91,9 @@ class ClientsProgram:
     def one_round(self, state: State, shared: Shared, own: Own, index: Array) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         own = self._now(own, index)
-        phis = [self._exchanged(silo, state, shared, own) for silo in range(len(self.blocks))]
-        averages = [self._stepped(silo, state, shared, own, phis) for silo in range(len(self.blocks))]
+        silos = range(len(self.blocks))
+        exchanged = Exchanged([self._hub_phi(silo, state, shared, own) for silo in silos], self.variant.exchange, own)
+        averages = [self._stepped(silo, state, shared, own, exchanged) for silo in silos]
         summed: list[Tree] = self.devices.sum(averages)
         moved = [
             self.variant.hub_update.step(block, average, remembered)
@@ -132,14 +134,13 @@ class ClientsProgram:
         sent = algorithm.phi(block, features, apply=phi_in_portions(self.blocks[silo]))
         return algorithm.stack(self.devices.gather(sent, axis=1), placement.slots)
 
-    def _exchanged(self, silo: int, state: State, shared: Shared, own: Own) -> Array:
-        """The silo's phi as the others have it after the exchange: line 12."""
+    def _hub_phi(self, silo: int, state: State, shared: Shared, own: Own) -> Array:
+        """The phi that the silo's hub sends: line 11."""
         variant, block = self.variant, state.blocks[silo]
         if variant.timing.depth:
             age = variant.timing.age(silo, own.rounds)
             block = jax.tree.map(lambda now, old: jnp.concatenate([now[None], old])[age], block, state.past[silo])
-        phi = self._from_clients(silo, self._phi(silo, block, shared, own), own)
-        return _sent(variant.exchange, phi, Sending(own.seed, own.rounds, silo, phi.shape))
+        return self._from_clients(silo, self._phi(silo, block, shared, own), own)
 
     def _from_clients(self, silo: int, phi: Array, own: Own) -> Array:
         """The silo's phi as its hub gets it from the clients."""
@@ -169,7 +170,7 @@ class ClientsProgram:
         """``[K, E, P]``: which of the round's E * B samples each row is."""
         return positions + batch_size * jnp.arange(positions.shape[1])[:, None]
 
-    def _stepped(self, silo: int, state: State, shared: Shared, own: Own, phis: list[Array]) -> Tree:
+    def _stepped(self, silo: int, state: State, shared: Shared, own: Own, exchanged: "Exchanged") -> Tree:
         """The average of the clients' blocks after their local steps: lines 13 to 19, and 5."""
         placement, block = own.placements[silo], state.blocks[silo]
         # The sample ids of every client's rows, [K, E, P].
@@ -193,7 +194,7 @@ class ClientsProgram:
         )
         minibatches = Minibatch(
             shared.features[silo][rows].astype(dtype),
-            self._known(silo, block, shared, own, rows, phis, objective),
+            self._known(silo, block, shared, own, rows, exchanged, objective),
             self._weights(silo, own, rows.shape[2]),
         )
         stepped = self.map_clients(client_steps, (minibatches, placement.counts))
@@ -212,7 +213,14 @@ class ClientsProgram:
         return jax.vmap(one)(blocks, own.numbers[silo])
 
     def _known(
-        self, silo: int, block: Tree, shared: Shared, own: Own, rows: Array, phis: list[Array], objective: Objective
+        self,
+        silo: int,
+        block: Tree,
+        shared: Shared,
+        own: Own,
+        rows: Array,
+        exchanged: "Exchanged",
+        objective: Objective,
     ) -> Known:
         """What every client knows of its rows: lines 13 and 14."""
 
@@ -220,12 +228,14 @@ class ClientsProgram:
             return jax.vmap(partial(algorithm.project, array))(own.placements[silo].positions)
 
         knowledge, labels = self.variant.knowledge, shared.labels
-        received = projected(knowledge.pass_on(silo, phis, labels[own.ids], objective))
+        hub = silo if knowledge.label_silo is None else knowledge.label_silo
+        seen = exchanged.phis[hub], exchanged.others(hub)
+        received = projected(knowledge.pass_on(silo, *seen, labels[own.ids], objective))
         if self.variant.client_exchange != AsItIs():
             real = jnp.arange(rows.shape[2]) < own.placements[silo].counts[..., None]
             received = jnp.where(real[..., None], received, 0)
-            received = self._per_client(silo, received, TO_CLIENTS, phis[silo].shape, own)
-        start = projected(self._phi(silo, block, shared, own)) if knowledge.needs_phi_start else None
+            received = self._per_client(silo, received, TO_CLIENTS, exchanged.phis[silo].shape, own)
+        start = projected(self._phi(silo, block, shared, own)) if knowledge.needs_phi_start(silo) else None
         return Known(labels[rows], received, start)
 
     def _weights(self, silo: int, own: Own, num_rows: int) -> Array:
@@ -264,6 +274,20 @@ class ClientsProgram:
         if self.in_turn:
             return jax.lax.map(client_steps, minibatches)
         return jax.vmap(client_steps)(minibatches)
+
+
+class Exchanged:
+    """What hubs send each other in a round."""
+
+    def __init__(self, phis: list[Array], exchange: Exchange, own: Own) -> None:
+        """Take every hub's phi."""
+        self.phis, self._exchange = phis, exchange
+        self._sendings = [Sending(own.seed, own.rounds, silo, phi.shape) for silo, phi in enumerate(phis)]
+        self._sent: list[Wire] = [exchange.encode(*both) for both in zip(phis, self._sendings, strict=True)]
+
+    def others(self, silo: int) -> Array:
+        """The sum of the other silos' phi, as they sent it: lines 12 and 13."""
+        return sum_others(self._exchange, self._sent, silo, self._sendings)
 
 
 def _sent(exchange: Exchange, phi: Array, sending: Sending) -> Array:

@@ -17,8 +17,9 @@ from jax import Array
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent
 from tdcd.core.choices import Gradient
+from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective
-from tdcd.core.variant import Known, Variant
+from tdcd.core.variant import Variant
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import State, TracedObjective
 

@@ -1,0 +1,115 @@
+r"""What a client knows of a row besides its features: its label and the others' phi, or how the loss slopes.
+
+**Labels at one silo.** Its hub gathers the other silos' phi and computes, with its own, the slope of every row's loss
+at the round's start, :math:`\delta_0 = \partial f / \partial \phi`. That is what it sends back. Clients of the other
+silos step on the surrogate
+
+.. math:: \delta_0^\top \phi + \tfrac12\, (\phi - \phi_0)^\top H (\phi - \phi_0)
+
+with :math:`\phi_0` the row's own phi at the round's start, and H a bound of the loss's second derivative that holds for
+every label (:attr:`tdcd.core.losses.Loss.quadratic`). The surrogate touches the loss at the round's start and is
+nowhere below it. For the squared loss it is the loss, up to a constant; for one local step its gradient is the
+loss's own.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tdcd.core.objective import Objective
+
+
+class Known(NamedTuple):
+    """What a client knows of its rows of a minibatch besides their features; arrays of any leading shape."""
+
+    labels: Any
+    """``[..., P]``; anything where the knowledge says that it has none."""
+    received: Any
+    """``[..., P, C]``: what its hub passed on to it."""
+    phi_start: Any = None
+    """``[..., P, C]``: its own phi when the round began, if the knowledge asks for it."""
+
+
+class Knowledge(Protocol):
+    """What a client knows of a row, and the loss that follows from it."""
+
+    @property
+    def label_silo(self) -> int | None:
+        """The only silo that has labels: all phi goes to its hub, which tells the others what to pass on. None if all
+        silos have them and all hubs send phi to each other.
+        """
+        ...
+
+    def needs_phi_start(self, silo: int) -> bool:
+        """Whether :meth:`losses` needs the client's own phi of the round's start."""
+        ...
+
+    def pass_on(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
+        """What the clients of ``silo`` get of the exchange, ``[E, B, C]``; worked out by the hub that has the labels.
+
+        Args:
+            own: that hub's phi, ``[E, B, C]``.
+            others: the sum of the other silos', as they sent it.
+            labels: ``[E, B]``.
+        """
+        ...
+
+    def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
+        """The loss ``[...]`` of every row, as a function of the client's own phi ``[..., C]``."""
+        ...
+
+
+@dataclass(frozen=True)
+class LabelsEverywhere:
+    """Every client has the labels of its rows, and gets the sum of the other silos' phi: lines 13 and 14."""
+
+    @property
+    def label_silo(self) -> int | None:
+        """None: all have them."""
+        return None
+
+    def needs_phi_start(self, silo: int) -> bool:
+        """The others' phi is enough."""
+        return False
+
+    def pass_on(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
+        """The sum of what the other silos sent."""
+        return others
+
+    def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
+        """The objective's own loss, of the client's phi and that of the others."""
+        return objective.losses(phi + known.received, known.labels)
+
+
+@dataclass(frozen=True)
+class LabelsAt:
+    """One silo has the labels, and steps on them; the others step on a surrogate that needs none."""
+
+    silo: int
+
+    @property
+    def label_silo(self) -> int | None:
+        """The silo."""
+        return self.silo
+
+    def needs_phi_start(self, silo: int) -> bool:
+        """The surrogate is around it."""
+        return silo != self.silo
+
+    def pass_on(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
+        """The others' phi for the silo with labels; for the others the slope of every row's loss."""
+        return others if silo == self.silo else slope(own + others, labels, objective)
+
+    def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
+        """The objective's own loss where the labels are; elsewhere the surrogate."""
+        if silo == self.silo:
+            return objective.losses(phi + known.received, known.labels)
+        return jnp.sum(known.received * phi, axis=-1) + objective.kind.quadratic(phi - known.phi_start)
+
+
+def slope(scores: Array, labels: Array, objective: Objective) -> Array:
+    """The derivative of every row's loss by its scores, ``[..., C]``."""
+    return jax.grad(lambda scores: jnp.sum(objective.losses(scores, labels)))(scores)
