@@ -112,4 +112,5 @@ class LabelsAt:
 
 def slope(scores: Array, labels: Array, objective: Objective) -> Array:
     """The derivative of every row's loss by its scores, ``[..., C]``."""
-    return jax.grad(lambda scores: jnp.sum(objective.losses(scores, labels)))(scores)
+    found: Array = jax.grad(lambda scores: jnp.sum(objective.losses(scores, labels)))(scores)
+    return found

@@ -153,15 +153,16 @@ class HubCompute:
 
     def project(self, round_index: int, parts: Sequence[Arrays]) -> list[Arrays]:
         """What each client is sent of the exchange (lines 13 and 14), from every hub's part."""
-        seen: Any = self.links.own(round_index, parts[self.silo]), self.links.others(round_index, parts)
+        own: Any = self.links.own(round_index, parts[self.silo])
+        others: Any = self.links.others(round_index, parts)
         labels: Any = self._labels.take(self._draws(round_index))
         with precision(self.settings.dtype) if self.variant.knowledge != LabelsEverywhere() else nullcontext():
-            passed: Any = self.variant.knowledge.pass_on(self.silo, *seen, labels, self.objective)
+            passed: Any = self.variant.knowledge.pass_on(self.silo, own, others, labels, self.objective)
         rows: Any = np.asarray(passed).reshape(1, -1, self.num_outputs)
         sent = []
         for place in self.layout(round_index).places:
-            own: Any = place[None]
-            projected = np.asarray(algorithm.project(rows, own)[0])
+            its: Any = place[None]
+            projected = np.asarray(algorithm.project(rows, its)[0])
             sent.append(self.links.encode_rows(round_index, TO_CLIENTS, place, projected))
         return sent
 

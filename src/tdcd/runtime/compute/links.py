@@ -79,7 +79,8 @@ class Links:
 
     def others(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
         """The sum of the other silos' phi ``[E, B, C]``, from what every hub sent."""
-        exchange, sent = self._variant.exchange, [{name: part[name] for name in self.between_hubs} for part in parts]
+        exchange = self._variant.exchange
+        sent: list[Any] = [{name: part[name] for name in self.between_hubs} for part in parts]
         if exchange == AsItIs():
             return np.asarray(algorithm.sum_others([one["phi"] for one in sent], self._silo))
         sending = self._sending(round_index, self._silo)
