@@ -47,9 +47,9 @@ class Loss:
     """Which finite labels it takes."""
     losses: Callable[["Array", "Array"], "Array"]
     """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]``."""
-    quadratic: Callable[["Array"], "Array"]
-    """Half of d' H d for a change d of a sample's scores, ``[..., C]`` to ``[...]``, where H is at least the second
-    derivative of the loss, whatever the scores and the label are."""
+    change: Callable[["Array", "Array"], "Array"]
+    """How much a sample's loss grows when its scores change, from its slope before (the derivative by the scores) and
+    the change, ``[..., C]`` each, to ``[...]``. The slope says all that there is to know of label and scores."""
 
     def num_outputs(self, num_classes: int) -> int:
         """C, the scores of a sample."""
@@ -79,10 +79,35 @@ def _softmax(phi: "Array", labels: "Array") -> "Array":
     return logsumexp(phi, axis=-1) - picked
 
 
-def _centred(change: "Array") -> "Array":
-    """H = (I - 11'/C) / 2 (Boehning 1992): the mean of a change, which moves no probability, counts nothing."""
-    outputs = change.shape[-1]
-    return ((change**2).sum(axis=-1) - change.sum(axis=-1) ** 2 / outputs) / 4
+def _squared_change(slope: "Array", change: "Array") -> "Array":
+    return (slope * change + change**2 / 2)[..., 0]
+
+
+def _logistic_change(slope: "Array", change: "Array") -> "Array":
+    """The slope is p - y: p itself where y is 0, and p - 1 where it is 1."""
+    import jax.numpy as jnp
+
+    slope, change = slope[..., 0], change[..., 0]
+    is_one = slope < 0
+    chance, rest = jnp.where(is_one, 1 + slope, slope), jnp.where(is_one, -slope, 1 - slope)
+    return _log_mean(jnp.stack([rest, chance], axis=-1), jnp.stack([0 * change, change], axis=-1)) - is_one * change
+
+
+def _softmax_change(slope: "Array", change: "Array") -> "Array":
+    """The slope is p - 1 for the label's class, where alone it is negative, and p for the others."""
+    import jax.numpy as jnp
+
+    is_label = jnp.arange(slope.shape[-1]) == jnp.argmin(slope, axis=-1)[..., None]
+    return _log_mean(slope + is_label, change) - jnp.sum(jnp.where(is_label, change, 0), axis=-1)
+
+
+def _log_mean(chances: "Array", change: "Array") -> "Array":
+    """The logarithm of the mean of exp(change)."""
+    from jax.nn import logsumexp
+
+    # Rounding may leave a chance just below zero.
+    found: Array = logsumexp(change, axis=-1, b=chances.clip(0))
+    return found
 
 
 LOSSES: Mapping[LossName, Loss] = {
@@ -94,7 +119,7 @@ LOSSES: Mapping[LossName, Loss] = {
         is_quadratic=True,
         fits=lambda labels: np.ones(labels.shape, bool),
         losses=_squared,
-        quadratic=lambda change: change[..., 0] ** 2 / 2,
+        change=_squared_change,
     ),
     "logistic": Loss(
         target="binary",
@@ -104,7 +129,7 @@ LOSSES: Mapping[LossName, Loss] = {
         is_quadratic=False,
         fits=lambda labels: (labels == 0) | (labels == 1),
         losses=_logistic,
-        quadratic=lambda change: change[..., 0] ** 2 / 8,
+        change=_logistic_change,
     ),
     "softmax": Loss(
         target="classes",
@@ -114,7 +139,7 @@ LOSSES: Mapping[LossName, Loss] = {
         is_quadratic=False,
         fits=lambda labels: (labels >= 0) & (labels == np.round(labels)),
         losses=_softmax,
-        quadratic=_centred,
+        change=_softmax_change,
     ),
 }
 """By name."""

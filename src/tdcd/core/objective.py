@@ -64,6 +64,10 @@ class Objective:
         """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""
         return self.kind.losses(phi, labels)
 
+    def change(self, slope: Array, change: Array) -> Array:
+        """How much every sample's loss grows with a change of its scores, from its slope before."""
+        return self.kind.change(slope, change)
+
     def penalty(self, block: Tree) -> Array:
         """The regulariser of one block, l2 / 2 times the sum of its squared parameters."""
         return self.l2 / 2 * sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(block)), jnp.zeros(()))
