@@ -174,9 +174,11 @@ class Hub:
         from_client = message.sender in self.clients
         if not from_client and message.sender not in self.peers:
             raise RejectedMessage("its sender has no business here")
+        if isinstance(message, Want) and (from_client or not self._may_have(message)):
+            raise RejectedMessage(f"it is not sent '{message.what}'")
         if self.shutdown is not None:
             return [*self.shutdown.receive(message)]
-        if isinstance(message, Want) and not from_client:
+        if isinstance(message, Want):
             return [*self._resend(message)]
         if isinstance(message, Stop) and not from_client:
             return self._on_stop(message)
@@ -211,6 +213,10 @@ class Hub:
         else:
             self.rounds.peer_part(message)
         return []
+
+    def _may_have(self, message: Want) -> bool:
+        """Whether what a peer asks for is sent to it at all."""
+        return self.job.audience.is_sent(message.what, self.name, message.sender)
 
     def _resend(self, message: Want) -> list[Message]:
         """What a peer lacks, if it was to be had already."""
