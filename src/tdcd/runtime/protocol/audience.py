@@ -19,7 +19,9 @@ class Audience:
     """None if all have labels."""
 
     def is_sent(self, kind: str, sender: str, receiver: str) -> bool:
-        """Whether a hub sends another one messages of this kind, called as on the wire."""
+        """Whether a party is a hub that sends another one messages of this kind, called as on the wire."""
+        if sender not in self.hubs or receiver not in self.hubs:
+            return False
         if kind in _FROM_LABELS:
             return sender == self.label_hub != receiver
         if kind in _TO_LABELS and self.label_hub is not None:

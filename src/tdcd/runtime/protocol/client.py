@@ -184,9 +184,9 @@ class Client:
 
     def _labels(self, message: Welcome) -> NDArray[Any]:
         """Of every row, as the hub says; zeros, which nothing looks at, where the silo has none."""
-        if (message.labels is not None) != self.job.has_labels(self.silo):
-            raise RejectedMessage("it must have 'labels' where the silo has them, and only there")
-        rows = len(self.data.ids)
+        rows, is_without = len(self.data.ids), not self.job.has_labels(self.silo)
+        if (message.labels is None) != is_without:
+            raise RejectedMessage("it has labels of a silo without any" if is_without else "it has no array 'labels'")
         return np.zeros(rows) if message.labels is None else take(message.labels, "labels", np.float64, [rows])
 
     def _places(self, message: Welcome) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -96,7 +96,7 @@ class Job:
         """All hubs, in silo order."""
         return tuple(hub_of(silo.name) for silo in self.config.silos)
 
-    @property
+    @cached_property
     def audience(self) -> Audience:
         """Which hubs are sent what."""
         labels = self.config.federation.labels
