@@ -29,7 +29,6 @@ from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage
 
-
 UNFIT = "the labels do not fit; the log of this hub says why"
 """What hubs without labels are told."""
 

@@ -106,6 +106,13 @@ class Job:
         """Whether the clients of a silo have labels."""
         return self.config.federation.labels in (None, self.config.silos[silo].name)
 
+    def where_labels_are(self, silo: str) -> str:
+        """In words, for the hub of a silo; nothing if all have labels."""
+        holder = self.config.federation.labels
+        if holder is None:
+            return ""
+        return "here, and in no other silo" if holder == silo else f"not here: only silo '{holder}' has them"
+
     def silo_index(self, name: str) -> int:
         """Which silo is called ``name``."""
         names = [silo.name for silo in self.config.silos]
