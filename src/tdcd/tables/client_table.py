@@ -39,7 +39,7 @@ def find_silo(config: Config, silo: str, client: str) -> SiloSection:
 def read_client(
     config: Config, silo: SiloSection, data: Path, labels: Path | None = None, ids: Path | None = None
 ) -> RawRows:
-    """A client's rows with their labels, which are in the same file or in a second one.
+    """A client's rows with their labels, which are in the same file or in a second one; without, in a silo without.
 
     The label column is called as the silo says, or else as the first silo that names one.
 
@@ -50,6 +50,9 @@ def read_client(
     label = silo.label or next((section.label for section in config.silos if section.label is not None), None)
     if label is None:
         raise ConfigError(['silos: no silo has a label: name the column to predict, label = "...", in one of them'])
+    if config.federation.labels not in (None, silo.name):
+        _refuse_label(config, silo, data, label)
+        return _chosen(read_rows(data, replace(columns, label=None)), ids)
     if labels is None:
         return _chosen(read_rows(data, replace(columns, label=label)), ids)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
@@ -65,6 +68,14 @@ def read_client(
         )
         raise TableError([hint] * bool(hint) + [problem], 1)
     return replace(rows, labels=known.take(np.array([places[one] for one in rows.ids], np.int64)).labels)
+
+
+def _refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> None:
+    """Refuse a table of a silo without labels that has the label column."""
+    header, _ = read_header(data, silo.id, Dialect.of(config))
+    if label in header:
+        only = f"only silo '{config.federation.labels}' may have it (federation.labels)"
+        raise TableError([f"{data}: column '{label}' is the label, and {only}: remove the column"])
 
 
 def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
