@@ -86,8 +86,8 @@ def _show(rows: RawRows, labels_in_words: str) -> None:
     """Print what a site's table holds."""
     facts = describe(rows)
     screen.print(Text(f"{rows.source}: {len(rows)} rows, {len(facts)} features, every id once"), soft_wrap=True)
+    show_labels(labels_in_words)
     if rows.labels is not None:
-        show_labels(labels_in_words)
         screen.print(Text(f"Label values: {label_balance(rows)}"), soft_wrap=True)
     shown = Table(box=rich.box.SIMPLE_HEAD)
     for heading in ("column", "holds", "blank", "values"):

@@ -12,7 +12,7 @@ from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.core.settings import Dtype
 from tdcd.federation.partition import Rows, sizes_of, split_rows
 from tdcd.federation.silos import Federation, Silo, aligned_empty
-from tdcd.tables.client_table import row_numbers
+from tdcd.tables.client_table import refuse_label, row_numbers
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.loader import read_rows
@@ -103,11 +103,14 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
     folder = Path(config.data.folder or "")
     tables: dict[str, list[RawRows]] = {}
     errors: list[TableError] = []
+    owner = [section for section in config.silos if section.name == config.federation.labels]
     for section in config.silos:
         paths = [client.table for client in section.client] or [section.table or ""]
         tables[section.name] = []
         for path in paths:
             try:
+                if owner and owner[0].name != section.name:
+                    refuse_label(config, section, folder / path, owner[0].label or "")
                 rows = read_rows(folder / path, Columns.of(config, section))
                 tables[section.name].append(rows)
                 for caution in row_numbers(rows):

@@ -51,7 +51,9 @@ def read_client(
     if label is None:
         raise ConfigError(['silos: no silo has a label: name the column to predict, label = "...", in one of them'])
     if config.federation.labels not in (None, silo.name):
-        _refuse_label(config, silo, data, label)
+        if labels is not None:
+            raise TableError([f"--labels {labels}: silo '{silo.name}' has none (federation.labels); leave it out"])
+        refuse_label(config, silo, data, label)
         return _chosen(read_rows(data, replace(columns, label=None)), ids)
     if labels is None:
         return _chosen(read_rows(data, replace(columns, label=label)), ids)
@@ -70,7 +72,7 @@ def read_client(
     return replace(rows, labels=known.take(np.array([places[one] for one in rows.ids], np.int64)).labels)
 
 
-def _refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> None:
+def refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> None:
     """Refuse a table of a silo without labels that has the label column."""
     header, _ = read_header(data, silo.id, Dialect.of(config))
     if label in header:
@@ -112,7 +114,8 @@ def _columns_of_labels(config: Config, silo: SiloSection, path: Path, label: str
 
 def taken_for(config: Config, rows: RawRows) -> str:
     """What a client's labels are taken for, in words; refuses labels that do not fit ``model.loss``."""
-    assert rows.labels is not None
+    if rows.labels is None:
+        return f"none here; silo '{config.federation.labels}' has them"
     try:
         encoded = encode(rows.labels, config.model.loss, partly=True)
     except ValueError as error:
@@ -162,7 +165,7 @@ def cautions(rows: RawRows) -> Sequence[str]:
     zeros = next((one for one in rows.ids if one.isdecimal() and len(one) > 1 and one.startswith("0")), None)
     if zeros is not None:
         found.append(f"ids are compared as exact texts: others must write {zeros!r} with its zeros too")
-    if len({canonical_label(label) for label in np.asarray(rows.labels).tolist()}) == 1:
+    if rows.labels is not None and len({canonical_label(label) for label in np.asarray(rows.labels).tolist()}) == 1:
         found.append("every label is the same here; other clients must have others")
     return found
 
