@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +95,7 @@ def test_a_table_per_silo(federation, tmp_path):
 def test_labels_that_a_silo_must_not_have_are_refused(federation, tmp_path):
     config = check_config(federation)
     path = Path(config.data.folder) / config.silos[1].client[0].table
-    with pytest.raises(ConfigError, match="labels = 'l.csv': federation.labels = 'bank', and this is a client of 'sho"):
+    with pytest.raises(ConfigError, match=r"labels = 'l.csv': federation.labels = 'bank', and this is a client of 'sh"):
         read_data(config, 1, PartySection(data=str(path), labels="l.csv"))
     rewrite(path, lambda row: {**row, "bought": "yes"})
     with pytest.raises(TableError, match=r"c1.csv: column 'bought' is the label, and only silo 'bank' may have it"):
@@ -115,8 +114,8 @@ def test_labels_that_a_silo_must_not_have_are_refused(federation, tmp_path):
 def test_a_trial_and_predictions_across_its_hubs(tmp_path):
     """Every party a process: the shop's files never have a label, and the bank alone predicts."""
     keys = keys_of(tmp_path, [1, 1])
+    names = {"yes": "has bought", "no": "never bought"}
     for client in keys["silos"][0]["client"]:
-        names = {"yes": "has bought", "no": "never bought"}
         rewrite(Path(keys["data"]["folder"]) / client["table"], lambda row: {**row, "bought": names[row["bought"]]})
     path, out = written(tmp_path / "up", keys), tmp_path / "up" / "trial"
     with processes(tmp_path) as start:
@@ -143,7 +142,7 @@ def test_a_trial_and_predictions_across_its_hubs(tmp_path):
             for silo, section in zip(("bank", "shop"), keys["silos"], strict=True)
         }
         started = [start(f"predict-{silo}", *words) for silo, words in options.items()]
-        assert [one.wait(120) for one in started] == [0, 0], os.listdir(tmp_path)
+        assert [one.wait(120) for one in started] == [0, 0]
         assert "Scored 120 rows for silo 'bank', which alone has labels" in (tmp_path / "predict-shop.log").read_text()
         with new["bank"].open() as file:
             assert {row["prediction"] for row in csv.DictReader(file)} <= {"has bought", "never bought"}
