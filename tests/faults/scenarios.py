@@ -1,7 +1,8 @@
-"""``python tests/faults/scenarios.py [--every-failpoint | --corrupted 1000]``: real processes, with times.
+"""``python tests/faults/scenarios.py [--every-failpoint | --corrupted 1000] [--mode labels]``: real processes, timed.
 
-One federation of 2 silos x 2 clients, with a proxy on the link between the hubs, goes through all of it, and must end
-with the history of the run to which nothing happened. With ``--corrupted`` all links have proxies that flip bits.
+One federation of 2 silos x 2 clients, with a third silo in the mode "labels" and a proxy on the link between two hubs,
+goes through all of it, and must end with the history of the run to which nothing happened. With ``--corrupted`` all
+links have proxies that flip bits.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lab import IN_STEP, MODES, in_mode
+from lab import IN_STEP, LABELS, MODES, in_mode
 from processes import PATIENCE_S, Processes, reference
 
 LINK = ("hub.clinic", "hub.lab")
@@ -21,19 +22,27 @@ SLOWER_S = 0.03
 CORRUPTION = 0.05
 """The share of chunks with a flipped bit."""
 
+
+def sent(*kinds):
+    """The failpoints around what is sent in every round."""
+    return [f"send.{kind}.{when}:4" for kind in kinds for when in ("before", "after")]
+
+
 HUB_FAILPOINTS = [
     *(f"send.{kind}.{when}" for kind in ("who", "welcome", "hello", "opening", "want") for when in ("before", "after")),
-    *(
-        f"send.{kind}.{when}:4"
-        for kind in ("begin", "phi_part", "steps", "evaluate", "scores_part")
-        for when in ("before", "after")
-    ),
+    *sent("begin", "steps", "evaluate"),
     *(f"{place}:2" for place in ("save.before", "save.half", "save.after", "append.before", "append.after")),
 ]
 CLIENT_FAILPOINTS = [
     *(f"send.{kind}.{when}" for kind in ("enrol", "ready") for when in ("before", "after")),
     *(f"send.{kind}.{when}:3" for kind in ("phi", "block", "scores") for when in ("before", "after")),
 ]
+PART_FAILPOINTS = {"hub.lab": sent("phi_part", "scores_part")}
+LABEL_PART_FAILPOINTS = {
+    "hub.lab": sent("slope_part", "figures_part"),
+    "hub.clinic": [*sent("phi_part", "scores_part"), "send.want.before"],
+}
+"""Those of what hubs send each other: everywhere, and where the lab alone has labels."""
 LAST_FAILPOINTS = {
     "hub.lab": ["finish.before", "rename.shutdown.tdcd", "rename.hub.json", "finish.after", "send.stop.before"],
     "client.lab.north": ["send.bye.before"],
@@ -125,9 +134,9 @@ def one_after_the_other(parties):
     print(f"hub terminated: next round after {terminated(parties, 'hub.lab'):.1f} s")
 
 
-def every_failpoint(parties):
-    """Each failpoint of a hub and a client in turn; those of the end of a run stay armed."""
-    for party, places in (("hub.lab", HUB_FAILPOINTS), ("client.lab.north", CLIENT_FAILPOINTS)):
+def every_failpoint(parties, parts):
+    """Each failpoint of hubs and a client in turn; those of the end of a run stay armed."""
+    for party, places in (("hub.lab", HUB_FAILPOINTS), *parts.items(), ("client.lab.north", CLIENT_FAILPOINTS)):
         for place in places:
             print(f"{party} at {place}: {failpoint(parties, party, place):.1f} s", flush=True)
     parties.armed |= {party: [*places] for party, places in LAST_FAILPOINTS.items()}
@@ -153,7 +162,7 @@ def main():
                 took, back = corrupted_links(parties, given.corrupted)
                 print(f"{given.corrupted} corrupted chunks: {took:.1f} s; next round after {back:.1f} s")
             elif given.every_failpoint:
-                every_failpoint(parties)
+                every_failpoint(parties, LABEL_PART_FAILPOINTS if given.mode == LABELS else PART_FAILPOINTS)
             else:
                 one_after_the_other(parties)
             parties.check(expected)

@@ -15,7 +15,7 @@ from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Ready
 from tdcd.runtime.protocol.structure import Message
-from tdcd.runtime.protocol.wire import RejectedMessage
+from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 
 CONFIG = with_keys(RIDGE)
 NORTH, SOUTH, C1 = "client.lab.north", "client.lab.south", "client.clinic.c1"
@@ -99,7 +99,7 @@ def test_another_version_of_a_client(data, seed):
         return message.replace(protocol=9) if message.sender == NORTH and message.kind == "enrol" else message
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, f"{NORTH} speaks protocol 9 and hub.lab speaks 3: upgrade the older one")
+    assert_nobody_starts(office, f"{NORTH} speaks protocol 9 and hub.lab speaks {PROTOCOL}: upgrade the older one")
 
 
 @SEEDS
@@ -109,9 +109,10 @@ def test_another_version_of_a_hub(data, seed):
         return message.replace(protocol=7) if is_hello else message
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "4", "upgrade the older one")
+    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", str(PROTOCOL), "upgrade the older one")
     assert (
-        "hub.clinic speaks protocol 4 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
+        f"hub.clinic speaks protocol {PROTOCOL} and hub.lab 7"
+        in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
     )
 
 

@@ -1,12 +1,16 @@
 """Predictions across hubs: who gets which scores, and what stops them."""
 
 import numpy as np
+import pytest
 from test_align import talk_all
 
 from tdcd.config import check_config
 from tdcd.prediction.predict import SiloScores, combine
 from tdcd.runtime.process.predict import ModelOf, PredictHub
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.messages import PredictScores
+from tdcd.runtime.protocol.structure import Array
+from tdcd.runtime.protocol.wire import RejectedMessage
 
 SECRET = bytes(range(32))
 MODEL = ModelOf("abc", "finished")
@@ -14,9 +18,9 @@ SILOS = [{"name": name} for name in ("bank", "shop", "bureau")]
 IDS = {"bank": ["1", "2", "3"], "shop": ["3", "2", "9"], "bureau": ["2", "1", "7", "3"]}
 
 
-def hubs(models=None, secrets=None, rounds=200):
+def hubs(models=None, secrets=None, rounds=200, **federation):
     rng = np.random.default_rng(0)
-    job = Job(check_config({"silos": SILOS, "train": {"rounds": rounds}}))
+    job = Job(check_config({"silos": SILOS, "train": {"rounds": rounds}, "federation": federation}))
     return {
         silo: PredictHub(
             job,
@@ -56,3 +60,27 @@ def test_hubs_with_different_files_are_told_apart():
     talks = hubs()
     talks["shop"] = hubs(rounds=7)["shop"]
     assert any("train.rounds is" in outcome.reason for outcome in talk_all(talks.values()).values())
+
+
+def test_only_the_silo_with_labels_gets_scores():
+    talks = hubs(labels="shop")
+    outcomes = talk_all(talks.values())
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}
+    shop = talks["shop"]
+    assert {peer: list(part.ids) for peer, part in shop.parts.items()} == {
+        "hub.bank": ["3", "2"],
+        "hub.bureau": ["3", "2"],
+    }
+    for silo in ("bank", "bureau"):
+        assert talks[silo].parts == {}
+        assert talks[silo].partners == ("hub.shop",)
+        # It does not even say which samples it has.
+        (hello,) = talks[silo].start()
+        assert hello.digests.values.shape == (0, 16)
+        with pytest.raises(RejectedMessage, match="nobody asked for 'predict_scores'"):
+            talks[silo].receive(shop_scores(silo))
+
+
+def shop_scores(silo):
+    numbers = Array.of(np.zeros(1, np.int64)), Array.of(np.zeros((1, 2), np.float32))
+    return PredictScores("hub.shop", f"hub.{silo}", places=numbers[0], phi=numbers[1])

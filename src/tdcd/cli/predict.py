@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tdcd.prediction.model import Model
     from tdcd.prediction.predict import Predictions, SiloScores
 
+NO_OUT = "--out FILE is missing: the file to write, .csv or .parquet"
 PADDING = 3
 """Spaces and a line between two columns of a table on the screen."""
 
@@ -33,7 +34,10 @@ def predict(
             help="SILO=FILE, once for each silo; in a federation, FILE: this silo's new rows. CSV or Parquet."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The file to write, .csv or .parquet.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write, .csv or .parquet; not where another silo alone has labels."),
+    ] = None,
     allow_missing: Annotated[
         bool,
         typer.Option("--allow-missing", help="Score ids that a silo lacks without its part, and mark them."),
@@ -55,7 +59,8 @@ def predict(
     Where all silos' blocks are in one place: `tdcd predict RUN --data bank=a.csv --data bureau=b.csv --out new.csv`.
 
     In a real federation every hub gives `tdcd predict FEDERATION.toml --silo bank --data a.csv --out new.csv` at the
-    same time: each scores its own rows, only the scores travel, and no block leaves its silo.
+    same time: each scores its own rows, only the scores travel, and no block leaves its silo. With federation.labels
+    only that silo gets predictions: the others give the command without --out, and their scores go to its hub.
 
     OUT has the id column, called as in the first silo's tables or, in a federation, in this silo's; prediction;
     probability_CLASS where there are classes; and with --allow-missing also missing, the silos that lack the id.
@@ -67,14 +72,20 @@ def predict(
     from tdcd.tables.writing import check_name
 
     with reported():
-        check_name(out)
-        refuse_existing(out, force)
+        if out is not None:
+            check_name(out)
+            refuse_existing(out, force)
         if common and allow_missing:
             raise ValueError("--common leaves out the ids that --allow-missing scores: give one of the two")
         if target.suffix == ".toml":
-            folder, parts = _with_peers(target, data, silo, run, certs, party, insecure)
+            folder, parts = _with_peers(target, data, silo, run, certs, party, insecure, predicts=out is not None)
+        elif out is None:
+            raise ValueError(NO_OUT)
         else:
+            Model.open(target).check_meaning()
             folder, parts = target, _in_one_place(Model.open(target), data, allow_missing)
+        if out is None:
+            return
         model = Model.open(folder)
         ordered = {name: parts[name] for name in model.widths}
         predictions = combine(ordered, allow_missing, common_only=common)
@@ -145,15 +156,23 @@ def _with_peers(
     certs: Path | None,
     party: Path | None,
     insecure: bool,
+    *,
+    predicts: bool,
 ) -> tuple[Path, Mapping[str, "SiloScores"]]:
-    """This hub's run folder, and the scores of all hubs."""
+    """This hub's run folder, and the scores of all hubs; only its own where another silo alone ``predicts``."""
     from tdcd.cli.waiting import Waiting
+    from tdcd.config import check_config, read_config
     from tdcd.core.stopping import Interrupted
     from tdcd.runtime.process.party import own_file
     from tdcd.runtime.process.predict import predict_with_peers
 
     if silo is None or len(data) != 1:
         raise ValueError("predicting with other hubs takes --silo NAME and one --data FILE: this silo's new rows")
+    holder = check_config(read_config(federation), str(federation)).federation.labels
+    if predicts and holder not in (None, silo):
+        raise ValueError(f"--out: silo '{holder}' alone has labels, and predicts: leave it out to send it your scores")
+    if not predicts and holder in (None, silo):
+        raise ValueError(NO_OUT)
     own = own_file(party, certs=text_of(certs), insecure=insecure)
     folder = run or Path(own.out or f"runs/hub-{silo}")
     waiting = Waiting(screen, "predicting")
@@ -165,6 +184,11 @@ def _with_peers(
     except Interrupted as stopped:
         screen.print(str(stopped), highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    if not predicts:
+        sent = (
+            f"Scored {len(parts[silo].ids)} rows for silo '{holder}', which alone has labels: it has the predictions."
+        )
+        screen.print(sent, soft_wrap=True, highlight=False)
     return folder, parts
 
 

@@ -47,7 +47,7 @@ def coefficients(folder: Path) -> Coefficients:
 
     The score of a regression is the predicted amount in the labels' unit; with the logistic loss it is the logarithm
     of the second class's odds; with the softmax loss there is a score for every class, and the probabilities are in
-    proportion to their exponentials.
+    proportion to their exponentials. In a silo without labels, a regression's coefficients are in standardised units.
     """
     model = Model.open(folder)
     label_encoding, silos = model.label_encoding, model.present
@@ -63,7 +63,9 @@ def coefficients(folder: Path) -> Coefficients:
         intercept += shift * label_encoding.scale
         rows += [Coefficient(silo, column, value * label_encoding.scale) for column, value in own.items()]
     per_class = LOSSES[model.loss].target == "classes"
-    outputs = [f"coefficient_{name}" for name in label_encoding.classes] if per_class else ["coefficient"]
+    # A silo without labels knows how many classes there are, and not what they are called.
+    names = label_encoding.classes or [f"output_{number}" for number in range(1, model.num_outputs + 1)]
+    outputs = [f"coefficient_{name}" for name in names] if per_class else ["coefficient"]
     absent = [silo for silo in model.widths if silo not in silos]
     return Coefficients(outputs, [*rows, Coefficient("", INTERCEPT, intercept)], absent)
 

@@ -77,6 +77,12 @@ class Model:
         """C."""
         return self.label_encoding.num_outputs or LOSSES[self.loss].num_outputs(len(self.label_encoding.classes))
 
+    def check_meaning(self) -> None:
+        """Refuse a folder of a silo without labels: what the model's scores mean is not known there."""
+        if self.label_encoding.num_outputs is not None:
+            holder = f"'{self.config.federation.labels}'"
+            raise ValueError(f"{self.path}: only silo {holder} knows what predictions mean: predict there")
+
     @cached_property
     def present(self) -> list[str]:
         """The silos whose parts are in this folder: all, or a hub's own."""

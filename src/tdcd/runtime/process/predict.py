@@ -1,4 +1,7 @@
-"""Predictions across the federation: every hub scores its own columns, and only those scores travel."""
+"""Predictions across the federation: every hub scores its own columns, and only those scores travel.
+
+If one silo alone has labels, scores go to its hub only, since it alone knows what their sums mean.
+"""
 
 import json
 from collections.abc import Callable
@@ -34,7 +37,10 @@ class PredictHub:
 
     def __init__(self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf) -> None:
         """Take this silo's scores, and which run and round its block is of."""
-        self.job, self.name, self.partners = job, job.hubs[silo], job.peers(silo)
+        self.job, self.name, self._label_hub = job, job.hubs[silo], job.audience.label_hub
+        self.partners = tuple(peer for peer in job.peers(silo) if self._label_hub in (None, self.name, peer))
+        self.predicts = job.has_labels(silo)
+        """Whether this hub gets the others' scores."""
         self.own = own
         self.parts: dict[str, SiloScores] = {}
         """What the peers sent, by hub, for those of this silo's ids that they have."""
@@ -46,15 +52,17 @@ class PredictHub:
     @property
     def done(self) -> bool:
         """Whether all peers have sent theirs and got ours."""
-        return len(self.parts) == len(self.partners) and self._met >= set(self.partners)
+        return not self.missing()
 
     def missing(self) -> list[str]:
         """Who is being waited for."""
-        return [peer for peer in self.partners if peer not in self.parts or peer not in self._met]
+        sent = self.parts if self.predicts else self.partners
+        return [peer for peer in self.partners if peer not in sent or peer not in self._met]
 
     def start(self) -> list[Message]:
         """Which samples this silo has."""
-        digests, (run, status) = Array.of(self._digests), self._model
+        # Who gets no scores need not say of which samples it would.
+        digests, (run, status) = Array.of(self._digests[: None if self.predicts else 0]), self._model
         hello = PredictHello(self.name, "", model_run=run, model_status=status, digests=digests, config=self.job.shared)
         return [hello.to(peer) for peer in self.partners]
 
@@ -62,7 +70,7 @@ class PredictHub:
         """A peer's samples, or its scores."""
         if isinstance(message, PredictHello):
             return self._on_hello(message)
-        if not isinstance(message, PredictScores):
+        if not isinstance(message, PredictScores) or not self.predicts:
             raise RejectedMessage(f"nobody asked for '{message.kind}'")
         places = take(message.places, "places", np.int64, [None])
         phi = take(message.phi, "phi", self.own.phi.dtype, [len(places), self.own.phi.shape[1]])
@@ -78,11 +86,13 @@ class PredictHub:
             raise IncompatibleParties(
                 f"the blocks do not belong together: {message.sender} has {theirs}, {self.name} {self._model}"
             )
+        self._met.add(message.sender)
+        if self._label_hub == self.name:
+            return []
         theirs_ids: NDArray[np.uint8] = take(message.digests, "digests", np.uint8, [None, self._digests.shape[1]])
         pairs = [(p, self._place[r.tobytes()]) for p, r in enumerate(theirs_ids) if r.tobytes() in self._place]
         places = np.array([place for place, _ in pairs], np.int64)
         phi = self.own.phi[[row for _, row in pairs]]
-        self._met.add(message.sender)
         return [PredictScores(self.name, message.sender, places=Array.of(places), phi=Array.of(phi))]
 
 
@@ -99,7 +109,8 @@ def predict_with_peers(
     """This silo's scores of the samples in ``data``, and those of the other silos for the same ids, by silo.
 
     Every hub gives this command at the same time, with its own table and run folder. No block and no feature leaves
-    its silo: a peer gets the scores of the samples that it has too, and keyed digests of the other ids.
+    its silo: a peer gets the scores of the samples that it has too, and keyed digests of the other ids. If one silo
+    alone has labels, the others get this silo's scores only, which went to that one.
     """
     job = read_job(federation)
     index = job.silo_index(silo)
