@@ -7,6 +7,7 @@ from in_process import InProcess
 from test_machines import RIDGE, with_keys
 from test_variants import assert_same_history, simulated
 
+from tdcd.config.resolve import plan
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
 from tdcd.runtime.protocol.messages import PhiPart, ScoresPart
@@ -60,3 +61,13 @@ def test_the_hubs_send_in_a_star_and_the_ledger_counts_it():
     assert counted.bytes.hub_to_hub == sum(
         m.payload_bytes for m in office.sent if isinstance(m, PhiPart | SlopePart) and m.receiver.startswith("hub.")
     )
+
+
+@pytest.mark.parametrize("step_size", [1.6682798577318316, 2.0])
+def test_all_hubs_have_the_history_of_a_failure(step_size):
+    """With the first step size, the slopes stop being finite before any block does."""
+    train = {"rounds": 60, "step_size": step_size}
+    config = with_keys(RIDGE, **AT_BANK, dtype="float32", train=train, evaluate={"every": 100})
+    office = InProcess(config, shards(plan(config)), seed=1).run()
+    assert [end.status for end in office.ends.values()] == ["diverged"] * 3
+    assert len({tuple(record.to_json() for record in history) for history in office.history.values()}) == 1

@@ -288,7 +288,9 @@ class Rounds:
         """Whether everything before the local steps of a round is done here."""
         if any(one <= round_index for one in self.evaluations.waiting):
             return False
-        return self.round > round_index or (self.round == round_index and self.phase in ("stepping", "closing"))
+        # Slopes that are not finite are no use to a hub without labels: it has done what it can before it has them.
+        done = ("stepping", "closing") if self.job.has_labels(self.silo) else ("exchanging", "stepping", "closing")
+        return self.round > round_index or (self.round == round_index and self.phase in done)
 
     def divergence(self, round_index: int) -> Record:
         """The line of the history that says that the run diverged in this round."""
