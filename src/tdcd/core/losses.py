@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.randomized import Response
+
 if TYPE_CHECKING:
     from jax import Array
 
@@ -50,6 +52,8 @@ class Loss:
     quadratic: Callable[["Array"], "Array"]
     """Half of d' H d for a change d of a sample's scores, ``[..., C]`` to ``[...]``, where H is at least the second
     derivative of the loss, whatever the scores and the label are."""
+    corrected: Callable[["Array", "Array", Response], "Array"] | None = None
+    """The same of randomised labels, with the loss of the true ones as its mean; None where labels are no classes."""
 
     def num_outputs(self, num_classes: int) -> int:
         """C, the scores of a sample."""
@@ -79,6 +83,18 @@ def _softmax(phi: "Array", labels: "Array") -> "Array":
     return logsumexp(phi, axis=-1) - picked
 
 
+def _corrected_logistic(phi: "Array", labels: "Array", response: Response) -> "Array":
+    return _logistic(phi, (labels - response.other) / response.slope)
+
+
+def _corrected_softmax(phi: "Array", labels: "Array", response: Response) -> "Array":
+    import jax.numpy as jnp
+    from jax.nn import logsumexp
+
+    picked = jnp.take_along_axis(phi, labels[..., None].astype(jnp.int32), axis=-1)[..., 0]
+    return logsumexp(phi, axis=-1) - (picked - response.other * phi.sum(axis=-1)) / response.slope
+
+
 def _centred(change: "Array") -> "Array":
     """H = (I - 11'/C) / 2 (Boehning 1992): the mean of a change, which moves no probability, counts nothing."""
     outputs = change.shape[-1]
@@ -105,6 +121,7 @@ LOSSES: Mapping[LossName, Loss] = {
         fits=lambda labels: (labels == 0) | (labels == 1),
         losses=_logistic,
         quadratic=lambda change: change[..., 0] ** 2 / 8,
+        corrected=_corrected_logistic,
     ),
     "softmax": Loss(
         target="classes",
@@ -115,6 +132,7 @@ LOSSES: Mapping[LossName, Loss] = {
         fits=lambda labels: (labels >= 0) & (labels == np.round(labels)),
         losses=_softmax,
         quadratic=_centred,
+        corrected=_corrected_softmax,
     ),
 }
 """By name."""

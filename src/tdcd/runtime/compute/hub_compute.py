@@ -57,7 +57,8 @@ class HubCompute:
     def __init__(self, job: Job, silo: int, sample_index: SampleIndex, feature_shape: tuple[int, ...]) -> None:
         """Take the silo's index, its samples and the shape of one of them."""
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
-        self.objective = Objective(sample_index.loss(job.config), job.config.model.l2)
+        config = job.config
+        self.objective = Objective(sample_index.loss(config), config.model.l2, config.federation.label_epsilon)
         self.variant, self._rounds = job.variant, job.config.train.rounds
         self.num_outputs = self.objective.num_outputs([sample_index.labels])
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
@@ -247,7 +248,8 @@ class HubCompute:
             truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
             losses = _losses(scores, truth, objective=self.objective)
         loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
-        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], sample_index.label_scale)
+        scale, epsilon = sample_index.label_scale, self.objective.label_epsilon
+        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], scale, epsilon)
 
 
 @partial(jax.jit, static_argnames=("update",))

@@ -194,7 +194,8 @@ class Client:
         assert welcome is not None
         train, test = self._places(welcome)
         labels = take(welcome.labels, "labels", np.float64, [len(train)])
-        objective = Objective(welcome.loss, self.job.config.model.l2)
+        config = self.job.config
+        objective = Objective(welcome.loss, config.model.l2, config.federation.label_epsilon)
         model, settings = self.job.blocks[self.silo], self.job.settings
         chosen = train >= 0
         self._compute = ClientCompute(
