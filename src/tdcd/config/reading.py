@@ -166,8 +166,8 @@ def _epsilon_checks(config: Config) -> list[str]:
         return problems + ([f"{given}: goes with data.source = 'files'; leave it out"] if classes else [])
     if classes is None:
         problems.append(
-            "federation.label_classes: is missing; a client must know every class before it randomises a label, and may "
-            'not learn them from others\' labels: write them all, such as label_classes = ["no", "yes"]'
+            "federation.label_classes: is missing; a client must know every class before it randomises a label, and "
+            'cannot ask others for theirs: write them all, such as label_classes = ["no", "yes"]'
         )
     elif repeated := _repeated([str(one) for one in classes]):
         problems.append(f"{given}: has {repeated[0]!r} twice")

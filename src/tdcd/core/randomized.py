@@ -40,13 +40,13 @@ class Response(NamedTuple):
 
     @property
     def slope(self) -> float:
-        """q - r: how much of a difference between classes is left."""
+        """How much of a difference between classes is left, q - r."""
         return self.keep - self.other
 
 
 def problem_with(epsilon: float) -> str | None:
     """What is wrong with a value of epsilon; nothing if None."""
-    if not 0 < epsilon:
+    if not epsilon > 0:
         return "must be above 0, where labels would be pure noise"
     if epsilon > MOST_EPSILON:
         return f"must be at most {MOST_EPSILON:g}: above it hardly any label changes, and it protects nothing"

@@ -71,7 +71,7 @@ def randomize_table(table: Table, epsilon: float, seed: int) -> Table:
     labels = randomize(table.labels, ids, classes, epsilon, trial_key(seed))
     if len(np.unique(labels)) < len(classes):
         raise ValueError(
-            f"federation.label_epsilon = {epsilon:g}: '{table.name}' has so few samples that no label of a class is left "
-            "after it; take more samples, or leave it out"
+            f"federation.label_epsilon = {epsilon:g}: '{table.name}' has so few samples that no label of a class is "
+            "left after it; take more samples, or leave it out"
         )
     return replace(table, labels=labels)

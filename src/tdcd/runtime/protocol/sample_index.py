@@ -17,6 +17,7 @@ from tdcd.runtime.protocol.messages import Enrol, Target
 from tdcd.runtime.protocol.taking import take
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
+from tdcd.tables.randomized import check_all_classes, with_noise
 from tdcd.tables.rows import id_order
 
 MOST_CLASSES = 100_000
@@ -181,6 +182,8 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
     else:
         numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
         words = in_words(labels, config.model.loss)
+    if labels.task != "regression":
+        words = with_noise(config, words, int(numbers.max()) + 1)
     meaning = (labels.task, labels.classes, mean, scale, words, labels.of(held_out))
     return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, numbers, *meaning)
 
@@ -203,6 +206,8 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
     if target is not None:
         return Labels(target.task, values)
     try:
-        return encode(values, config.model.loss)
+        encoded = encode(values, config.model.loss)
+        check_all_classes(config, encoded)
+        return encoded
     except ValueError as error:
         raise IncompatibleParties(f"the labels: {error}") from None
