@@ -1,4 +1,4 @@
-"""Randomised labels between real parties: drawn once with a secret, the same history, and no true label in a message."""
+"""Randomised labels between real parties: drawn once with a secret, and no true label in a message."""
 
 import csv
 import json
@@ -171,7 +171,10 @@ def test_senseless_labels_are_refused(keys, tmp_path):
     with pytest.raises(TableError, match=r"not randomised, and silo 'bank' is not the only one .* with tdcd labels"):
         read_data(config, 0, PartySection(data=table))
     with_file = PartySection(data=table, labels=str(labels))
-    for epsilon, words in ((2.0, "randomised with epsilon = 1, and federation.label_epsilon = 2"), (None, "has no fed")):
+    for epsilon, words in (
+        (2.0, "randomised with epsilon = 1, and federation.label_epsilon = 2"),
+        (None, "has no fed"),
+    ):
         other = {} if epsilon is None else keys["federation"] | {"label_epsilon": epsilon}
         with pytest.raises(TableError, match=words):
             read_data(check_config(keys | {"federation": other}), 0, with_file)

@@ -182,6 +182,6 @@ def test_a_run_with_randomised_labels_is_resumed_as_such_only(tmp_path):
         return train(FEDERATION, Linear(), objective, SETTINGS, out=tmp_path / "run", rounds=2, **options)
 
     run_with(Objective("logistic", label_epsilon=2.0))
-    with pytest.raises(ValueError, match="federation.label_epsilon = None: the run has 2.0"):
+    with pytest.raises(ValueError, match=r"federation\.label_epsilon = None: the run has 2\.0"):
         run_with(Objective("logistic"), resume=True)
     run_with(Objective("logistic", label_epsilon=2.0), resume=True)

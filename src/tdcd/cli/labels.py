@@ -27,8 +27,9 @@ def labels(
 
     Exit status: 0 done, 2 bad input.
     """
-    from tdcd.runtime.process.label_key import label_key  # noqa: PLC0415 - see tdcd.cli.app
+    from tdcd.runtime.process.label_key import NEW_KEY, label_key  # noqa: PLC0415 - see tdcd.cli.app
     from tdcd.tables.client_table import read_labels, taken_for  # noqa: PLC0415
+    from tdcd.tables.labels import canonical_label  # noqa: PLC0415
     from tdcd.tables.randomized import randomized_labels, write_randomized  # noqa: PLC0415
     from tdcd.tables.writing import check_name  # noqa: PLC0415
 
@@ -41,9 +42,14 @@ def labels(
         refuse_existing(out, force)
         true = read_labels(config, silo, data)
         assert true.labels is not None
+        is_new = not key.exists()
         drawn = randomized_labels(config, true.labels, true.ids, label_key(key), str(data))
         section = next(one for one in config.silos if one.name == silo)
-        write_randomized(out, (section.id, section.label or ""), true.ids, [*drawn], epsilon)
+        write_randomized(
+            out, (section.id, section.label or ""), true.ids, [canonical_label(one) for one in drawn], epsilon
+        )
         words = taken_for(config, true)
     show_labels(words)
     screen.print(f"Randomised labels: {out}\nKeep secret:       {key}", soft_wrap=True, highlight=False)
+    if is_new:
+        screen.print(f"Warning: {NEW_KEY}", style="yellow", soft_wrap=True, highlight=False)

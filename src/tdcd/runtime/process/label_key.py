@@ -4,15 +4,14 @@ It is a file of its own, not the key of the party's certificate: certificates ar
 durable before a label is drawn with it, so that a client that comes back draws the same.
 """
 
-import logging
 import secrets
 from pathlib import Path
 
 from tdcd.data.randomized import KEY_BYTES
 from tdcd.records.run_folder.durable import sync_folder, write_synced
-from tdcd.runtime.process.log import event
 
 LABEL_KEY = "labels.key"
+NEW_KEY = "this key is new: keep it, since another one is a second draw of the same labels, which doubles epsilon"
 
 
 def label_key(path: Path) -> bytes:
@@ -44,5 +43,3 @@ def _make(path: Path) -> None:
     finally:
         draft.unlink()
     sync_folder(path.parent)
-    why = "made a new key to randomise labels with: keep it, since another one is a second draw of the same labels"
-    event("label key", logging.WARNING, file=str(path), why=why)

@@ -17,7 +17,7 @@ from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
-from tdcd.runtime.process.label_key import LABEL_KEY, label_key
+from tdcd.runtime.process.label_key import LABEL_KEY, NEW_KEY, label_key
 from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
@@ -117,13 +117,17 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     rows = read_client(config, config.silos[silo], path, labels, ids)
     for caution in row_numbers(rows):
         event("table", logging.WARNING, why=caution)
-    rows = protected(config, config.silos[silo].name, rows, lambda: label_key(_label_key_file(own)))
+    rows = protected(config, config.silos[silo].name, rows, lambda: _label_key(own))
     assert rows.labels is not None
     return ClientData([*rows.ids], rows.labels, table=rows)
 
 
-def _label_key_file(own: PartySection) -> Path:
-    return Path(own.certs) / LABEL_KEY if own.label_key is None else Path(own.label_key)
+def _label_key(own: PartySection) -> bytes:
+    """The secret to randomise this client's labels with."""
+    path = Path(own.certs) / LABEL_KEY if own.label_key is None else Path(own.label_key)
+    if not path.exists():
+        event("label key", logging.WARNING, file=str(path), why=NEW_KEY)
+    return label_key(path)
 
 
 def secret_of(job: Job, own: PartySection) -> bytes:
