@@ -52,6 +52,8 @@ MODES = {
     for mode in itertools.product((0, 1, 3), (1, 4), (32, 8))
 }
 """Members of the family by name, as sections that change :data:`CONFIG`."""
+LABELS = "labels"
+MODES[LABELS] = {"federation": {"labels": "lab"}, "silos": [*CONFIG["silos"], {"name": "bank", "clients": 1}]}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 

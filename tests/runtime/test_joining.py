@@ -109,9 +109,9 @@ def test_another_version_of_a_hub(data, seed):
         return message.replace(protocol=7) if is_hello else message
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "3", "upgrade the older one")
+    assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", "4", "upgrade the older one")
     assert (
-        "hub.clinic speaks protocol 3 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
+        "hub.clinic speaks protocol 4 and hub.lab 7" in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
     )
 
 

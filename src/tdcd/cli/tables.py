@@ -53,6 +53,9 @@ def split(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     clients: Annotated[str, typer.Option(help="How many per silo: 5, or 5,3 for two silos.")] = "3",
     id_column: Annotated[str, typer.Option("--id", help="The column that says which sample a row is about.")] = "id",
+    labels_at: Annotated[
+        str | None, typer.Option(help="The only silo that gets labels [default: all].", show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows that each client gets.")] = 0,
     parquet: Annotated[
         bool | None, typer.Option("--parquet/--csv", help="What to write [default: as TABLE is].", show_default=False)
@@ -74,6 +77,7 @@ def split(
             clients=_parse_counts(clients),
             id_column=id_column,
             label=label,
+            labels_at=labels_at,
             seed=seed,
             parquet=is_parquet(table) if parquet is None else parquet,
         )
@@ -84,8 +88,9 @@ def _show(rows: RawRows, labels_in_words: str) -> None:
     """Print what a site's table holds."""
     facts = describe(rows)
     screen.print(Text(f"{rows.source}: {len(rows)} rows, {len(facts)} features, every id once"), soft_wrap=True)
-    show_labels(labels_in_words)
-    screen.print(Text(f"Label values: {label_balance(rows)}"), soft_wrap=True)
+    if rows.labels is not None:
+        show_labels(labels_in_words)
+        screen.print(Text(f"Label values: {label_balance(rows)}"), soft_wrap=True)
     shown = Table(box=rich.box.SIMPLE_HEAD)
     for heading in ("column", "holds", "blank", "values"):
         shown.add_column(heading, overflow="fold", justify="right" if heading == "blank" else "left")

@@ -141,6 +141,10 @@ def _label_checks(config: Config) -> list[str]:
         (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
     ]
     clashes += [
+        (one.label is not None and one.name != silo, f"silo '{one.name}': label = {one.label!r}", "it has none")
+        for one in config.silos
+    ]
+    clashes += [
         (one.period > 1, f"silo '{one.name}': period = {one.period}", "slopes are of this round's blocks")
         for one in config.silos
     ]

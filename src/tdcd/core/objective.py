@@ -11,7 +11,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.core.losses import LOSSES, Loss, LossName
-from tdcd.core.randomized import Response, problem_with
+from tdcd.core.randomized import KEPT, Response, problem_with
 
 Tree = Any
 """A block's parameters: any nesting of dicts, lists and tuples of arrays."""
@@ -73,8 +73,15 @@ class Objective:
         """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""
         if self.label_epsilon is None or self.kind.corrected is None:
             return self.kind.losses(phi, labels)
-        classes = 2 if self.kind.target == "binary" else phi.shape[-1]
-        return self.kind.corrected(phi, labels, Response.of(self.label_epsilon, classes))
+        return self.kind.corrected(phi, labels, self._response(phi.shape[-1]))
+
+    def change(self, slope: Array, change: Array) -> Array:
+        """How much every sample's loss grows with a change of its scores, from its slope before."""
+        return self.kind.change(slope, change, self._response(slope.shape[-1]))
+
+    def _response(self, outputs: int) -> Response:
+        """What happened to the labels; a single output has two classes."""
+        return KEPT if self.label_epsilon is None else Response.of(self.label_epsilon, max(2, outputs))
 
     def penalty(self, block: Tree) -> Array:
         """The regulariser of one block, l2 / 2 times the sum of its squared parameters."""

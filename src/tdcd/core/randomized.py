@@ -44,6 +44,10 @@ class Response(NamedTuple):
         return self.keep - self.other
 
 
+KEPT = Response(1.0, 0.0)
+"""Labels as they are."""
+
+
 def problem_with(epsilon: float) -> str | None:
     """What is wrong with a value of epsilon; nothing if None."""
     if not epsilon > 0:

@@ -3,6 +3,7 @@
 from tdcd.config import Config, ConfigError
 from tdcd.config.schema import TrainSection
 from tdcd.core.exchange import AsItIs, WholeBlock
+from tdcd.core.knowledge import LabelsAt
 from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
@@ -14,8 +15,10 @@ COVERED: dict[str, tuple[type, ...]] = {
     "exchange": (AsItIs, Quantised),
     "client_exchange": (AsItIs, Quantised),
     "block_exchange": (WholeBlock, QuantisedChange),
+    "knowledge": (LabelsAt,),
 }
-"""Parts of a variant that may differ from Algorithm 1, and how. What few bits leave open is said as a caveat."""
+"""Parts of a variant that may differ from Algorithm 1, and how. What few bits leave open is said as a caveat.
+Labels at one silo change no step."""
 
 
 def refuse_uncovered(config: Config, variant: Variant, where: str = "the configuration") -> None:

@@ -75,7 +75,7 @@ class Model:
     @property
     def num_outputs(self) -> int:
         """C."""
-        return LOSSES[self.loss].num_outputs(len(self.label_encoding.classes))
+        return self.label_encoding.num_outputs or LOSSES[self.loss].num_outputs(len(self.label_encoding.classes))
 
     @cached_property
     def present(self) -> list[str]:

@@ -6,10 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.losses import LOSSES, LossName
-from tdcd.core.randomized import Response
-
-KEPT = Response(1.0, 0.0)
-"""Labels as they are."""
+from tdcd.core.randomized import KEPT, Response
 
 
 def metrics(
@@ -36,8 +33,7 @@ def metrics(
     {'accuracy': 1.0, 'auc': 1.0}
     """
     scores = np.asarray(scores, np.float64)
-    target = LOSSES[loss].target
-    names = ("rmse", "r2") if target == "amount" else ("accuracy", "auc")
+    target, names = LOSSES[loss].target, metric_names(loss)
     if not np.isfinite(scores).all():
         return dict.fromkeys(names)
     if target == "amount":
@@ -54,6 +50,11 @@ def metrics(
         "accuracy": _corrected(float(np.mean(scores.argmax(axis=1) == labels)), response),
         "auc": float(np.mean(known)) if known else None,
     }
+
+
+def metric_names(loss: LossName) -> list[str]:
+    """The names of these figures, in order."""
+    return ["rmse", "r2"] if LOSSES[loss].target == "amount" else ["accuracy", "auc"]
 
 
 def _regression(scores: NDArray[Any], labels: NDArray[Any], label_scale: float) -> tuple[float, float | None]:

@@ -52,7 +52,7 @@ def read_labels(config: Config, silo: str, data: Path) -> RawRows:
 def read_client(
     config: Config, silo: SiloSection, data: Path, labels: Path | None = None, ids: Path | None = None
 ) -> RawRows:
-    """A client's rows with their labels, which are in the same file or in a second one.
+    """A client's rows with their labels, which are in the same file or in a second one; without, in a silo without.
 
     The label column is called as the silo says, or else as the first silo that names one.
 
@@ -63,6 +63,9 @@ def read_client(
     label = silo.label or next((section.label for section in config.silos if section.label is not None), None)
     if label is None:
         raise ConfigError(['silos: no silo has a label: name the column to predict, label = "...", in one of them'])
+    if config.federation.labels not in (None, silo.name):
+        _refuse_label(config, silo, data, label)
+        return _chosen(read_rows(data, replace(columns, label=None)), ids)
     if labels is None:
         return _chosen(read_rows(data, replace(columns, label=label)), ids)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
@@ -89,6 +92,14 @@ def _epsilon_of(labels: RawRows) -> float | None:
     if len(values) != 1 or not values[0] > 0:
         raise TableError([f"{labels.source}: column '{EPSILON_COLUMN}' must have the same number in every row"])
     return float(values[0])
+
+
+def _refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> None:
+    """Refuse a table of a silo without labels that has the label column."""
+    header, _ = read_header(data, silo.id, Dialect.of(config))
+    if label in header:
+        only = f"only silo '{config.federation.labels}' may have it (federation.labels)"
+        raise TableError([f"{data}: column '{label}' is the label, and {only}: remove the column"])
 
 
 def _chosen(rows: RawRows, ids: Path | None) -> RawRows:

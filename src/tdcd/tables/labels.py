@@ -42,6 +42,8 @@ class LabelEncoding(NamedTuple):
     mean: float = 0.0
     scale: float = 1.0
     """In a regression, label = number * scale + mean."""
+    num_outputs: int | None = None
+    """The scores of a sample, in a silo that knows nothing else of the labels."""
 
 
 def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, partly: bool = False) -> Labels:

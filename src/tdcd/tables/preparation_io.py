@@ -13,7 +13,7 @@ def save_preparations(folder: Path, preparations: Mapping[str, Preparation], lab
     run = RunFolder(folder)
     for silo, preparation in preparations.items():
         run.write_preparation(silo, preparation.to_json())
-    run.write_labels(label_encoding._asdict())
+    run.write_labels({key: value for key, value in label_encoding._asdict().items() if value is not None})
 
 
 def load_preparation(folder: Path, silo: str) -> Preparation:

@@ -243,7 +243,9 @@ class RunFolder:
         first, facts = parts[0], [part.facts() for part in parts]
         if any(part.records() != first.records() for part in parts):
             raise ValueError(f"the hubs in {first.path.parent} have different histories")
-        for file in (first.config_file, first.history_file, first.labels_file, first.held_out_file):
+        # Where one silo alone has labels, it alone has predictions of held-out samples, and knows what they mean.
+        told = next((part for part in parts if part.held_out_file.exists()), first)
+        for file in (first.config_file, first.history_file, told.labels_file, told.held_out_file):
             if file.exists():
                 shutil.copy(file, self.path)
         for name in ("model", "preparation"):

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
-from tdcd.core.knowledge import LabelsEverywhere
+from tdcd.core.knowledge import Knowledge, LabelsEverywhere
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
 from tdcd.core.update import HubUpdate, TakeAverage
@@ -57,10 +56,10 @@ class HubCompute:
     def __init__(self, job: Job, silo: int, sample_index: SampleIndex, feature_shape: tuple[int, ...]) -> None:
         """Take the silo's index, its samples and the shape of one of them."""
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
-        config = job.config
-        self.objective = Objective(sample_index.loss(config), config.model.l2, config.federation.label_epsilon)
+        config, outputs = job.config, sample_index.outputs(job.config)
+        self.objective = Objective(outputs.loss, config.model.l2, config.federation.label_epsilon)
+        self.num_outputs = outputs.count
         self.variant, self._rounds = job.variant, job.config.train.rounds
-        self.num_outputs = self.objective.num_outputs([sample_index.labels])
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
         self.num_exchanged = self.settings.num_exchanged
         self.phi_shape = (self.num_exchanged, self.batch_size, self.num_outputs)
@@ -68,7 +67,7 @@ class HubCompute:
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
-        self._labels = sample_index.train_labels
+        self._labels = None if sample_index.meaning is None else sample_index.train_labels
         self._num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
@@ -152,14 +151,31 @@ class HubCompute:
     def _zeros(self, count: int) -> NDArray[Any]:
         return np.zeros((count, self.num_outputs), self.settings.dtype)
 
-    def project(self, round_index: int, parts: Sequence[Arrays]) -> list[Arrays]:
-        """What each client is sent of the exchange (lines 13 and 14), from every hub's part."""
-        own: Any = self.links.own(round_index, parts[self.silo])
-        others: Any = self.links.others(round_index, parts)
+    def pass_on(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
+        """What clients of this silo, which has labels, get of the exchange (line 13), from every hub's part."""
+        own, others = self.links.own(round_index, parts[self.silo]), self.links.others(round_index, parts)
+        return self._passed(self.silo, round_index, own, others)
+
+    def slope(self, round_index: int, parts: Sequence[Arrays], absent: NDArray[np.bool_] | None) -> NDArray[Any]:
+        """What clients of the silos without labels get of it, worked out here; zero for absent samples."""
+        own, others = self.links.own(round_index, parts[self.silo]), self.links.others(round_index, parts)
+        # All of those silos get the same.
+        found = self._passed(0 if self.silo else 1, round_index, own, others)
+        return found if absent is None else np.where(absent.reshape(*found.shape[:2], 1), 0, found)
+
+    def _passed(self, silo: int, round_index: int, own: Any, others: Any) -> NDArray[Any]:
+        knowledge = self.variant.knowledge
+        if knowledge == LabelsEverywhere() or silo == knowledge.label_silo:
+            # Those who have the labels get the others' phi: no need to compute with it here.
+            return np.asarray(others)
+        assert self._labels is not None
         labels: Any = self._labels.take(self._draws(round_index))
-        with precision(self.settings.dtype) if self.variant.knowledge != LabelsEverywhere() else nullcontext():
-            passed: Any = self.variant.knowledge.pass_on(self.silo, own, others, labels, self.objective)
-        rows: Any = np.asarray(passed).reshape(1, -1, self.num_outputs)
+        with precision(self.settings.dtype):
+            return np.asarray(_pass_on(own, others, labels, silo=silo, knowledge=knowledge, objective=self.objective))
+
+    def project(self, round_index: int, passed: NDArray[Any]) -> list[Arrays]:
+        """What each client is sent of the exchange (line 14), from what all together get."""
+        rows: Any = passed.reshape(1, -1, self.num_outputs)
         sent = []
         for place in self.layout(round_index).places:
             its: Any = place[None]
@@ -248,13 +264,20 @@ class HubCompute:
             truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
             losses = _losses(scores, truth, objective=self.objective)
         loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
-        scale, epsilon = sample_index.label_scale, self.objective.label_epsilon
+        scale, epsilon = sample_index.known.label_scale, self.objective.label_epsilon
         return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], scale, epsilon)
 
 
 @partial(jax.jit, static_argnames=("update",))
 def _hub_step(block: Tree, average: Tree, memory: Tree, *, update: HubUpdate) -> tuple[Tree, Tree]:
     return update.step(block, average, memory)
+
+
+@partial(jax.jit, static_argnames=("silo", "knowledge", "objective"))
+def _pass_on(
+    own: Array, others: Array, labels: Array, *, silo: int, knowledge: Knowledge, objective: Objective
+) -> Array:
+    return knowledge.pass_on(silo, own, others, labels, objective)
 
 
 @partial(jax.jit, static_argnames=("objective",))

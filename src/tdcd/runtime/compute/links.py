@@ -49,6 +49,7 @@ class Links:
         self._seed = seed_words(settings.seed)
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
         """What a round's phi is between hubs."""
+        self._stays = variant.knowledge.label_silo == silo
         self._sent_up: Any = None
         self._drawn = lru_cache(maxsize=4)(self._draw)
 
@@ -60,8 +61,8 @@ class Links:
         return np.asarray(self._sending(round_index, self._silo, stream).dither())
 
     def to_hubs(self, round_index: int, phi: NDArray[Any]) -> Arrays:
-        """The silo's phi ``[E, B, C]`` as the other hubs are sent it."""
-        if self._variant.exchange == AsItIs():
+        """The silo's phi ``[E, B, C]`` as the other hubs are sent it; as it is where it stays with its hub."""
+        if self._variant.exchange == AsItIs() or self._stays:
             return {"phi": phi}
         sending = self._sending(round_index, self._silo)
         with precision(self._settings.dtype):
@@ -69,8 +70,8 @@ class Links:
         return {name: np.asarray(sent[name]) for name in self.between_hubs}
 
     def own(self, round_index: int, part: Arrays) -> NDArray[Any]:
-        """The silo's own phi ``[E, B, C]``, from what its hub sent."""
-        if self._variant.exchange == AsItIs():
+        """The silo's own phi ``[E, B, C]``, from what :meth:`to_hubs` gave."""
+        if self._variant.exchange == AsItIs() or self._stays:
             return part["phi"]
         sending, sent = self._sending(round_index, self._silo), {name: part[name] for name in self.between_hubs}
         with precision(self._settings.dtype):
@@ -80,7 +81,8 @@ class Links:
     def others(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
         """The sum of the other silos' phi ``[E, B, C]``, from what every hub sent."""
         exchange = self._variant.exchange
-        sent: list[Any] = [{name: part[name] for name in self.between_hubs} for part in parts]
+        # The hub with the labels has its own phi as it is, and only the others' are looked at.
+        sent: list[Any] = [{name: part[name] for name in self.between_hubs if name in part} for part in parts]
         if exchange == AsItIs():
             return np.asarray(algorithm.sum_others([one["phi"] for one in sent], self._silo))
         sending = self._sending(round_index, self._silo)

@@ -27,8 +27,8 @@ class ClientData:
     """The rows of one client."""
 
     ids: list[str]
-    labels: NDArray[Any] | list[str]
-    """Numbers, or names of classes."""
+    labels: NDArray[Any] | list[str] | None
+    """Numbers, or names of classes; None in a silo without labels."""
     features: NDArray[Any] = field(default_factory=lambda: NO_FEATURES)
     """``[n, ...]``, ready for training; unused if there is a ``table``."""
     table: RawRows | None = None
@@ -45,7 +45,7 @@ class ClientData:
         words: list[Any] = [self.ids, self.target]
         if isinstance(self.labels, list):
             words.append(self.labels)
-        else:
+        elif self.labels is not None:
             arrays["labels"] = np.asarray(self.labels, np.float64)
         if self.held_out is not None:
             arrays["held_out"] = self.held_out
@@ -66,7 +66,9 @@ class ClientData:
 
     def save(self, path: Path) -> None:
         """Write ready arrays to a safetensors file, which ``tdcd client --data`` reads."""
-        arrays = {"features": np.ascontiguousarray(self.features), "labels": np.asarray(self.labels)}
+        arrays = {"features": np.ascontiguousarray(self.features)}
+        if self.labels is not None:
+            arrays["labels"] = np.asarray(self.labels)
         arrays["ids"] = np.frombuffer(json.dumps(self.ids).encode(), np.uint8)
         if self.held_out is not None:
             arrays["held_out"] = self.held_out.astype(np.uint8)
@@ -80,11 +82,12 @@ class ClientData:
             arrays, target = load(content), json.loads(read_metadata(content)["tdcd"])
             ids = json.loads(arrays["ids"].tobytes())
             held_out = arrays["held_out"].astype(bool) if "held_out" in arrays else None
-            data = cls(ids, arrays["labels"], arrays["features"], None, held_out, target)
+            data = cls(ids, arrays.get("labels"), arrays["features"], None, held_out, target)
         except (SafetensorError, ValueError, KeyError) as error:
             raise ValueError(f"{path} does not hold a client's rows: {error}") from None
-        if not len(data.ids) == len(data.labels) == len(data.features):
-            counts = f"{len(data.ids)} ids, {len(data.labels)} labels and {len(data.features)} rows"
+        num_labels = len(data.ids) if data.labels is None else len(data.labels)
+        if not len(data.ids) == num_labels == len(data.features):
+            counts = f"{len(data.ids)} ids, {num_labels} labels and {len(data.features)} rows"
             raise ValueError(f"{path} has {counts}: there must be as many of each")
         return data
 
@@ -95,6 +98,7 @@ def shards(planned: Plan) -> dict[str, ClientData]:
     num_test = 0 if federation.test_labels is None else len(federation.test_labels)
     target = {"task": planned.objective.kind.tasks[0], "label_scale": float(federation.label_scale)}
     for silo in federation.silos:
+        has_labels = planned.config.federation.labels in (None, silo.name)
         for index, (name, rows) in enumerate(zip(silo.clients, silo.rows, strict=True)):
             # Nobody trains on the held-out rows; the clients take turns in holding them.
             test = np.arange(index, num_test, silo.num_clients)
@@ -104,7 +108,8 @@ def shards(planned: Plan) -> dict[str, ClientData]:
                 labels.append(federation.test_labels[test])
             ids = [str(sample) for sample in (*rows, *(test + federation.num_samples))]
             held_out = np.repeat([False, True], [len(rows), len(test)])
+            meaning = (np.concatenate(labels), target) if has_labels else (None, None)
             held[client_of(silo.name, name)] = ClientData(
-                ids, np.concatenate(labels), np.concatenate(features), None, held_out, target
+                ids, meaning[0], np.concatenate(features), None, held_out, meaning[1]
             )
     return held

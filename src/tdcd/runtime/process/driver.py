@@ -57,8 +57,7 @@ class HubDriver:
         self._stage: tuple[str, int] | None = None
         self._missing: list[str] = []
         self._arriving: list[int] = []
-        self._ended_at = None if hub.shutdown is None else clock()
-        self._shown_at = -math.inf
+        self._ended_at, self._shown_at = None if hub.shutdown is None else clock(), -math.inf
         self._missing_since: dict[str, float] = {}
         self._disk_errors = 0
         self._last_error = ""
@@ -253,6 +252,7 @@ class HubDriver:
             "missing": self.hub.missing(),
             "missing_s": self._waiting(),
             "left_out": self.hub.left_out(),
+            "labels": self.hub.job.where_labels_are(self.folder.silo),
             "revoked": sorted(self.endpoint.transport.revoked),
             "phi_age": phi_ages(self.hub.job, self.folder.silo, self.hub.round),
             "bytes_sent": self.endpoint.wire_bytes,

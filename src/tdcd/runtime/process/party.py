@@ -98,7 +98,7 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     if client not in names:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
     data = read_data(job.config, index, own)
-    if data.table is not None:
+    if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
     machine = Client(job, index, client_of(silo, client), data, secrets.token_hex(8))
     with open_transport(job, machine.name, [machine.hub], own) as transport:
@@ -110,15 +110,20 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     """A client's rows from its own files."""
     if own.data is None:
         raise ConfigError(["data: is missing; a client needs --data FILE, its rows as CSV or Parquet"])
-    path = Path(own.data)
+    path, holder, name = Path(own.data), config.federation.labels, config.silos[silo].name
+    only = f"federation.labels = {holder!r}, and this is a client of '{name}'"
+    if own.labels is not None and holder not in (None, name):
+        raise ConfigError([f"labels = {own.labels!r}: {only}, which must not have labels; leave it out"])
     if path.suffix == ".safetensors":
-        return ClientData.load(path)
+        data = ClientData.load(path)
+        if (data.labels is None) == (holder in (None, name)):
+            raise ValueError(f"{path} has {'no' if data.labels is None else 'the'} labels of its rows: {only}")
+        return data
     labels, ids = (None if given is None else Path(given) for given in (own.labels, own.ids))
     rows = read_client(config, config.silos[silo], path, labels, ids)
     for caution in row_numbers(rows):
         event("table", logging.WARNING, why=caution)
     rows = protected(config, config.silos[silo].name, rows, lambda: _label_key(own))
-    assert rows.labels is not None
     return ClientData([*rows.ids], rows.labels, table=rows)
 
 

@@ -39,7 +39,8 @@ def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, 
     options: dict[str, list[str]] = {}
     for index, silo in enumerate(config.silos):
         tables = _tables(config, assembled, index, folder)
-        labels = _labels(config, assembled, silo, tables, folder)
+        has_labels = config.federation.labels in (None, silo.name)
+        labels = _labels(config, assembled, silo, tables, folder) if has_labels else []
         for client, path in tables.items():
             options[client_of(silo.name, client)] = ["--data", str(path), "--ids", str(ids), *labels]
     return options

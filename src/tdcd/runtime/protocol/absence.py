@@ -4,7 +4,7 @@ Who takes part is the one thing in a run that a clock decides, so a hub writes e
 on it. A hub that comes back reads them and plays its last rounds again with the same clients.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.runtime.protocol.instructions import Absence
-from tdcd.runtime.protocol.messages import ScoresPart
 from tdcd.runtime.protocol.structure import Array, Message
 from tdcd.runtime.protocol.wire import RejectedMessage
 
@@ -97,14 +96,15 @@ def union(masks: Iterable[Array | None]) -> NDArray[np.bool_] | None:
     return np.logical_or.reduce(found) if found else None
 
 
-def check_claims(message: ScoresPart, clients: Sequence[str]) -> None:
-    """Refuse what a hub says of its ``clients`` that cannot be: other names, or rounds that are not in the past."""
-    absent, unscored = message.absent, message.unscored
-    if not all(_are_rounds(rounds, message.round) for rounds in absent.values()):
+def check_claims(
+    hub: str, round_index: int, absent: Mapping[str, list[int]], unscored: Sequence[str], clients: Sequence[str]
+) -> None:
+    """Refuse what is said of a hub's ``clients`` that cannot be: other names, or rounds that are not in the past."""
+    if not all(_are_rounds(rounds, round_index) for rounds in absent.values()):
         raise RejectedMessage("'absent' must be the rounds before this one, in order, by client")
     for client in (*absent, *unscored):
         if client not in clients:
-            raise RejectedMessage(f"'{client}' is no client of {message.sender}")
+            raise RejectedMessage(f"'{client}' is no client of {hub}")
     if len({*unscored}) != len(unscored) or len(unscored) >= len(clients):
         raise RejectedMessage("'unscored' names a client twice, or all clients")
 

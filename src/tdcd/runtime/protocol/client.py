@@ -88,6 +88,7 @@ class Client:
         self._answers.clear()
         data, is_named = self.data, isinstance(self.data.labels, list)
         target = None if data.target is None else Target(**data.target)
+        numbers = None if is_named or data.labels is None else Array.of(np.asarray(data.labels, np.float64))
         enrol = Enrol(
             self.name,
             self.hub,
@@ -95,8 +96,8 @@ class Client:
             session=self._session,
             config=self.job.shared,
             ids=data.ids,
-            labels=None if is_named else Array.of(np.asarray(data.labels, np.float64)),
-            label_names=[*data.labels] if is_named else None,
+            labels=numbers,
+            label_names=[*data.labels] if isinstance(data.labels, list) else None,
             held_out=None if data.held_out is None else Array.of(data.held_out.astype(np.uint8)),
             target=target,
             is_table=data.table is not None,
@@ -171,7 +172,7 @@ class Client:
     def _check_welcome(self, message: Welcome) -> None:
         """Refuse places and labels that nothing could be computed with."""
         train, _ = self._places(message)
-        labels = take(message.labels, "labels", np.float64, [len(train)])
+        labels = self._labels(message)
         samples, outputs = message.num_samples, message.num_outputs
         if not 0 < outputs <= samples:
             raise RejectedMessage("'num_samples' and 'num_outputs' must be numbers of samples and of outputs")
@@ -180,6 +181,13 @@ class Client:
             raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
         if LOSSES[message.loss].target == "classes" and not np.isin(labels, np.arange(outputs)).all():
             raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
+
+    def _labels(self, message: Welcome) -> NDArray[Any]:
+        """Of every row, as the hub says; zeros, which nothing looks at, where the silo has none."""
+        rows, is_without = len(self.data.ids), not self.job.has_labels(self.silo)
+        if (message.labels is None) != is_without:
+            raise RejectedMessage("it has labels of a silo without any" if is_without else "it has no array 'labels'")
+        return np.zeros(rows) if message.labels is None else take(message.labels, "labels", np.float64, [rows])
 
     def _places(self, message: Welcome) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of every row: which training sample it is, and which held-out one; -1 where it is not one."""
@@ -193,8 +201,7 @@ class Client:
         welcome = self._welcome
         assert welcome is not None
         train, test = self._places(welcome)
-        labels = take(welcome.labels, "labels", np.float64, [len(train)])
-        config = self.job.config
+        labels, config = self._labels(welcome), self.job.config
         objective = Objective(welcome.loss, config.model.l2, config.federation.label_epsilon)
         model, settings = self.job.blocks[self.silo], self.job.settings
         chosen = train >= 0

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
+from tdcd.core.losses import LOSSES
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Hello
-from tdcd.runtime.protocol.sample_index import IncompatibleParties
+from tdcd.runtime.protocol.sample_index import MOST_CLASSES, IncompatibleParties
 from tdcd.runtime.protocol.structure import Setting
 
 
@@ -48,4 +49,21 @@ def difference(ours: Hello, theirs: Hello) -> str:
         return f"{left} and {right} have different sample ids, though {count}: {advice}"
     if ours.labels != theirs.labels:
         return f"{left} and {right} have different labels for the same samples"
-    return ""
+    held_out = f"{left} and {right} hold out different samples: give all clients the same kind of file"
+    return held_out if ours.held_out != theirs.held_out else ""
+
+
+def check_outputs(theirs: Hello, job: Job, is_label_hub: bool) -> None:
+    """Raise unless the hub with the labels, and no other, says what they ask of blocks, and that is possible."""
+    told, chosen = theirs.outputs, job.config.model.loss
+    if not is_label_hub and told is not None:
+        raise IncompatibleParties(f"{theirs.sender} says what labels it has, and federation.labels names another silo")
+    if not is_label_hub:
+        return
+    if told is None:
+        raise IncompatibleParties(f"{theirs.sender} does not say what its labels ask for: upgrade the older one")
+    if chosen not in (None, told.loss):
+        raise IncompatibleParties(f"{theirs.sender} trains with {told.loss!r}, and model.loss is {chosen!r}")
+    least, most = (2, MOST_CLASSES) if LOSSES[told.loss].target == "classes" else (1, 1)
+    if not least <= told.count <= most:
+        raise IncompatibleParties(f"{theirs.sender} asks for {told.count} outputs, which does not fit {told.loss!r}")

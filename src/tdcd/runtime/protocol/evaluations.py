@@ -1,16 +1,20 @@
 """Which rounds are evaluated, and which of them wait for other hubs' scores before they become a line of the history.
 
 A hub tells its scores when a round begins, and goes on. A line is written when all scores are there: before the steps
-of the same round or, where rounds overlap by D, of one that is at most D later.
+of the same round or, where rounds overlap by D, of one that is at most D later. If one silo alone has labels, its hub
+gets all scores and tells the others what it found.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from tdcd.runtime.protocol.exchange import Exchange
+from tdcd.runtime.protocol.exchange import Exchange, figures_of
 from tdcd.runtime.protocol.instructions import Append, State
 from tdcd.runtime.protocol.job import Job, timing_of
+from tdcd.runtime.protocol.label_messages import FiguresPart
+from tdcd.runtime.protocol.making import Header, figures_part
 from tdcd.runtime.protocol.messages import ScoresPart
 from tdcd.runtime.protocol.records import Records
+from tdcd.runtime.protocol.structure import Message
 
 
 class Evaluations:
@@ -19,21 +23,35 @@ class Evaluations:
     def __init__(self, silo: int, job: Job, restored: State | None = None) -> None:
         """Take up what was saved."""
         self._silo, self._timing = silo, timing_of(job.variant)
+        self._has_labels = job.has_labels(silo)
+        self._tells = job.audience.label_hub == job.hubs[silo]
         self._every, self._rounds = job.config.evaluate.every, job.config.train.rounds
         self.waiting = [] if restored is None else list(restored.unrecorded)
         """Rounds whose scores were told and whose lines are not written, in order."""
         self.recorded = 0 if restored is None else restored.recorded
         """The round of the last line; 0 before the first."""
 
-    def complete(self, exchange: Exchange, records: Records | None) -> Iterator[Append]:
-        """The lines whose scores are all there; there are ``records`` when the hubs have met."""
-        while records is not None and self.waiting and not exchange.silent(ScoresPart, self.waiting[0]):
+    def complete(
+        self, exchange: Exchange, records: Records | None, header: Callable[[int], Header]
+    ) -> Iterator[Message | Append]:
+        """The lines whose figures are to be had, and what to tell of them; there are ``records`` when hubs have met.
+
+        Args:
+            header: of a part about a round.
+        """
+        while records is not None and self.waiting and not exchange.lacking(figures_of(self.waiting[0])):
             round_index = self.waiting.pop(0)
-            parts = exchange.parts(ScoresPart, round_index)
-            record = records.evaluated(round_index, parts)
+            scores = exchange.parts(ScoresPart, round_index)
+            if self._has_labels:
+                record = records.evaluated(round_index, scores)
+            else:
+                record = records.told(exchange.received(FiguresPart, round_index)[0])
+            if self._tells:
+                yield from exchange.tell(figures_part(header(round_index), record))
             if record is not None:
                 self.recorded = round_index
-                yield Append(record, records.test_scores(parts) if round_index == self._rounds else None)
+                is_last = round_index == self._rounds and self._has_labels
+                yield Append(record, records.test_scores(scores) if is_last else None)
 
     def told_in(self, round_index: int) -> list[int]:
         """The rounds whose scores are told in this one: its own, and those in which the block stays the same."""

@@ -1,24 +1,37 @@
 """What the hubs tell each other: one part per hub in every exchange, kept until nobody can ask for it again.
 
 With its part a hub says what it received in the exchange of the round before, as digests. A hub that told two others
-different things, or told one hub two different things, is found out when the next parts are used.
+different things, or told one hub two different things, is found out when the next parts are used. If one silo alone has
+labels, only its hub tells several others the same, and digests are of that: of nobody's phi.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tdcd.core.timing import Overlap
-from tdcd.runtime.protocol.messages import AnyPart, Gone, Hello, Model, Opening, PhiPart, Published, ScoresPart, Want
+from tdcd.runtime.protocol.audience import Audience
+from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
+from tdcd.runtime.protocol.messages import AnyPart, Gone, Hello, Opening, PhiPart, Published, ScoresPart, Want
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Message
-from tdcd.runtime.protocol.wire import digest
+from tdcd.runtime.protocol.wire import RejectedMessage, digest
 
-P = TypeVar("P", PhiPart, ScoresPart, Model)
+P = TypeVar("P", bound=AnyPart)
 KEPT_PERIODS = 3
 """A hub that crashes while it makes a state durable goes back to the one before; if that is damaged, one more. The
 others may be a period ahead of it."""
 Key = tuple[type[AnyPart], int]
 """A kind of part, and the round that it is of."""
+
+
+def figures_of(round_index: int) -> list[Key]:
+    """What a hub needs of others for a line of the history: scores, or what the hub with the labels made of them."""
+    return [(ScoresPart, round_index), (FiguresPart, round_index)]
+
+
+def exchange_of(round_index: int) -> list[Key]:
+    """What a hub needs of others before its clients step: phi, or what the hub with the labels made of it."""
+    return [(PhiPart, round_index), (SlopePart, round_index)]
 
 
 def most_ahead(timing: Overlap) -> int:
@@ -36,12 +49,12 @@ def kept_rounds(timing: Overlap) -> int:
 class Exchange:
     """What one hub sends its peers, and receives from them."""
 
-    def __init__(self, name: str, hubs: Sequence[str], run: str, timing: Overlap) -> None:
-        """Take the names of this hub and of all hubs, in silo order."""
-        self.name, self.hubs, self.run, self._timing = name, hubs, run, timing
-        self.peers = [hub for hub in hubs if hub != name]
+    def __init__(self, name: str, audience: Audience, run: str, timing: Overlap) -> None:
+        """Take this hub's name, and who is sent what."""
+        self.name, self.hubs, self.audience, self.run, self._timing = name, audience.hubs, audience, run, timing
+        self.peers = [hub for hub in self.hubs if hub != name]
         self.digests: dict[int, dict[str, str]] = {}
-        """By round: of what each hub said that the round waited for."""
+        """By round: of what each hub that several hear said that the round waited for."""
         self._oldest = 0
         self._outbox: dict[tuple[str, int], Published] = {}
         self._inbox: dict[tuple[str, int], dict[str, AnyPart]] = {}
@@ -62,11 +75,11 @@ class Exchange:
         return self._outbox.get((kind, round_index))
 
     def tell(self, part: AnyPart) -> list[Message]:
-        """This hub's part, for every peer; once, and afterwards only for those who ask again."""
+        """This hub's part, for every peer that is sent it; once, and afterwards only for those who ask again."""
         if self.sent(part.kind, part.round) is not None:
             return []
         self._outbox[part.kind, part.round] = part
-        return [part.to(peer) for peer in self.peers]
+        return [part.to(peer) for peer in self.audience.receivers(part.kind, self.name)]
 
     def resend(self, message: Want, round_index: int) -> Message | None:
         """What a peer asks for again, if it was sent; ``gone``, if the hub is too far past it."""
@@ -79,6 +92,8 @@ class Exchange:
 
     def receive(self, message: AnyPart) -> None:
         """A peer's part. A repeat must be the same, byte for byte."""
+        if not self.audience.is_sent(message.kind, message.sender, self.name):
+            raise RejectedMessage(f"a hub was not to send '{message.kind}'")
         parts = self._inbox.setdefault((message.kind, message.round), {})
         known = parts.setdefault(message.sender, message)
         if known is not message and digest(known) != digest(message):
@@ -88,8 +103,8 @@ class Exchange:
 
     def silent(self, kind: type[AnyPart], round_index: int) -> list[str]:
         """The peers whose part is not there."""
-        received = self._inbox.get((kind.tag(), round_index), {})
-        return [peer for peer in self.peers if peer not in received]
+        received, is_sent = self._inbox.get((kind.tag(), round_index), {}), self.audience.is_sent
+        return [peer for peer in self.peers if peer not in received and is_sent(kind.tag(), peer, self.name)]
 
     def lacking(self, keys: Sequence[Key]) -> list[str]:
         """The peers of whom something is not there."""
@@ -111,22 +126,26 @@ class Exchange:
         return [part for part in found if isinstance(part, kind)]
 
     def parts(self, kind: type[P], round_index: int) -> list[P]:
-        """Every hub's part, in silo order; all of them are there."""
-        own = self._outbox[kind.tag(), round_index]
+        """The parts of this hub and of all that send it theirs, in silo order; all of them are there."""
+        own = self.sent(kind.tag(), round_index)
         parts = {part.sender: part for part in [*self.received(kind, round_index), own] if isinstance(part, kind)}
-        return [parts[hub] for hub in self.hubs]
+        return [parts[hub] for hub in self.hubs if hub in parts]
 
     def settle(self, stage: int, keys: Sequence[Key]) -> None:
         """A round has all parts that it waits for: find out whether all hubs were told the same before, and note what
         they said now.
         """
-        parts: list[list[Any]] = [self.parts(*key) for key in keys]
-        for each in parts:
-            for part in each:
-                self._compare(part, self.hubs.index(part.sender))
+        parts = [part for key in keys for part in self.parts(*key)]
+        for part in parts:
+            self._compare(part, self.hubs.index(part.sender))
         self.digests[stage] = {
-            hub: "".join(digest(each[index]) for each in parts) for index, hub in enumerate(self.hubs)
+            hub: "".join(digest(part) for part in parts if part.sender == hub and self._is_told(part))
+            for hub in self.audience.heard_by_several
         }
+
+    def _is_told(self, part: AnyPart) -> bool:
+        """Whether anybody but its sender has a part."""
+        return bool(self.audience.receivers(part.kind, part.sender))
 
     def _compare(self, part: AnyPart, silo: int) -> None:
         """What a peer received in the round before it sent this part is what this hub received in that round."""
@@ -142,7 +161,7 @@ class Exchange:
         """The round that a silo's hub was in when it sent a part."""
         if isinstance(part, PhiPart):
             return self._timing.sent_in(silo, part.round)
-        if isinstance(part, ScoresPart):
+        if isinstance(part, ScoresPart | SlopePart | FiguresPart):
             return part.round - part.round % self._timing.period(silo)
         # The model is shared when the last scores have been compared.
         return part.round + 1

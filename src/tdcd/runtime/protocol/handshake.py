@@ -7,11 +7,11 @@ the silo's preparation; hubs tell each other how large their silos are. A mismat
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tdcd.config.resolve import has_bias
-from tdcd.core.losses import LOSSES
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.protocol.comparing import compare_settings, difference
+from tdcd.runtime.protocol.comparing import check_outputs, compare_settings, difference
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import (
     ColumnSummary,
@@ -55,7 +55,7 @@ class Handshake:
         """What each hub, this one too, says about its silo."""
         self.published: dict[str, Hello | Opening] = {}
         """What this hub tells its peers."""
-        self._secret, self._nonce = secret, nonce
+        self._secret, self._nonce, self._label_hub = secret, nonce, job.audience.label_hub
         self._rows = dict(zip(self.clients, rows, strict=False))
         self._enrolments: dict[str, Enrolment] = {}
         self._peer_hellos: dict[str, Hello] = {}
@@ -66,6 +66,11 @@ class Handshake:
     def has_bias(self) -> bool:
         """Whether this silo's features end with a column of ones."""
         return self.silo == 0 and has_bias(self.job.config)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether this silo has labels."""
+        return self.job.has_labels(self.silo)
 
     def missing(self) -> list[str]:
         """The parties that this phase waits for."""
@@ -90,7 +95,7 @@ class Handshake:
             raise IncompatibleParties(
                 f"{client} speaks protocol {message.protocol} and {self.name} speaks {PROTOCOL}: upgrade the older one"
             )
-        enrolment = Enrolment.read(message)
+        enrolment = Enrolment.read(message, has_labels=self.has_labels)
         compare_settings(client, message.config, self.name, self.job)
         self._note_session(client, message.session)
         before = self._enrolments.get(client)
@@ -172,8 +177,10 @@ class Handshake:
         batch, samples = self.job.settings.batch_size, index.num_samples
         if self.job.settings.minibatches != "full" and batch > samples:
             raise IncompatibleParties(f"train.batch_size = {batch}: there are only {samples} training samples")
-        index.loss(self.job.config)
         self.phase, digests = "comparing", index.digests(self._secret)
+        outputs = index.outputs(self.job.config) if self.has_labels else None
+        # If one silo alone has labels, no other gets a digest by which it could test a guess.
+        is_shared = self._label_hub is None
         hello = Hello(
             self.name,
             "",
@@ -183,7 +190,9 @@ class Handshake:
             config=self.job.shared,
             secret=digests.secret,
             ids=digests.ids,
-            labels=digests.labels,
+            held_out=digests.held_out,
+            labels=digests.labels if is_shared else None,
+            outputs=None if is_shared else outputs,
         )
         return self._publish(hello)
 
@@ -197,6 +206,9 @@ class Handshake:
                 compare_settings(peer, theirs.config, self.name, self.job)
             if different := difference(mine, theirs):
                 raise IncompatibleParties(different)
+            check_outputs(theirs, self.job, peer == self._label_hub)
+            if peer == self._label_hub and self.sample_index is not None:
+                self.sample_index = replace(self.sample_index, told=theirs.outputs)
         hellos = {**self._peer_hellos, self.name: mine}
         nonces = [hellos[hub].nonce for hub in self.job.hubs]
         self.run = hashlib.sha256("\n".join([self.job.digest, *nonces]).encode()).hexdigest()[:32]
@@ -207,18 +219,18 @@ class Handshake:
         samples, index = self.sample_index, self.clients.index(client)
         assert samples is not None
         train, test = samples.places(index)
-        loss = samples.loss(self.job.config)
+        outputs, meaning = samples.outputs(self.job.config), samples.meaning
         return Welcome(
             self.name,
             client,
             run=self.run,
             session=self._sessions[client][-1],
             num_samples=samples.num_samples,
-            num_outputs=LOSSES[loss].num_outputs(int(samples.labels.max()) + 1),
-            loss=loss,
+            num_outputs=outputs.count,
+            loss=outputs.loss,
             train=Array.of(train),
             test=Array.of(test),
-            labels=Array.of(samples.labels[samples.rows[index]]),
+            labels=None if meaning is None else Array.of(meaning.labels[samples.rows[index]]),
         )
 
     def _fit(self) -> list[Message]:
@@ -275,4 +287,5 @@ class Handshake:
 
 
 def _same_rows(left: Enrolment, right: Enrolment) -> bool:
-    return left.rows == right.rows and left.ids == right.ids and list(left.labels) == list(right.labels)
+    labels = [None if one.labels is None else list(one.labels) for one in (left, right)]
+    return left.rows == right.rows and left.ids == right.ids and labels[0] == labels[1]

@@ -24,10 +24,13 @@ from tdcd.runtime.protocol.messages import (
     Who,
 )
 from tdcd.runtime.protocol.rounds import Rounds
-from tdcd.runtime.protocol.sample_index import WAY_ON, IncompatibleParties, Lost
+from tdcd.runtime.protocol.sample_index import WAY_ON, IncompatibleParties, Lost, UnfitLabels
 from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage
+
+UNFIT = "the labels do not fit; the log of this hub says why"
+"""What hubs without labels are told."""
 
 
 class Hub:
@@ -159,7 +162,7 @@ class Hub:
         except IncompatibleParties as mismatch:
             if isinstance(message, Enrol | Hello) and (self._is_training or self._is_back_with(message.sender)):
                 return self._turn_away(message.sender, str(mismatch))
-            return self._end("refused", str(mismatch))
+            return self._end("refused", str(mismatch), is_secret=isinstance(mismatch, UnfitLabels))
 
     def _is_back_with(self, party: str) -> bool:
         """Whether this hub goes on with a run that the party, a client, took part in."""
@@ -174,9 +177,11 @@ class Hub:
         from_client = message.sender in self.clients
         if not from_client and message.sender not in self.peers:
             raise RejectedMessage("its sender has no business here")
+        if isinstance(message, Want) and not self.job.audience.is_sent(message.what, self.name, message.sender):
+            raise RejectedMessage(f"it is not sent '{message.what}'")
         if self.shutdown is not None:
             return [*self.shutdown.receive(message)]
-        if isinstance(message, Want) and not from_client:
+        if isinstance(message, Want):
             return [*self._resend(message)]
         if isinstance(message, Stop) and not from_client:
             return self._on_stop(message)
@@ -265,17 +270,26 @@ class Hub:
         return [Append(rounds.divergence(verdict.round)), *self._end("diverged", _stopped(verdict), in_block=True)]
 
     def _end(
-        self, status: Status, reason: str, in_block: bool = False, tell: Iterable[str] | None = None
+        self,
+        status: Status,
+        reason: str,
+        in_block: bool = False,
+        tell: Iterable[str] | None = None,
+        is_secret: bool = False,
     ) -> list[Instruction]:
-        """End the run for everybody, or for this hub and those whom it is to ``tell``."""
+        """End the run for everybody, or for this hub and those whom it is to ``tell``.
+
+        A reason that is secret is not for hubs without labels.
+        """
         rounds = self.rounds
         outbox: tuple[Published, ...] = (
             *self.handshake.published.values(),
             *(() if rounds is None else rounds.exchange.outbox),
         )
         unaware = {*self.clients, *self.peers} if tell is None else {*tell}
+        told = UNFIT if is_secret and self.job.audience.label_hub == self.name else reason
         self.shutdown = Shutdown(
-            self.name, self.handshake.run, self.round, status, reason, in_block, self.peers, outbox, unaware
+            self.name, self.handshake.run, self.round, status, reason, in_block, self.peers, outbox, unaware, told
         )
         return [End(status, reason, in_block), *self.shutdown.remind()]
 

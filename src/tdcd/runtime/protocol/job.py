@@ -17,6 +17,7 @@ from tdcd.core.settings import Settings
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Everybody, Variant
 from tdcd.federation.party_names import client_of, hub_of
+from tdcd.runtime.protocol.audience import Audience
 
 SHARED = ("seed", "dtype", "data", "federation", "model", "train", "exchange", "evaluate", "silos")
 """The sections that all parties must have alike; the others are each party's own business."""
@@ -35,7 +36,7 @@ class Job:
             problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
         if self.config.train.algorithm != "tdcd":
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
-        problems += _only_simulated(self.variant, self.config.dtype) + self._late()
+        problems += _only_simulated(self.variant, self.config.dtype, self.config.federation.labels) + self._late()
         if problems:
             raise ConfigError(problems)
 
@@ -95,6 +96,23 @@ class Job:
         """All hubs, in silo order."""
         return tuple(hub_of(silo.name) for silo in self.config.silos)
 
+    @cached_property
+    def audience(self) -> Audience:
+        """Which hubs are sent what."""
+        labels = self.config.federation.labels
+        return Audience(self.hubs, None if labels is None else hub_of(labels))
+
+    def has_labels(self, silo: int) -> bool:
+        """Whether the clients of a silo have labels."""
+        return self.config.federation.labels in (None, self.config.silos[silo].name)
+
+    def where_labels_are(self, silo: str) -> str:
+        """In words, for the hub of a silo; nothing if all have labels."""
+        holder = self.config.federation.labels
+        if holder is None:
+            return ""
+        return "here, and in no other silo" if holder == silo else f"not here: only silo '{holder}' has them"
+
     def silo_index(self, name: str) -> int:
         """Which silo is called ``name``."""
         names = [silo.name for silo in self.config.silos]
@@ -112,9 +130,11 @@ class Job:
         return tuple(hub for index, hub in enumerate(self.hubs) if index != silo)
 
 
-def _only_simulated(variant: Variant, dtype: str) -> list[str]:
+def _only_simulated(variant: Variant, dtype: str, labels: str | None) -> list[str]:
     """The parts of a variant that real parties cannot honour, each with the reason."""
     problems = []
+    if variant.knowledge.label_silo is not None and not labels:
+        problems.append("train.variant: real parties have labels at one silo by federation.labels, not by a variant")
     if not isinstance(variant.timing, Overlap):
         problems.append(f"train.variant: only a simulation can follow {variant.timing}; real hubs know tdcd.Overlap")
     if variant.participation != Everybody():

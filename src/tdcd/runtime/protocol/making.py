@@ -3,10 +3,14 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tdcd.core.objective import Tree
+from tdcd.records.history import Record
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute, Left
 from tdcd.runtime.protocol.absence import Claims, union
+from tdcd.runtime.protocol.label_messages import Figures, FiguresPart, SlopePart
 from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Remaining, Scores, ScoresPart, Steps
 from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Arrays, Message, arrays_of, named
@@ -69,16 +73,46 @@ def model_part(header: Header, block: Tree, preparation: Preparation | None) -> 
     return Model(sender, "", round_index, run, received=received, block=leaves, preparation=text)
 
 
+def slope_part(header: Header, compute: HubCompute, parts: Sequence[PhiPart]) -> SlopePart:
+    """How the loss of every sample slopes, from all hubs' parts."""
+    sender, round_index, run, received = header
+    absent = union(part.absent for part in parts)
+    slope = compute.slope(round_index, [arrays_of(part.arrays) for part in parts], absent)
+    mask = None if absent is None else Array.of(absent.astype(np.uint8))
+    return SlopePart(sender, "", round_index, run, received=received, slope=Array.of(slope), absent=mask)
+
+
+def figures_part(header: Header, record: Record | None) -> FiguresPart:
+    """A line of the history, or that there is none."""
+    sender, round_index, run, received = header
+    part = FiguresPart(sender, "", round_index, run, received=received, figures=None)
+    if record is None:
+        return part
+    figures = Figures(record.train_loss, record.test_loss, record.metrics)
+    return part.replace(figures=figures, absent=record.absent, unscored=record.unscored)
+
+
 def steps(
-    header: Header, clients: Sequence[str], compute: HubCompute, parts: Sequence[PhiPart], without: Collection[int]
+    header: Header,
+    clients: Sequence[str],
+    compute: HubCompute,
+    parts: Sequence[PhiPart] | SlopePart,
+    without: Collection[int],
 ) -> list[Steps]:
-    """What every client is sent of the exchange, from all hubs' parts; the hub goes on ``without`` some clients."""
+    """What every client is sent of the exchange, from all hubs' parts or from the slope that the hub was told.
+
+    The hub goes on ``without`` some clients.
+    """
     sender, round_index, run, _ = header
-    others = compute.project(round_index, [arrays_of(part.arrays) for part in parts])
-    left = compute.presence(round_index, union(part.absent for part in parts), without)
+    if isinstance(parts, SlopePart):
+        passed, absent = parts.slope.values, union([parts.absent])
+    else:
+        passed = compute.pass_on(round_index, [arrays_of(part.arrays) for part in parts])
+        absent = union(part.absent for part in parts)
+    left = compute.presence(round_index, absent, without)
     return [
         Steps(sender, client, round_index, run, phi_others=named(rows), remaining=_remaining(one))
-        for client, rows, one in zip(clients, others, left, strict=True)
+        for client, rows, one in zip(clients, compute.project(round_index, passed), left, strict=True)
     ]
 
 

@@ -11,7 +11,8 @@ import msgspec
 from tdcd.core.choices import Loss
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
-from tdcd.runtime.protocol.structure import Array, Count, Digest, Json, Message, Named, Nonce, Setting, Shape
+from tdcd.runtime.protocol.label_messages import FiguresPart, Outputs, SlopePart
+from tdcd.runtime.protocol.structure import Array, Count, Digest, Json, Message, Named, Nonce, Part, Setting, Shape
 
 Status = Literal["finished", "diverged", "refused"]
 
@@ -96,7 +97,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     train: Array
     """Of every row: which training sample it is; -1 if it is none."""
     test: Array
-    labels: Array
+    labels: Array | None = None
+    """Of every row, where the silo has labels."""
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
@@ -130,7 +132,7 @@ class Remaining(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=Tru
 
 
 class Steps(Message, frozen=True, kw_only=True, tag="steps"):
-    """The others' phi of the client's rows; asks for the local steps."""
+    """The others' phi of the client's rows, or how the loss slopes there; asks for the local steps."""
 
     phi_others: Named
     remaining: Remaining | None = None
@@ -147,14 +149,18 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 # A hub to another hub.
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """What hubs compare before they train: keyed digests of secret, ids and labels."""
+    """What hubs compare before they train: keyed digests of secret, ids, held-out samples and labels."""
 
     protocol: int
     nonce: Nonce
     samples: int
     secret: str
     ids: str
-    labels: str
+    held_out: str
+    labels: str | None = None
+    """Where all silos have them."""
+    outputs: Outputs | None = None
+    """From the hub with the labels, if one silo alone has them."""
     config: dict[str, Setting]
 
 
@@ -167,13 +173,6 @@ class Opening(Message, frozen=True, kw_only=True, tag="opening"):
     feature_shape: Shape
     clients: list[Count]
     """The training rows of each client."""
-
-
-class Part(Message, frozen=True, kw_only=True):
-    """A hub's part of an exchange."""
-
-    received: dict[str, str]
-    """The digest of what each hub sent in the exchange of the round before."""
 
 
 class PhiPart(Part, frozen=True, kw_only=True, tag="phi_part"):
@@ -205,9 +204,9 @@ class Model(Part, frozen=True, kw_only=True, tag="model"):
     preparation: Json | None = None
 
 
-AnyPart = PhiPart | ScoresPart | Model
+AnyPart = PhiPart | ScoresPart | SlopePart | FiguresPart | Model
 Published = Hello | Opening | AnyPart
-PublishedKind = Literal["hello", "opening", "phi_part", "scores_part", "model"]
+PublishedKind = Literal["hello", "opening", "phi_part", "scores_part", "slope_part", "figures_part", "model"]
 
 
 class Want(Message, frozen=True, kw_only=True, tag="want"):

@@ -2,9 +2,11 @@
 
 import math
 
+from tdcd.records.metrics import metric_names
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.absence import check_claims
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
 from tdcd.runtime.protocol.messages import AnyPart, Block, Model, Phi, PhiPart, Scores, ScoresPart
 from tdcd.runtime.protocol.sharing import preparation_in
 from tdcd.runtime.protocol.structure import Array, Message
@@ -38,6 +40,11 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> AnyPart:
         _check_phi(message, job, compute)
     elif isinstance(message, ScoresPart):
         _check_scores(message, job, compute)
+    elif isinstance(message, SlopePart):
+        take(message.slope, "slope", job.settings.dtype, compute.phi_shape)
+        _check_mask(message.absent, "absent", compute.num_exchanged * compute.batch_size, job)
+    elif isinstance(message, FiguresPart):
+        _check_figures(message, job, compute)
     elif isinstance(message, Model) and job.config.federation.share_model and message.round == job.config.train.rounds:
         for name, array in message.block.items():
             take(array, name, job.settings.dtype, array.shape)
@@ -60,9 +67,32 @@ def _check_scores(message: ScoresPart, job: Job, compute: HubCompute) -> None:
         raise RejectedMessage("'penalty' is not finite")
     if (message.absent or message.unscored) and job.config.federation.client_grace_s is None:
         raise RejectedMessage(LEAVES_OUT)
-    check_claims(message, job.clients(job.hubs.index(message.sender)))
+    clients = job.clients(job.hubs.index(message.sender))
+    check_claims(message.sender, message.round, message.absent, message.unscored, clients)
     _check_mask(message.train_absent, "train_absent", training, job)
     _check_mask(message.test_absent, "test_absent", held_out, job)
+
+
+def _check_figures(message: FiguresPart, job: Job, compute: HubCompute) -> None:
+    """A line of the history that can be; its loss is not finite where the run diverged."""
+    if (message.absent or message.unscored) and job.config.federation.client_grace_s is None:
+        raise RejectedMessage(LEAVES_OUT)
+    for silo, hub in enumerate(job.hubs):
+        clients = job.clients(silo)
+        absent = {client: rounds for client, rounds in message.absent.items() if client in clients}
+        check_claims(hub, message.round, absent, [one for one in message.unscored if one in clients], clients)
+    everybody = {client for silo in range(len(job.hubs)) for client in job.clients(silo)}
+    for client in (*message.absent, *message.unscored):
+        if client not in everybody:
+            raise RejectedMessage(f"'{client}' is no client of the federation")
+    if message.figures is None:
+        return
+    num_test, names = int(compute.sample_index.held_out.sum()), metric_names(compute.objective.loss)
+    metrics, test_loss = message.figures.metrics, message.figures.test_loss
+    if [*metrics] not in (["train"], ["train", "test"]) or any([*found] != names for found in metrics.values()):
+        raise RejectedMessage(f"'metrics' must have {' and '.join(names)} of 'train', and maybe of 'test'")
+    if ("test" in metrics) != (test_loss is not None) or (test_loss is not None and not num_test):
+        raise RejectedMessage("'test_loss' goes with metrics of the held-out samples")
 
 
 def _check_mask(mask: Array | None, name: str, size: int, job: Job) -> None:

@@ -14,6 +14,7 @@ from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.absence import union
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.label_messages import FiguresPart
 from tdcd.runtime.protocol.messages import ScoresPart
 from tdcd.runtime.protocol.structure import Array
 
@@ -45,6 +46,14 @@ class Records:
         )
         absent = {client: rounds for part in parts for client, rounds in part.absent.items()}
         return replace(record, absent=absent, unscored=[one for part in parts for one in part.unscored])
+
+    def told(self, part: FiguresPart) -> Record | None:
+        """The line of a round, from what the hub with the labels found; None if it found none."""
+        found = part.figures
+        if found is None:
+            return None
+        record = self._record(part.round, found.train_loss, found.metrics, found.test_loss)
+        return replace(record, absent=part.absent, unscored=part.unscored)
 
     def test_scores(self, parts: Sequence[ScoresPart]) -> NDArray[Any]:
         """``[m, C]``: the held-out samples' scores; not a number for those that are not in every part."""

@@ -2,7 +2,7 @@
 
 ==========  ==========================================================================================
 evaluating  the clients' scores of all samples, told to the other hubs
-exchanging  phi from the clients, told to the other hubs; then theirs of this round's minibatches
+exchanging  phi from the clients, told to the other hubs; then theirs of this round's minibatches, or the slopes
 stepping    the clients' blocks after their local steps; their average begins the next round
 closing     all other hubs' scores, at the end or after a client's block stopped being finite
 sharing     the other silos' blocks, if all agreed to share the model
@@ -20,22 +20,13 @@ from tdcd.core.objective import Tree
 from tdcd.records.history import Record
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.evaluations import Evaluations
-from tdcd.runtime.protocol.exchange import Exchange, Key, kept_rounds, most_ahead
+from tdcd.runtime.protocol.exchange import Exchange, Key, exchange_of, figures_of, kept_rounds, most_ahead
 from tdcd.runtime.protocol.hub_block import HubBlock
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State
 from tdcd.runtime.protocol.job import Job, timing_of
-from tdcd.runtime.protocol.making import Header, model_part, phi_part, scores_part, steps
-from tdcd.runtime.protocol.messages import (
-    Begin,
-    Evaluate,
-    Gone,
-    Model,
-    Opening,
-    PhiPart,
-    ScoresPart,
-    Status,
-    Want,
-)
+from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
+from tdcd.runtime.protocol.making import Header, model_part, phi_part, scores_part, slope_part, steps
+from tdcd.runtime.protocol.messages import Begin, Evaluate, Gone, Model, Opening, PhiPart, ScoresPart, Status, Want
 from tdcd.runtime.protocol.parts import check_part
 from tdcd.runtime.protocol.questions import Questions
 from tdcd.runtime.protocol.records import Records
@@ -66,7 +57,7 @@ class Rounds:
         self.round, self.phase = 0 if restored is None else restored.round, ""
         self._own = HubBlock(compute, restored)
         self._records: Records | None = None
-        self.exchange = Exchange(self.name, job.hubs, run, self.timing)
+        self.exchange = Exchange(self.name, job.audience, run, self.timing)
         # A hub that comes back asks at once for what it may have missed.
         self._behind, self._wanted_in = -1, ("", -1)
         if restored is not None:
@@ -89,7 +80,8 @@ class Rounds:
 
     def peer_part(self, message: Message) -> None:
         """A peer's part of this round's exchange, or of a later one's if the peer is ahead; scores may be late."""
-        oldest = self.evaluations.oldest(self.round) if isinstance(message, ScoresPart) else self.round
+        is_late = isinstance(message, ScoresPart | FiguresPart)
+        oldest = self.evaluations.oldest(self.round) if is_late else self.round
         if not oldest <= message.round <= self.round + most_ahead(self.timing):
             raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
         self.exchange.receive(check_part(message, self.job, self.compute))
@@ -138,13 +130,16 @@ class Rounds:
 
     def _awaited(self) -> list[Key]:
         """What this phase needs of every peer."""
-        needed: list[Key] = [(ScoresPart, one) for one in self.evaluations.needed_in(self.round)]
         if self.phase == "exchanging":
-            return [(PhiPart, self.round), *needed]
+            return [*exchange_of(self.round), *self._needed()]
         if self.phase == "closing":
-            waiting: list[Key] = [(ScoresPart, one) for one in self.evaluations.waiting]
-            return [*dict.fromkeys([*waiting, *(self._proofs() if self._own.failed else needed)])]
+            waiting = [key for one in self.evaluations.waiting for key in figures_of(one)]
+            return [*dict.fromkeys([*waiting, *(self._proofs() if self._own.failed else self._needed())])]
         return [(Model, self.round)] if self.phase == "sharing" else []
+
+    def _needed(self) -> list[Key]:
+        """What every hub has before this round's steps, of lines of the history."""
+        return [key for one in self.evaluations.needed_in(self.round) for key in figures_of(one)]
 
     def _proofs(self) -> list[Key]:
         """What shows that every peer began the round in which a client of this hub failed: so nobody failed before."""
@@ -196,9 +191,9 @@ class Rounds:
     def _record(self) -> list[Instruction]:
         """The lines of the history whose scores are all there, in order."""
         out: list[Instruction] = []
-        for line in self.evaluations.complete(self.exchange, self._records) if self.phase else ():
+        for line in self.evaluations.complete(self.exchange, self._records, self._header) if self.phase else ():
             out.append(line)
-            if line.record.diverged:
+            if isinstance(line, Append) and line.record.diverged:
                 reason = f"the loss stopped being a finite number in round {line.record.round}"
                 return [*out, *self._over("diverged", reason)]
         return out
@@ -216,19 +211,21 @@ class Rounds:
         out += self._record()
         if not self.phase:
             return out
-        self._settle([(PhiPart, self.round)])
-        parts = self.exchange.parts(PhiPart, self.round)
+        parts, header = self.exchange.parts(PhiPart, self.round), self._header(self.round)
+        if self.name == self.job.audience.label_hub:
+            out += self.exchange.tell(slope_part(header, self.compute, parts))
+        self._settle(exchange_of(self.round))
         if not self.timing.steps_in(self.silo, self.round) or self.round + self.timing.period(self.silo) > self._last:
             return out + self._next_round()
+        told = self.exchange.received(SlopePart, self.round)
         without = self.questions.absences.out(self.round, "begin")
-        questions = steps(self._header(self.round), self.clients, self.compute, parts, without)
+        questions = steps(header, self.clients, self.compute, told[0] if told else parts, without)
         self.phase = "stepping"
         return out + self.questions.ask(self.round, questions)
 
     def _settle(self, keys: list[Key]) -> None:
         """Compare what hubs say that they were told."""
-        needed: list[Key] = [(ScoresPart, one) for one in self.evaluations.needed_in(self.round)]
-        self.exchange.settle(self.round, keys + needed)
+        self.exchange.settle(self.round, keys + self._needed())
 
     def _stepped(self) -> list[Instruction]:
         self._own.step(self.round, self.questions.answers())

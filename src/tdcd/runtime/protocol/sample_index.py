@@ -1,4 +1,7 @@
-"""The sample index: which samples a silo has and which client holds each, from what the clients say."""
+"""The sample index: which samples a silo has and which client holds each, from what the clients say.
+
+If one silo alone has labels, the index of any other has none, and all it knows of them is what that silo's hub told.
+"""
 
 import hashlib
 import hmac
@@ -12,7 +15,9 @@ from numpy.typing import NDArray
 
 from tdcd.config import Config
 from tdcd.core.choices import Loss
-from tdcd.core.losses import Task, fitting
+from tdcd.core.losses import LOSSES, Task, fitting
+from tdcd.data.table import holdout_mask
+from tdcd.runtime.protocol.label_messages import Outputs
 from tdcd.runtime.protocol.messages import Enrol, Target
 from tdcd.runtime.protocol.taking import take
 from tdcd.runtime.protocol.wire import RejectedMessage
@@ -26,6 +31,10 @@ MOST_CLASSES = 100_000
 
 class IncompatibleParties(Exception):  # noqa: N818
     """Parties that cannot train together; the text names both and what differs."""
+
+
+class UnfitLabels(IncompatibleParties):
+    """Labels that nothing can be trained on; the text may quote some, so it is not for silos that have none."""
 
 
 WAY_ON = (
@@ -44,7 +53,8 @@ class Enrolment:
     """What one client says of itself, checked."""
 
     ids: list[str]
-    labels: NDArray[np.float64] | list[str]
+    labels: NDArray[np.float64] | list[str] | None
+    """None in a silo without labels."""
     held_out: NDArray[np.bool_] | None
     target: Target | None
     is_table: bool
@@ -52,17 +62,18 @@ class Enrolment:
     """A digest of all its rows, features too: a client that comes back must have the same."""
 
     @classmethod
-    def read(cls, message: Enrol) -> "Enrolment":
-        """Check that labels and masks are as many as the ids."""
+    def read(cls, message: Enrol, *, has_labels: bool = True) -> "Enrolment":
+        """Check that labels, if the silo has them, and masks are as many as the ids."""
         ids, labels, names = message.ids, message.labels, message.label_names
         if len(set(ids)) != len(ids):
             raise RejectedMessage("'ids' has an id twice")
-        if (labels is None) == (names is None):
+        if not has_labels and (labels is not None or names is not None or message.target is not None):
+            raise RejectedMessage("it has labels, and federation.labels names another silo")
+        if has_labels and (labels is None) == (names is None):
             raise RejectedMessage("it must have either 'labels' or 'label_names'")
         if names is not None and len(names) != len(ids):
             raise RejectedMessage("'label_names' must be one text per id")
         numbers = names if labels is None else take(labels, "labels", np.float64, [len(ids)])
-        assert numbers is not None
         mask = message.held_out
         held_out = None if mask is None else take(mask, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
         return cls(ids, numbers, held_out, message.target, message.is_table, message.rows)
@@ -74,7 +85,10 @@ class Digests(NamedTuple):
     secret: str
     """Of nothing: the same where the secret is."""
     ids: str
-    labels: str
+    held_out: str
+    """Of which samples nobody trains on."""
+    labels: str | None
+    """None in a silo without labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,17 +102,10 @@ class SampleIndex:
     """Of each client: which sample each of its rows is."""
     held_out: NDArray[np.bool_]
     """``[total]``."""
-    labels: NDArray[np.float64]
-    """``[total]``, as training uses them."""
-    task: Task
-    classes: tuple[str, ...]
-    """The names of the classes, where they have names."""
-    label_mean: float
-    label_scale: float
-    labels_in_words: str
-    """What the labels of tables were taken for."""
-    test_originals: list[str | float]
-    """``[m]``: the held-out samples' labels, as the tables have them."""
+    meaning: "Meaning | None"
+    """The labels; None in a silo without."""
+    told: Outputs | None = None
+    """What the hub with the labels says that they ask of every block, in a silo without."""
 
     @property
     def test_ids(self) -> list[str]:
@@ -116,14 +123,20 @@ class SampleIndex:
         return self.owner[~self.held_out]
 
     @property
+    def known(self) -> "Meaning":
+        """The labels, where there are any."""
+        assert self.meaning is not None
+        return self.meaning
+
+    @property
     def train_labels(self) -> NDArray[np.float64]:
         """``[M]``."""
-        return self.labels[~self.held_out]
+        return self.known.labels[~self.held_out]
 
     @property
     def test_labels(self) -> NDArray[np.float64]:
         """``[m]``, of the held-out samples."""
-        return self.labels[self.held_out]
+        return self.known.labels[self.held_out]
 
     def places(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of each of a client's rows: which training sample it is, and which held-out one; -1 where it is not one."""
@@ -134,23 +147,52 @@ class SampleIndex:
 
     def digests(self, secret: bytes) -> Digests:
         """What other silos compare with their own."""
-        ids = hmac.new(secret, json.dumps(self.ids).encode(), hashlib.sha256).hexdigest()
-        known = hmac.new(secret, b"secret", hashlib.sha256).hexdigest()
-        content = json.dumps([self.task, self.classes]).encode() + self.labels.tobytes() + self.held_out.tobytes()
-        return Digests(known, ids, hmac.new(secret, content, hashlib.sha256).hexdigest())
+        contents = [b"secret", json.dumps(self.ids).encode(), b"held out" + self.held_out.tobytes()]
+        known, ids, held_out = (hmac.new(secret, content, hashlib.sha256).hexdigest() for content in contents)
+        return Digests(known, ids, held_out, None if self.meaning is None else self.meaning.digest(secret))
+
+    def outputs(self, config: Config) -> Outputs:
+        """The loss that the file asks for or that fits the labels, and how many outputs every block has."""
+        if self.meaning is not None:
+            return self.meaning.outputs(config)
+        assert self.told is not None
+        return self.told
 
     def loss(self, config: Config) -> Loss:
-        """The loss that the file asks for, or the one that fits the labels."""
+        """The same loss."""
+        return self.outputs(config).loss
+
+
+@dataclass(frozen=True, eq=False)
+class Meaning:
+    """A silo's labels, and what they mean."""
+
+    labels: NDArray[np.float64]
+    """``[total]``, as training uses them."""
+    task: Task
+    classes: tuple[str, ...]
+    """The names of the classes, where they have names."""
+    label_mean: float
+    label_scale: float
+    in_words: str
+    """What the labels of tables were taken for."""
+    test_originals: list[str | float]
+    """``[m]``: the held-out samples' labels, as the tables have them."""
+
+    def digest(self, secret: bytes) -> str:
+        """What other silos with labels compare with theirs."""
+        content = json.dumps([self.task, self.classes]).encode() + self.labels.tobytes()
+        return hmac.new(secret, content, hashlib.sha256).hexdigest()
+
+    def outputs(self, config: Config) -> Outputs:
+        """What they ask of every block."""
         if self.task == "multiclass" and not 0 <= self.labels.min() <= self.labels.max() < MOST_CLASSES:
-            raise IncompatibleParties(
-                f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most"
-            )
+            raise UnfitLabels(f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most")
         chosen, fits = config.model.loss, fitting(self.task)
         if chosen is not None and chosen not in fits:
-            raise IncompatibleParties(
-                f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fits)}"
-            )
-        return chosen or fits[0]
+            raise UnfitLabels(f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fits)}")
+        loss = chosen or fits[0]
+        return Outputs(loss, LOSSES[loss].num_outputs(int(self.labels.max()) + 1))
 
 
 def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIndex:
@@ -171,37 +213,45 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     bounds = np.cumsum([len(enrolment.ids) for enrolment in found])[:-1]
-    labels = _labels(found, order, config)
+    labels = None if found[0].labels is None else _labels(found, order, config)
     told = [enrolment.held_out for enrolment in found]
     if all(mask is not None for mask in told):
         held_out = np.concatenate([mask for mask in told if mask is not None])[order]
     else:
-        held_out = _held_out(labels, config)
-    if found[0].target is not None:
-        numbers, mean, scale, words = labels.numbers, 0.0, found[0].target.label_scale, ""
+        held_out = _held_out(len(ids), labels, config)
+    meaning = None if labels is None else _meaning(labels, held_out, found[0].target, config)
+    return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, meaning)
+
+
+def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: Target | None, config: Config) -> Meaning:
+    if target is not None:
+        numbers, mean, scale, words = labels.numbers, 0.0, target.label_scale, ""
     else:
         numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
         words = in_words(labels, config.model.loss)
     if labels.task != "regression":
         words = with_noise(config, words, int(numbers.max()) + 1)
-    meaning = (labels.task, labels.classes, mean, scale, words, labels.of(held_out))
-    return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, numbers, *meaning)
+    return Meaning(numbers, labels.task, labels.classes, mean, scale, words, labels.of(held_out))
 
 
-def _held_out(labels: Labels, config: Config) -> NDArray[np.bool_]:
-    chosen = config.evaluate
+def _held_out(total: int, labels: Labels | None, config: Config) -> NDArray[np.bool_]:
+    """Drawn; by class only where every silo has the labels, so that all choose the same samples."""
+    chosen, seed = config.evaluate, config.data.seed
     try:
-        return choose_held_out(labels, chosen.holdout, config.data.seed, stratify=chosen.stratify)
+        if labels is None:
+            return holdout_mask(total, chosen.holdout, seed, None)
+        return choose_held_out(labels, chosen.holdout, seed, stratify=chosen.stratify)
     except ValueError as error:
         raise IncompatibleParties(str(error)) from None
 
 
 def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config) -> Labels:
     """The labels in sample order."""
-    if any(isinstance(enrolment.labels, list) for enrolment in found):
-        values: Any = np.array([str(one) for enrolment in found for one in enrolment.labels])[order]
+    given: list[Any] = [enrolment.labels for enrolment in found]
+    if any(isinstance(labels, list) for labels in given):
+        values: Any = np.array([str(one) for labels in given for one in labels])[order]
     else:
-        values = np.concatenate([np.asarray(enrolment.labels) for enrolment in found])[order]
+        values = np.concatenate([np.asarray(labels) for labels in given])[order]
     target = found[0].target
     if target is not None:
         return Labels(target.task, values)
@@ -210,4 +260,4 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
         check_all_classes(config, encoded)
         return encoded
     except ValueError as error:
-        raise IncompatibleParties(f"the labels: {error}") from None
+        raise UnfitLabels(f"the labels: {error}") from None

@@ -20,6 +20,8 @@ class Shutdown:
     outbox: tuple[Published, ...]
     """What peers may ask for again."""
     unaware: set[str] = field(default_factory=set)
+    told: str | None = None
+    """The reason as other hubs are told it; None of a run that was saved, which is as it is."""
 
     def joined(self, party: str) -> list[Message]:
         """A party can be reached: a hub that comes back needs the handshake before anything else."""
@@ -46,4 +48,5 @@ class Shutdown:
     def stop(self, party: str) -> Stop:
         """That the run is over."""
         stop = Stop(self.name, party, self.round, self.run, status=self.status)
-        return stop.replace(reason=self.reason, in_block=self.in_block)
+        reason = self.told if self.told is not None and party in self.peers else self.reason
+        return stop.replace(reason=reason, in_block=self.in_block)

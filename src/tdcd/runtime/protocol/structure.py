@@ -123,6 +123,13 @@ class Message(
         return msgspec.structs.replace(self, **changes)
 
 
+class Part(Message, frozen=True, kw_only=True):
+    """A hub's part of an exchange."""
+
+    received: dict[str, str]
+    """The digest of what each hub sent in the exchange of the round before, of those that several hubs hear."""
+
+
 def _gather(value: Any, found: list[Array]) -> None:
     """Add the arrays in a field that may have some; a mapping has nothing else."""
     kind = type(value)

@@ -5,7 +5,8 @@
     config.toml, federation.json, history.jsonl, model/<silo>.safetensors, report.html      as in every run folder
     hub.json                 the silo, a nonce of this run, and how it ended
     hub.lock                 locked by the hub's process for as long as it lives
-    held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables
+    held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables,
+                             and only in a silo with labels
     absences.jsonl           which clients were left out when, and since when they are back; if there were any
     checkpoint/*.tdcd        the last few states
     shutdown.tdcd            after the end: what slower hubs may still ask for
@@ -25,6 +26,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tdcd.core.losses import LOSSES
 from tdcd.core.objective import Tree
 from tdcd.prediction.held_out import HeldOut, write_held_out
 from tdcd.records.history import Record
@@ -34,6 +36,7 @@ from tdcd.runtime.protocol.exchange import kept_rounds
 from tdcd.runtime.protocol.handshake import Handshake
 from tdcd.runtime.protocol.instructions import Absence, State
 from tdcd.runtime.protocol.job import Job, timing_of
+from tdcd.runtime.protocol.sample_index import SampleIndex
 from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.storage.checkpoint import Checkpoints, read_shutdown, save_shutdown
@@ -200,10 +203,7 @@ class HubFolder:
             self._write_about()
         own: tuple[str, ...] = ()
         if handshake.preparation is not None:
-            label_encoding = LabelEncoding(
-                sample_index.task, sample_index.classes, sample_index.label_mean, sample_index.label_scale
-            )
-            save_preparations(self.path, {self.silo: handshake.preparation}, label_encoding)
+            save_preparations(self.path, {self.silo: handshake.preparation}, _encoding(sample_index, job))
             own = handshake.preparation.columns + ("bias",) * handshake.has_bias
         silos = [
             {
@@ -222,7 +222,7 @@ class HubFolder:
                 "name": job.config.title,
                 "num_samples": sample_index.num_samples,
                 "num_test": int(sample_index.held_out.sum()),
-                "labels": sample_index.labels_in_words,
+                "labels": _in_words(sample_index, job),
                 "silos": silos,
             }
         )
@@ -232,7 +232,7 @@ class HubFolder:
         sample_index, config = handshake.sample_index, handshake.job.config
         if sample_index is None or handshake.preparation is None or not len(scores):
             return
-        samples = HeldOut(sample_index.test_ids, sample_index.test_originals, scores)
+        samples = HeldOut(sample_index.test_ids, sample_index.known.test_originals, scores)
         id_column = config.silos[handshake.silo].id
         encoding, randomized = load_label_encoding(self.path), config.federation.label_epsilon is not None
         write_held_out(self.path, id_column, samples, encoding, sample_index.loss(config), randomized=randomized)
@@ -271,3 +271,19 @@ class HubFolder:
         with contextlib.suppress(OSError):
             temporary.write_bytes(content)
             temporary.replace(self.path / name)
+
+
+def _encoding(sample_index: SampleIndex, job: Job) -> LabelEncoding:
+    """How labels become numbers; in a silo without, only how many outputs blocks have."""
+    meaning = sample_index.meaning
+    if meaning is not None:
+        return LabelEncoding(meaning.task, meaning.classes, meaning.label_mean, meaning.label_scale)
+    outputs = sample_index.outputs(job.config)
+    return LabelEncoding(LOSSES[outputs.loss].tasks[0], num_outputs=outputs.count)
+
+
+def _in_words(sample_index: SampleIndex, job: Job) -> str:
+    """What the labels were taken for, or where they are."""
+    if sample_index.meaning is not None:
+        return sample_index.meaning.in_words
+    return f"only silo '{job.config.federation.labels}' has them"

@@ -28,6 +28,7 @@ def in_words(facts: dict[str, Any]) -> str:
         f"  round       {facts['round']} of {facts['rounds']}",
         f"  train loss  {_number(facts['train_loss'])}",
         f"  test loss   {_number(facts['test_loss'])}",
+        *([f"  labels      {facts['labels']}"] if facts.get("labels") else []),
         f"  connected   {', '.join(facts['connected']) or 'nobody'}",
     ]
     for party, seconds in facts.get("missing_s", {}).items():

@@ -1,0 +1,62 @@
+"""Labels at one silo between real parties: the simulation's history, a star of messages, and who has which files."""
+
+from collections import Counter
+
+import pytest
+from in_process import InProcess
+from test_machines import RIDGE, with_keys
+from test_variants import assert_same_history, simulated
+
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
+from tdcd.runtime.protocol.messages import PhiPart, ScoresPart
+
+SILOS = [{"name": "shop", "clients": 2}, {"name": "bank", "clients": 2}, {"name": "bureau", "clients": 1}]
+AT_BANK = {"silos": SILOS, "federation": {"labels": "bank"}}
+MLP = {"block": "mlp", "hidden": [4], "l2": 0.01}
+CASES = {
+    "squared": {},
+    "squared, mlp, shared": {"model": MLP, "federation": {"labels": "bank", "share_model": True}},
+    "logistic": {"data": {"source": "breast_cancer"}},
+    "logistic, mlp, momentum": {"data": {"source": "breast_cancer"}, "model": MLP, "train": {"optimizer": "momentum"}},
+    "softmax": {"data": {"source": "digits", "rows": 300}, "exchange": {"block_bits": 8}},
+    "softmax, mlp, two silos": {
+        "data": {"source": "digits", "rows": 300},
+        "model": MLP,
+        "silos": SILOS[:2],
+        "train": {"minibatches": "reused"},
+    },
+}
+
+
+def config_of(name):
+    return with_keys(RIDGE, **{**AT_BANK, **CASES[name]})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_history_and_blocks_as_the_simulation(name):
+    config = config_of(name)
+    planned, result = simulated(config)
+    for seed in (1, 2):
+        office = InProcess(config, shards(planned), seed=seed).run()
+        assert_same_history(office, result)
+    assert len({tuple(record.to_json() for record in history) for history in office.history.values()}) == 1
+    assert [hub for hub, scores in office.test_scores.items() if scores is not None] == ["hub.bank"]
+
+
+def test_the_hubs_send_in_a_star_and_the_ledger_counts_it():
+    config = config_of("softmax")
+    planned, _ = simulated(config)
+    office = InProcess(config, shards(planned)).run()
+    sent = Counter((type(m), m.sender, m.receiver) for m in office.sent if m.sender.startswith("hub."))
+    rounds, lines = config.train.rounds, len(office.history["hub.bank"])
+    for hub in ("hub.shop", "hub.bureau"):
+        assert sent[PhiPart, hub, "hub.bank"] == sent[SlopePart, "hub.bank", hub] == rounds
+        assert sent[ScoresPart, hub, "hub.bank"] == sent[FiguresPart, "hub.bank", hub] == lines
+    parts = {key: count for key, count in sent.items() if key[0] in (PhiPart, SlopePart, ScoresPart, FiguresPart)}
+    assert sum(parts.values()) == 4 * (rounds + lines)
+    counted = office.history["hub.shop"][-1]
+    assert counted.messages.hub_to_hub == 4 * rounds
+    assert counted.bytes.hub_to_hub == sum(
+        m.payload_bytes for m in office.sent if isinstance(m, PhiPart | SlopePart) and m.receiver.startswith("hub.")
+    )
