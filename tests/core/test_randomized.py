@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tdcd.core.knowledge import slope
 from tdcd.core.objective import Objective
 from tdcd.core.randomized import Response
 
@@ -70,6 +71,17 @@ def test_gradients_are_those_of_plain_loops_and_the_curvature_stays(loss, classe
             curved = jax.hessian(lambda row, noisy=noisy: one(corrected, row, noisy))(row)
             before = jax.hessian(lambda row, noisy=noisy: one(Objective(loss), row, noisy))(row)
             assert np.allclose(curved, before, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("loss", "classes", "epsilon"), CASES)
+def test_the_slope_tells_how_the_corrected_loss_goes_on(loss, classes, epsilon):
+    """What silos without labels step on."""
+    phi, corrected = scores(loss, classes), Objective(loss, label_epsilon=epsilon)
+    change = jnp.asarray(np.random.default_rng(1).normal(0, 1, phi.shape))
+    for noisy in range(classes):
+        labels = jnp.full(len(phi), noisy)
+        grown = corrected.losses(phi + change, labels) - corrected.losses(phi, labels)
+        assert np.allclose(corrected.change(slope(phi, labels, corrected), change), grown, rtol=1e-9, atol=1e-11)
 
 
 def test_what_has_no_meaning_is_refused():

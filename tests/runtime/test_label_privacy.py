@@ -18,8 +18,6 @@ from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.label_key import label_key
 from tdcd.runtime.process.party import PartySection, read_data
 from tdcd.runtime.process.trial_data import write_rows
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.wire import encode
 from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table
@@ -79,15 +77,15 @@ def test_shared_labels_are_randomised_once_and_every_party_has_the_same(keys, tm
     office, result = same_as_the_simulation(config, data, tmp_path / "run")
     # A hub has no other labels than the randomised ones.
     for hub in office.hubs.values():
-        samples = hub.handshake.sample_index
-        named = [samples.classes[int(number)] for number in samples.labels]
+        samples, known = hub.handshake.sample_index, hub.handshake.sample_index.known
+        named = [known.classes[int(number)] for number in known.labels]
         stayed = np.mean([true[one] == label for one, label in zip(samples.ids, named, strict=True)])
         assert 0.6 < stayed < 0.9
-        assert samples.labels_in_words.endswith("; randomised with epsilon = 1: 73 % stay as they are")
+        assert known.labels_in_words.endswith("; randomised with epsilon = 1: 73 % stay as they are")
     with (tmp_path / "run" / "held-out.csv").open(newline="") as file:
         assert "randomised_label" in next(csv.reader(file))
     facts = json.loads((tmp_path / "run" / "federation.json").read_text())
-    assert facts["labels"] == samples.labels_in_words
+    assert facts["labels"] == known.labels_in_words
     assert "label_epsilon = 1.0" in (tmp_path / "run" / "config.toml").read_text()
     assert result.history[0].train_loss == pytest.approx(np.log(2))
 
@@ -110,15 +108,43 @@ def test_a_trial_of_a_source_too(tmp_path):
     same_as_the_simulation(config, data_of(config, write_rows(plan(config), tmp_path / "data")), tmp_path / "run")
 
 
-def labels_at_the_bank(keys):
-    return check_config(keys | {"federation": keys["federation"] | {"labels": "bank"}})
+@pytest.fixture
+def at_the_bank(keys, tmp_path):
+    """The same where only the bank has labels."""
+    silos = {"bank": ["age", "income"], "shop": ["debt", "town"]}
+    how = {"clients": [3, 2], "label": "bought", "labels_at": "bank", "seed": 1}
+    at = read_config(split_table(tmp_path / "all.csv", tmp_path / "at", silos=silos, **how))
+    return check_config(
+        keys | {"data": at["data"], "silos": at["silos"], "federation": at["federation"] | keys["federation"]}
+    )
 
 
-def test_the_label_silo_draws_with_a_secret_of_its_own_and_again_after_a_restart(keys, tmp_path):
-    config, true = labels_at_the_bank(keys), truth(tmp_path)
-    table = str(tmp_path / "split" / config.silos[0].client[0].table)
+def own_data(config, folder, key):
+    """What every client reads of its own table; the bank's clients draw with the key in a file."""
+    data = {}
+    for index, silo in enumerate(config.silos):
+        for client in silo.client:
+            own = PartySection(data=str(folder / client.table), label_key=str(key))
+            data[f"client.{silo.name}.{client.name}"] = read_data(config, index, own)
+    return data
+
+
+def test_the_label_silo_randomises_its_own_labels_and_the_history_is_the_same(at_the_bank, tmp_path):
+    (tmp_path / "seed.key").write_text(trial_key(0).hex())
+    data = own_data(at_the_bank, tmp_path / "at", tmp_path / "seed.key")
+    same_as_the_simulation(at_the_bank, data, tmp_path / "run")
+    trial = data_of(at_the_bank, write_rows(plan(at_the_bank), tmp_path / "data"))
+    for client, own in trial.items():
+        assert (own.labels is None) == (data[client].labels is None) == ("shop" in client)
+        assert own.labels == data[client].labels
+
+
+def test_the_draw_is_a_secret_of_the_client_and_the_same_after_a_restart(at_the_bank, tmp_path):
+    true = truth(tmp_path)
+    table = str(tmp_path / "at" / at_the_bank.silos[0].client[0].table)
     first, again, other = (
-        read_data(config, 0, PartySection(data=table, certs=str(tmp_path / certs))) for certs in ("one", "one", "two")
+        read_data(at_the_bank, 0, PartySection(data=table, certs=str(tmp_path / certs)))
+        for certs in ("one", "one", "two")
     )
     key = tmp_path / "one" / "labels.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -126,46 +152,40 @@ def test_the_label_silo_draws_with_a_secret_of_its_own_and_again_after_a_restart
     assert first.labels == again.labels != other.labels
     assert first.digest == again.digest
     # The shared file's seed does not give the draw away.
-    simulated = dict(zip(plan(config).assembled.ids, plan(config).federation.labels, strict=True))
-    drawn = [label == "yes" for label in first.labels]
-    assert drawn != [simulated.get(one, 0) == 1 for one in first.ids]
-    assert drawn != [true[one] == "yes" for one in first.ids]
+    (tmp_path / "seed.key").write_text(trial_key(0).hex())
+    seeded = own_data(at_the_bank, tmp_path / "at", tmp_path / "seed.key")["client.bank.c1"]
+    assert first.labels not in (seeded.labels, [true[one] for one in first.ids])
 
 
-def test_no_message_of_the_label_silo_depends_on_a_true_label(keys, tmp_path):
-    """Two label vectors that are randomised to the same one: every byte that the client sends is the same."""
-    config = labels_at_the_bank(keys)
-    name = config.silos[0].client[0].table
-    with (tmp_path / "split" / name).open(newline="") as file:
+def test_no_message_depends_on_a_true_label(at_the_bank, tmp_path):
+    """Two label vectors that are randomised to the same one: every byte that any party sends is the same."""
+    path, key = tmp_path / "at" / at_the_bank.silos[0].client[0].table, tmp_path / "labels.key"
+    with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    key = label_key(tmp_path / "labels.key")
 
-    def client_with(labels):
-        path = tmp_path / "own.csv"
+    def data_with(labels):
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(row | {"bought": label} for row, label in zip(rows, labels, strict=True))
-        own = PartySection(data=str(path), label_key=str(tmp_path / "labels.key"))
-        return read_data(config, 0, own)
+        return own_data(at_the_bank, tmp_path / "at", key)
 
-    assert len(key) == 32
-    either = {label: client_with([label] * len(rows)).labels for label in ("no", "yes")}
-    free = [place for place, pair in enumerate(zip(*either.values(), strict=True)) if len({*pair}) == 1]
-    assert free
+    drawn = {label: data_with([label] * len(rows))["client.bank.c1"].labels for label in ("no", "yes")}
     before = [row["bought"] for row in rows]
-    after = [{"no": "yes", "yes": "no"}[label] if place in free else label for place, label in enumerate(before)]
-    # The machines refuse labels at one silo in a file of their own; what they send is the same.
-    job = Job(check_config(keys))
-    sent = [
-        [encode(message) for message in Client(job, 0, "client.bank.c1", client_with(labels), "session").introduce()]
-        for labels in (before, after)
+    after = [
+        {"no": "yes", "yes": "no"}[label] if drawn["no"][place] == drawn["yes"][place] else label
+        for place, label in enumerate(before)
     ]
     assert before != after
+    sent = [
+        [encode(message) for message in InProcess(at_the_bank, data_with(labels)).run().sent]
+        for labels in (before, after)
+    ]
+    assert len(sent[0]) > 100
     assert sent[0] == sent[1]
 
 
-def test_senseless_labels_are_refused(keys, tmp_path):
+def test_senseless_labels_are_refused(keys, at_the_bank, tmp_path):
     config, labels = check_config(keys), shared_file(keys, tmp_path)
     table = str(tmp_path / "split" / config.silos[0].client[0].table)
     with pytest.raises(TableError, match=r"not randomised, and silo 'bank' is not the only one .* with tdcd labels"):
@@ -178,7 +198,8 @@ def test_senseless_labels_are_refused(keys, tmp_path):
         other = {} if epsilon is None else keys["federation"] | {"label_epsilon": epsilon}
         with pytest.raises(TableError, match=words):
             read_data(check_config(keys | {"federation": other}), 0, with_file)
-    few = labels_at_the_bank(keys | {"federation": keys["federation"] | {"label_classes": ["no", "never"]}})
+    classes = at_the_bank.federation.model_copy(update={"label_classes": ["no", "never"]})
+    few = at_the_bank.model_copy(update={"federation": classes})
     with pytest.raises(TableError, match=r"'yes' is none of federation.label_classes \(never, no\): add it"):
         read_data(few, 0, PartySection(data=table, certs=str(tmp_path / "certs")))
 
