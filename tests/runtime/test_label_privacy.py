@@ -81,11 +81,11 @@ def test_shared_labels_are_randomised_once_and_every_party_has_the_same(keys, tm
         named = [known.classes[int(number)] for number in known.labels]
         stayed = np.mean([true[one] == label for one, label in zip(samples.ids, named, strict=True)])
         assert 0.6 < stayed < 0.9
-        assert known.labels_in_words.endswith("; randomised with epsilon = 1: 73 % stay as they are")
+        assert known.in_words.endswith("; randomised with epsilon = 1: 73 % stay as they are")
     with (tmp_path / "run" / "held-out.csv").open(newline="") as file:
         assert "randomised_label" in next(csv.reader(file))
     facts = json.loads((tmp_path / "run" / "federation.json").read_text())
-    assert facts["labels"] == known.labels_in_words
+    assert facts["labels"] == known.in_words
     assert "label_epsilon = 1.0" in (tmp_path / "run" / "config.toml").read_text()
     assert result.history[0].train_loss == pytest.approx(np.log(2))
 
