@@ -13,6 +13,7 @@ from tdcd.config import check_config, read_config
 from tdcd.tables.client_table import cautions, describe, find_silo, label_balance, read_client, taken_for
 from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
+from tdcd.tables.randomized import check_protected
 from tdcd.tables.rows import RawRows
 
 
@@ -35,6 +36,7 @@ def check(
         section = find_silo(config, silo, client)
         try:
             rows = read_client(config, section, data, labels, ids)
+            check_protected(config, silo, rows)
             labels_in_words = taken_for(config, rows)
         except TableError as error:
             screen.print(Text(str(error)), soft_wrap=True)

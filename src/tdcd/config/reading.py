@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from tdcd.config.errors import ConfigError, problems_in
 from tdcd.config.schema import Config
 from tdcd.core.choices import PYTHON
+from tdcd.core.randomized import problem_with
 from tdcd.data import SOURCES
 
 HANDED_OVER = (
@@ -119,7 +120,7 @@ def _cross_checks(config: Config) -> list[str]:
         for name in config.network.slower
         if name not in config.silo_names
     ]
-    return problems + _family_checks(config) + _label_checks(config)
+    return problems + _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
 
 
 def _label_checks(config: Config) -> list[str]:
@@ -150,6 +151,31 @@ def _label_checks(config: Config) -> list[str]:
     return [
         f"{key}: does not go with {where}, since {why}; leave one of them out" for is_so, key, why in clashes if is_so
     ]
+
+
+def _epsilon_checks(config: Config) -> list[str]:
+    """What is wrong with randomised labels."""
+    epsilon, classes = config.federation.label_epsilon, config.federation.label_classes
+    given = f"federation.label_classes = {classes}"
+    if epsilon is None:
+        return [f"{given}: goes with federation.label_epsilon; leave it out"] if classes else []
+    where, problems = f"federation.label_epsilon = {epsilon:g}", []
+    if problem := problem_with(epsilon):
+        problems.append(f"{where}: {problem}")
+    if config.model.loss == "squared":
+        problems.append(
+            f"{where}: randomised response needs classes, and model.loss = 'squared' predicts amounts; leave it out"
+        )
+    if config.data.source != "files":
+        return problems + ([f"{given}: goes with data.source = 'files'; leave it out"] if classes else [])
+    if classes is None:
+        problems.append(
+            "federation.label_classes: is missing; a client must know every class before it randomises a label, and "
+            'cannot ask others for theirs: write them all, such as label_classes = ["no", "yes"]'
+        )
+    elif repeated := _repeated([str(one) for one in classes]):
+        problems.append(f"{given}: has {repeated[0]!r} twice")
+    return problems
 
 
 def _family_checks(config: Config) -> list[str]:

@@ -117,6 +117,10 @@ class FederationSection(_Section):
     """Give the first silo a column of ones; by default for linear blocks."""
     labels: Name | None = None
     """The only silo whose clients have labels; by default all have them."""
+    label_epsilon: float | None = None
+    """Randomise the labels once, with this epsilon of differential privacy, and train with a corrected loss."""
+    label_classes: Annotated[list[str | int], Field(min_length=2)] | None = None
+    """With ``label_epsilon`` and ``source = "files"``: every class that a label can be."""
     share_model: bool = False
     """In the real federation, give every hub all silos' blocks at the end. All agree to it by sharing this file."""
     client_grace_s: PositiveFloat | None = None

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.randomized import Response
+
 if TYPE_CHECKING:
     from jax import Array
 
@@ -47,9 +49,12 @@ class Loss:
     """Which finite labels it takes."""
     losses: Callable[["Array", "Array"], "Array"]
     """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]``."""
-    change: Callable[["Array", "Array"], "Array"]
+    change: Callable[["Array", "Array", Response], "Array"]
     """How much a sample's loss grows when its scores change, from its slope before (the derivative by the scores) and
-    the change, ``[..., C]`` each, to ``[...]``. The slope says all that there is to know of label and scores."""
+    the change, ``[..., C]`` each, to ``[...]``. The slope says all that there is to know of label and scores. Labels
+    may have been randomised: the loss is then the corrected one."""
+    corrected: Callable[["Array", "Array", Response], "Array"] | None = None
+    """The loss of randomised labels, with that of the true ones as its mean; None where labels are no classes."""
 
     def num_outputs(self, num_classes: int) -> int:
         """C, the scores of a sample."""
@@ -79,26 +84,39 @@ def _softmax(phi: "Array", labels: "Array") -> "Array":
     return logsumexp(phi, axis=-1) - picked
 
 
-def _squared_change(slope: "Array", change: "Array") -> "Array":
+def _corrected_logistic(phi: "Array", labels: "Array", response: Response) -> "Array":
+    return _logistic(phi, (labels - response.other) / response.slope)
+
+
+def _corrected_softmax(phi: "Array", labels: "Array", response: Response) -> "Array":
+    import jax.numpy as jnp
+    from jax.nn import logsumexp
+
+    picked = jnp.take_along_axis(phi, labels[..., None].astype(jnp.int32), axis=-1)[..., 0]
+    return logsumexp(phi, axis=-1) - (picked - response.other * phi.sum(axis=-1)) / response.slope
+
+
+def _squared_change(slope: "Array", change: "Array", response: Response) -> "Array":
     return (slope * change + change**2 / 2)[..., 0]
 
 
-def _logistic_change(slope: "Array", change: "Array") -> "Array":
-    """The slope is p - y: p itself where y is 0, and p - 1 where it is 1."""
+def _logistic_change(slope: "Array", change: "Array", response: Response) -> "Array":
+    """The slope is p - y: p itself where y is 0, and p - 1 where it is 1; corrected, y is below 0 or above 1."""
     import jax.numpy as jnp
 
     slope, change = slope[..., 0], change[..., 0]
-    is_one = slope < 0
-    chance, rest = jnp.where(is_one, 1 + slope, slope), jnp.where(is_one, -slope, 1 - slope)
-    return _log_mean(jnp.stack([rest, chance], axis=-1), jnp.stack([0 * change, change], axis=-1)) - is_one * change
+    label = ((slope < 0).astype(slope.dtype) - response.other) / response.slope
+    chance, rest = label + slope, (1 - label) - slope
+    return _log_mean(jnp.stack([rest, chance], axis=-1), jnp.stack([0 * change, change], axis=-1)) - label * change
 
 
-def _softmax_change(slope: "Array", change: "Array") -> "Array":
-    """The slope is p - 1 for the label's class, where alone it is negative, and p for the others."""
+def _softmax_change(slope: "Array", change: "Array", response: Response) -> "Array":
+    """The slope is p - 1 for the label's class, where alone it is negative, and p for the others; corrected too."""
     import jax.numpy as jnp
 
     is_label = jnp.arange(slope.shape[-1]) == jnp.argmin(slope, axis=-1)[..., None]
-    return _log_mean(slope + is_label, change) - jnp.sum(jnp.where(is_label, change, 0), axis=-1)
+    label = (is_label.astype(slope.dtype) - response.other) / response.slope
+    return _log_mean(slope + label, change) - jnp.sum(label * change, axis=-1)
 
 
 def _log_mean(chances: "Array", change: "Array") -> "Array":
@@ -130,6 +148,7 @@ LOSSES: Mapping[LossName, Loss] = {
         fits=lambda labels: (labels == 0) | (labels == 1),
         losses=_logistic,
         change=_logistic_change,
+        corrected=_corrected_logistic,
     ),
     "softmax": Loss(
         target="classes",
@@ -140,6 +159,7 @@ LOSSES: Mapping[LossName, Loss] = {
         fits=lambda labels: (labels >= 0) & (labels == np.round(labels)),
         losses=_softmax,
         change=_softmax_change,
+        corrected=_corrected_softmax,
     ),
 }
 """By name."""

@@ -16,6 +16,7 @@ from tdcd.tables.errors import TableError
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
 from tdcd.tables.loader import read_header, read_rows
 from tdcd.tables.preparation import CategoryStats, NumericStats
+from tdcd.tables.randomized import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
 
 LABELLED_ONLY = ", or leave those rows out with --ids FILE, the common ids that tdcd align writes"
@@ -34,6 +35,18 @@ def find_silo(config: Config, silo: str, client: str) -> SiloSection:
         names = ", ".join(sections[silo].client_names)
         raise ConfigError([f"silo '{silo}' has no client '{client}'; there are {names}"])
     return sections[silo]
+
+
+def read_labels(config: Config, silo: str, data: Path) -> RawRows:
+    """The ids and true labels in a table of the silo that they come from."""
+    section = next((one for one in config.silos if one.name == silo), None)
+    if section is None or section.label is None:
+        known = ", ".join(one.name for one in config.silos if one.label is not None)
+        raise ConfigError([f"silo '{silo}' has no label = \"...\"; silos that have: {known or 'none'}"])
+    rows = read_rows(data, _columns_of_labels(config, section, data, section.label))
+    if _epsilon_of(rows) is not None:
+        raise TableError([f"{data}: its labels were randomised already; give the table of true ones"])
+    return rows
 
 
 def read_client(
@@ -69,7 +82,18 @@ def read_client(
             f"{labels}: has no label for {len(absent)} of the {len(rows)} ids in {data}, such as {shown}: {advice}"
         )
         raise TableError([hint] * bool(hint) + [problem], 1)
-    return replace(rows, labels=known.take(np.array([places[one] for one in rows.ids], np.int64)).labels)
+    taken = known.take(np.array([places[one] for one in rows.ids], np.int64))
+    return replace(rows, labels=taken.labels, label_epsilon=_epsilon_of(known))
+
+
+def _epsilon_of(labels: RawRows) -> float | None:
+    """The epsilon in every row of a table of labels that were randomised; None of one of true labels."""
+    if EPSILON_COLUMN not in labels.features:
+        return None
+    values: Any = np.unique(np.asarray(labels.features[EPSILON_COLUMN]))
+    if len(values) != 1 or not values[0] > 0:
+        raise TableError([f"{labels.source}: column '{EPSILON_COLUMN}' must have the same number in every row"])
+    return float(values[0])
 
 
 def refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> None:
@@ -100,9 +124,9 @@ def _columns_of_labels(config: Config, silo: SiloSection, path: Path, label: str
     """
     header, _ = read_header(path, dialect=Dialect.of(config))
     named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
-    others = [name for name in header if name != label]
+    others = [name for name in header if name not in (label, EPSILON_COLUMN)]
     return replace(
-        Columns.of(config, silo).only(()),
+        Columns.of(config, silo).only([EPSILON_COLUMN] if EPSILON_COLUMN in header else ()),
         id=next((name for name in named if name in others), others[0] if len(others) == 1 else silo.id),
         label=label,
         id_advice=f"; it must have the ids: rename their column to '{silo.id}', which is id = \"...\" of silo "
@@ -120,7 +144,8 @@ def taken_for(config: Config, rows: RawRows) -> str:
         encoded = encode(rows.labels, config.model.loss, partly=True)
     except ValueError as error:
         raise TableError([f"the labels of {rows.source}: {error}"]) from None
-    return in_words(encoded, config.model.loss, partly=True)
+    words = in_words(encoded, config.model.loss, partly=True)
+    return with_noise(config, words, len(classes_of(config)))
 
 
 class ColumnFacts(NamedTuple):

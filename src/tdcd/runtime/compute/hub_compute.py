@@ -56,8 +56,9 @@ class HubCompute:
     def __init__(self, job: Job, silo: int, sample_index: SampleIndex, feature_shape: tuple[int, ...]) -> None:
         """Take the silo's index, its samples and the shape of one of them."""
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
-        outputs = sample_index.outputs(job.config)
-        self.objective, self.num_outputs = Objective(outputs.loss, job.config.model.l2), outputs.count
+        config, outputs = job.config, sample_index.outputs(job.config)
+        self.objective = Objective(outputs.loss, config.model.l2, config.federation.label_epsilon)
+        self.num_outputs = outputs.count
         self.variant, self._rounds = job.variant, job.config.train.rounds
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
         self.num_exchanged = self.settings.num_exchanged
@@ -263,7 +264,8 @@ class HubCompute:
             truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
             losses = _losses(scores, truth, objective=self.objective)
         loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
-        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], sample_index.known.label_scale)
+        scale, epsilon = sample_index.known.label_scale, self.objective.label_epsilon
+        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], scale, epsilon)
 
 
 @partial(jax.jit, static_argnames=("update",))

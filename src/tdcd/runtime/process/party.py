@@ -17,6 +17,7 @@ from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
+from tdcd.runtime.process.label_key import LABEL_KEY, NEW_KEY, label_key
 from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
@@ -26,6 +27,7 @@ from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
+from tdcd.tables.randomized import protected
 
 
 class PartySection(BaseModel):
@@ -45,6 +47,8 @@ class PartySection(BaseModel):
     """A second table with the labels of those rows, if the first has none."""
     ids: str | None = None
     """A text file of the ids to train on, one a line; other rows are left out."""
+    label_key: str | None = None
+    """The secret that a client randomises its labels with; made at first need. By default certs/labels.key."""
     insecure: bool = False
     """Without TLS; only where every address is this machine's own."""
 
@@ -52,7 +56,7 @@ class PartySection(BaseModel):
 def own_file(path: Path | None, **given: Any) -> PartySection:
     """A party's own file with what was ``given`` on the command line on top; relative paths count from the file."""
     keys: dict[str, Any] = {} if path is None else read_config(path)
-    for name in ("certs", "out", "data", "labels", "ids"):
+    for name in ("certs", "out", "data", "labels", "ids", "label_key"):
         if path is not None and isinstance(keys.get(name), str):
             keys[name] = str(path.parent / keys[name])
     keys |= {name: value for name, value in given.items() if value is not None and value is not False}
@@ -119,7 +123,16 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     rows = read_client(config, config.silos[silo], path, labels, ids)
     for caution in row_numbers(rows):
         event("table", logging.WARNING, why=caution)
+    rows = protected(config, config.silos[silo].name, rows, lambda: _label_key(own))
     return ClientData([*rows.ids], rows.labels, table=rows)
+
+
+def _label_key(own: PartySection) -> bytes:
+    """The secret to randomise this client's labels with."""
+    path = Path(own.certs) / LABEL_KEY if own.label_key is None else Path(own.label_key)
+    if not path.exists():
+        event("label key", logging.WARNING, file=str(path), why=NEW_KEY)
+    return label_key(path)
 
 
 def secret_of(job: Job, own: PartySection) -> bytes:

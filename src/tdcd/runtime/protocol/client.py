@@ -201,8 +201,8 @@ class Client:
         welcome = self._welcome
         assert welcome is not None
         train, test = self._places(welcome)
-        labels = self._labels(welcome)
-        objective = Objective(welcome.loss, self.job.config.model.l2)
+        labels, config = self._labels(welcome), self.job.config
+        objective = Objective(welcome.loss, config.model.l2, config.federation.label_epsilon)
         model, settings = self.job.blocks[self.silo], self.job.settings
         chosen = train >= 0
         self._compute = ClientCompute(

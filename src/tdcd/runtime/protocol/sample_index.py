@@ -22,6 +22,7 @@ from tdcd.runtime.protocol.messages import Enrol, Target
 from tdcd.runtime.protocol.taking import take
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
+from tdcd.tables.randomized import check_all_classes, with_noise
 from tdcd.tables.rows import id_order
 
 MOST_CLASSES = 100_000
@@ -228,6 +229,8 @@ def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: Target | None,
     else:
         numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
         words = in_words(labels, config.model.loss)
+    if labels.task != "regression":
+        words = with_noise(config, words, int(numbers.max()) + 1)
     return Meaning(numbers, labels.task, labels.classes, mean, scale, words, labels.of(held_out))
 
 
@@ -253,6 +256,8 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
     if target is not None:
         return Labels(target.task, values)
     try:
-        return encode(values, config.model.loss)
+        encoded = encode(values, config.model.loss)
+        check_all_classes(config, encoded)
+        return encoded
     except ValueError as error:
         raise UnfitLabels(f"the labels: {error}") from None

@@ -234,7 +234,8 @@ class HubFolder:
             return
         samples = HeldOut(sample_index.test_ids, sample_index.known.test_originals, scores)
         id_column = config.silos[handshake.silo].id
-        write_held_out(self.path, id_column, samples, load_label_encoding(self.path), sample_index.loss(config))
+        encoding, randomized = load_label_encoding(self.path), config.federation.label_epsilon is not None
+        write_held_out(self.path, id_column, samples, encoding, sample_index.loss(config), randomized=randomized)
 
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], shutdown: Shutdown) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""
