@@ -21,6 +21,7 @@ from tdcd.core.variant import Variant
 from tdcd.federation.placement import Placement
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import State, TracedObjective
+from tdcd.simulation.ranges import track_largest
 
 
 class Shared(NamedTuple):
@@ -105,7 +106,7 @@ class ClientsProgram:
             for silo, now in enumerate(moved)
         ]
         blocks, updates, pending = (list(part) for part in zip(*ended, strict=True))
-        return State(blocks, updates, past, pending)
+        return State(blocks, updates, past, pending, track_largest(state.largest, exchanged.phis))
 
     def _ended(self, silo: int, round_index: Array, state: State, moved: tuple[Tree, Any]) -> tuple[Tree, Any, Any]:
         """A slow silo's block, the state of its update and what is pending, at the end of a round.
