@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
+from tdcd.runtime.certificates.agreement import Keys, SharedSecret
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.process.driver import ClientDriver, HubDriver
 from tdcd.runtime.protocol.client import Client
@@ -23,6 +24,7 @@ from tdcd.runtime.protocol.wire import decode
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
+from tdcd.runtime.storage.mask_key import mask_key
 from tdcd.runtime.transport.transport import Joined, Left, Received
 
 SECRET = bytes(range(32))
@@ -52,6 +54,13 @@ MODES = {
     for mode in itertools.product((0, 1, 3), (1, 4), (32, 8))
 }
 """Members of the family by name, as sections that change :data:`CONFIG`."""
+_THREE = [*CONFIG["silos"], {"name": "shop", "clients": 2}]
+MODES["mask"] = {"silos": _THREE, "exchange": {"protect": "mask"}}
+MODES["mask, overlap 1, period 4"] = {
+    "silos": [*_THREE[:2], {**_THREE[2], "period": 4}],
+    "exchange": {"protect": "mask"},
+    "train": {"overlap": 1},
+}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 
@@ -154,6 +163,7 @@ class Lab:
                     nonce=folder.nonce,
                     restored=folder.restored,
                     absences=folder.absences,
+                    keys=Keys(party, mask_key(folder.path), SharedSecret(self.secret)),
                 )
                 driver = HubDriver(hub, transport, folder, 2.0, lambda: self.now)
             else:

@@ -72,7 +72,7 @@ def predict(
         if common and allow_missing:
             raise ValueError("--common leaves out the ids that --allow-missing scores: give one of the two")
         if target.suffix == ".toml":
-            folder, parts = _with_peers(target, data, silo, run, certs, party, insecure)
+            folder, parts = _with_peers(target, data, silo, run, certs, party, insecure, allow_missing)
         else:
             folder, parts = target, _in_one_place(Model.open(target), data, allow_missing)
         model = Model.open(folder)
@@ -145,6 +145,7 @@ def _with_peers(
     certs: Path | None,
     party: Path | None,
     insecure: bool,
+    allow_missing: bool,
 ) -> tuple[Path, Mapping[str, "SiloScores"]]:
     """This hub's run folder, and the scores of all hubs."""
     from tdcd.cli.waiting import Waiting
@@ -160,7 +161,14 @@ def _with_peers(
     try:
         with stoppable(waiting.stop), waiting:
             parts = predict_with_peers(
-                federation, silo, folder, Path(data[0]), own, watch=waiting.show, should_stop=waiting.should_stop
+                federation,
+                silo,
+                folder,
+                Path(data[0]),
+                own,
+                watch=waiting.show,
+                should_stop=waiting.should_stop,
+                allow_missing=allow_missing,
             )
     except Interrupted as stopped:
         screen.print(str(stopped), highlight=False)

@@ -31,7 +31,7 @@ class BeyondRangeError(ValueError):
 def beyond(whose: str, found: float, largest: float) -> str:
     """The sentence for a number beyond the range."""
     return (
-        f"{whose} reached {found:.4g}, and exchange.mask_range = {largest:g} is the most that fixed point has room for: "
+        f"{whose} reached {found:.4g}, and exchange.mask_range = {largest:g} is the most that masked numbers may have: "
         "raise mask_range, or lower train.step_size if the numbers grow without end"
     )
 

@@ -23,6 +23,7 @@ from tdcd.federation.partition import shares_of
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.links import Links, precision
+from tdcd.runtime.compute.masks import Masks, What
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.sample_index import IncompatibleParties, SampleIndex
 from tdcd.runtime.protocol.structure import Arrays
@@ -54,8 +55,15 @@ class Left(NamedTuple):
 class HubCompute:
     """A silo's numbers, as its hub sees them: phi and blocks, never features."""
 
-    def __init__(self, job: Job, silo: int, sample_index: SampleIndex, feature_shape: tuple[int, ...]) -> None:
-        """Take the silo's index, its samples and the shape of one of them."""
+    def __init__(
+        self,
+        job: Job,
+        silo: int,
+        sample_index: SampleIndex,
+        feature_shape: tuple[int, ...],
+        masks: Masks | None = None,
+    ) -> None:
+        """Take the silo's index, its samples, the shape of one of them, and the hub's masks if it has any."""
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
         self.objective = Objective(sample_index.loss(job.config), job.config.model.l2)
         self.variant, self._rounds = job.variant, job.config.train.rounds
@@ -63,7 +71,7 @@ class HubCompute:
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
         self.num_exchanged = self.settings.num_exchanged
         self.phi_shape = (self.num_exchanged, self.batch_size, self.num_outputs)
-        self.links = Links(self.variant, self.settings, silo, self.phi_shape)
+        self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks)
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
@@ -210,21 +218,23 @@ class HubCompute:
         """What part of the rows each of these clients holds."""
         return shares_of(self._held[np.array(present)]).astype(self.settings.dtype)
 
-    def scores_part(self, answers: Sequence[Arrays | None]) -> Arrays:
+    def scores_part(self, round_index: int, answers: Sequence[Arrays | None]) -> Arrays:
         """The silo's part of an evaluation, from each client's scores.
 
         Returns:
-            ``train`` ``[M, C]`` and ``test`` ``[m, C]``, phi of all training and all held-out samples in sample order;
-            if clients have no answer, ``train_absent`` and ``test_absent``, 1 for their samples.
+            ``train`` ``[M, C]`` and ``test`` ``[m, C]``, phi of all training and all held-out samples in sample order,
+            as hubs send it; if clients have no answer, ``train_absent`` and ``test_absent``, 1 for their samples.
         """
         part: dict[str, NDArray[Any]] = {}
         masks: dict[str, NDArray[np.uint8]] = {}
-        for name, held_out in (("train", False), ("test", True)):
+        sets: tuple[tuple[What, bool], ...] = (("train", False), ("test", True))
+        for name, held_out in sets:
             places = [both[held_out][both[held_out] >= 0] for both in self._places]
             total = int(self.sample_index.held_out.sum()) if held_out else self.sample_index.num_samples
-            part[name] = np.empty((total, self.num_outputs), self.settings.dtype)
+            scores = np.empty((total, self.num_outputs), self.settings.dtype)
             for answer, place in zip(answers, places, strict=True):
-                part[name][place] = self._rows(answer, name, len(place))
+                scores[place] = self._rows(answer, name, len(place))
+            part[name] = self.links.scores_part(name, round_index, scores)
             masks[f"{name}_absent"] = _mask(total, [answer is None for answer in answers], places)
         return {**part, **{name: mask for name, mask in masks.items() if mask.any()}}
 

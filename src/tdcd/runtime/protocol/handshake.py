@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 from tdcd.config.resolve import has_bias
 from tdcd.core.losses import LOSSES
+from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.runtime.compute.masks import Masks
+from tdcd.runtime.protocol.agreeing import MaskAgreement, is_other_key
 from tdcd.runtime.protocol.comparing import compare_settings, difference
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import (
@@ -36,11 +39,14 @@ from tdcd.tables.preparation import Preparation, Summary, merge_summaries
 class Handshake:
     """The phases before the first round, as a state machine."""
 
-    def __init__(self, job: Job, silo: int, secret: bytes, nonce: str, rows: Sequence[str] = ()) -> None:
+    def __init__(
+        self, job: Job, silo: int, secret: bytes, nonce: str, rows: Sequence[str] = (), keys: Keys | None = None
+    ) -> None:
         """Take the silo's index, the federation's secret and a nonce of this run.
 
         Args:
             rows: a digest of each client's rows, if the run has begun already.
+            keys: for masks; by default made of the secret, which hides nothing from those who have it.
         """
         self.job, self.silo, self.name = job, silo, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
@@ -56,6 +62,8 @@ class Handshake:
         self.published: dict[str, Hello | Opening] = {}
         """What this hub tells its peers."""
         self._secret, self._nonce = secret, nonce
+        self._agreement = MaskAgreement(job, silo, keys or Keys.of_secret(self.name, secret), nonce)
+        self._masks: Masks | None = None
         self._rows = dict(zip(self.clients, rows, strict=False))
         self._enrolments: dict[str, Enrolment] = {}
         self._peer_hellos: dict[str, Hello] = {}
@@ -138,6 +146,10 @@ class Handshake:
             raise IncompatibleParties(
                 f"{message.sender} has begun another run: begin anew everywhere, or restore its run folder"
             )
+        if before is not None and self.run and is_other_key(before, message):
+            raise IncompatibleParties(
+                f"{message.sender} came with another key for masks: begin anew everywhere, or restore its run folder"
+            )
         self._peer_hellos[message.sender] = message
         return []
 
@@ -184,6 +196,7 @@ class Handshake:
             secret=digests.secret,
             ids=digests.ids,
             labels=digests.labels,
+            card=self._agreement.card(self.rows()),
         )
         return self._publish(hello)
 
@@ -200,6 +213,7 @@ class Handshake:
         hellos = {**self._peer_hellos, self.name: mine}
         nonces = [hellos[hub].nonce for hub in self.job.hubs]
         self.run = hashlib.sha256("\n".join([self.job.digest, *nonces]).encode()).hexdigest()[:32]
+        self._masks = self._agreement.masks(hellos, self.run)
         self.phase = "preparing"
         return [self._welcome(client) for client in self.clients]
 
@@ -238,7 +252,7 @@ class Handshake:
     def _open(self) -> list[Message]:
         assert self.sample_index is not None
         shape = next(iter(self.ready.values()))
-        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape)
+        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks)
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         opening = Opening(
             self.name,

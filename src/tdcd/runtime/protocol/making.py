@@ -37,7 +37,7 @@ def scores_part(
 ) -> ScoresPart:
     """The silo's phi of all samples, and what it says of its clients."""
     sender, round_index, run, received = header
-    found = named(compute.scores_part([_scores_in(answer) for answer in answers]))
+    found = named(compute.scores_part(round_index, [_scores_in(answer) for answer in answers]))
     return ScoresPart(
         sender,
         "",

@@ -11,6 +11,7 @@ import msgspec
 from tdcd.core.choices import Loss
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
+from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.structure import Array, Count, Digest, Json, Message, Named, Nonce, Setting, Shape
 
 Status = Literal["finished", "diverged", "refused"]
@@ -155,6 +156,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     secret: str
     ids: str
     labels: str
+    card: Card | None = None
     config: dict[str, Setting]
 
 
@@ -282,6 +284,7 @@ class PredictHello(Message, frozen=True, kw_only=True, tag="predict_hello"):
 
     model_run: str | None = None
     model_status: str | None = None
+    card: Card | None = None
     digests: Array
     config: dict[str, Setting]
 
