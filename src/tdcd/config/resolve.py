@@ -10,7 +10,7 @@ from tdcd.config.baselines import rewrite
 from tdcd.config.named import find_function
 from tdcd.config.schema import TrainSection
 from tdcd.core.execution import Execution
-from tdcd.core.fixed_point import FixedPoint
+from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import LabelsAt
 from tdcd.core.ledger import Colocation
 from tdcd.core.losses import Task, fitting
@@ -151,6 +151,8 @@ def variant_of(config: Config) -> Variant:
         parts["exchange"] = parts["client_exchange"] = Quantised(config.exchange.phi_bits)
     if config.exchange.protect == "mask":
         parts["exchange"] = FixedPoint(config.exchange.mask_range, config.num_silos)
+    if config.exchange.protect_blocks:
+        parts["block_exchange"] = FixedBlocks(config.exchange.mask_range)
     if config.exchange.block_bits < 32:
         parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
     if config.federation.labels is not None:

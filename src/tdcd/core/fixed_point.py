@@ -1,4 +1,4 @@
-r"""Phi in fixed point: whole numbers modulo 2^32, which add up without rounding, in any order.
+r"""Phi and blocks in fixed point: whole numbers modulo 2^32, which add up without rounding, in any order.
 
 A number x is sent as :math:`\mathrm{round}(2^f x)` modulo :math:`2^{32}`. Masks that cancel in the sum can be added to
 such numbers and leave no trace in it, so that a masked run and this one are the same to the last bit. Every number is
@@ -19,6 +19,7 @@ from jax import Array
 from tdcd.core.algorithm import library_of
 from tdcd.core.choices import MASK_RANGE
 from tdcd.core.exchange import Sending, Wire
+from tdcd.core.objective import Tree
 
 _MARK = np.uint32(2**31)
 """What a number beyond the range becomes: no sum of numbers within it is this large."""
@@ -100,3 +101,35 @@ class FixedPoint:
     def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Four bytes per number."""
         return {"phi": ("uint32", shape)}
+
+
+@dataclass(frozen=True)
+class FixedBlocks:
+    """What a client's block adds to the average: the block times the client's part of the rows, in fixed point.
+
+    Its hub needs only the sum. With shares that add up to 1, that is within the range if every block is.
+    """
+
+    largest: float = MASK_RANGE
+    """The range of the numbers of a block."""
+
+    @property
+    def fixed(self) -> FixedPoint:
+        """The form of the numbers."""
+        return FixedPoint(self.largest, terms=1)
+
+    def part(self, block: Tree, share: Any) -> Tree:
+        """Whole steps of what a block within the range adds to the average; of a JAX or a NumPy tree."""
+        return jax.tree.map(lambda leaf: self.fixed.steps(leaf * share), block)
+
+    def average(self, total: Tree, dtype: Any) -> Tree:
+        """The average, from the sum of all parts."""
+        return jax.tree.map(lambda leaf: self.fixed.numbers(leaf, dtype), total)
+
+    def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
+        """The part of a client that holds all rows."""
+        return self.part(block, 1)
+
+    def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:
+        """What was sent, to within half a step."""
+        return self.average(sent, jax.tree.leaves(before)[0].dtype)

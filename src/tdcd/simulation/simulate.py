@@ -23,7 +23,7 @@ from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State
-from tdcd.simulation.ranges import check_largest, fixed_point_of, largest_finite
+from tdcd.simulation.ranges import check_largest, fixed_point_of, largest_finite, start_largest
 from tdcd.simulation.staging import prefetch
 
 ROWS_AT_ONCE = 4096
@@ -164,7 +164,7 @@ class Simulation:
             past = [jax.tree.map(lambda leaf: jnp.stack([leaf] * depth), b) if depth else () for b in blocks]
         slow = [self.variant.timing.period(silo) > 1 for silo in range(len(blocks))]
         pending = [both if is_slow else () for is_slow, *both in zip(slow, blocks, updates, strict=True)]
-        largest = () if self._fixed is None else np.zeros(len(blocks), self.settings.dtype)
+        largest = start_largest(self.variant, len(blocks), self.settings.dtype)
         return State(list(blocks), updates, past, [tuple(both) for both in pending], largest)
 
     def join(self, states: Sequence[State]) -> State:
@@ -237,19 +237,19 @@ class Simulation:
         resident = self._on_device if features is None else None
         scores = self._scores(hub_blocks, tables, resident, self.blocks, self._fixed)
         if self._fixed is not None and not np.isfinite(scores).all():
-            self._explain(self._fixed, hub_blocks, tables)
+            self._explain(hub_blocks, tables)
         return scores
 
-    def _explain(self, fixed: FixedPoint, hub_blocks: list[Tree], tables: Sequence[Any]) -> None:
+    def _explain(self, hub_blocks: list[Tree], tables: Sequence[Any]) -> None:
         """Say whose phi fixed point has no room for, if that is why scores are not finite."""
         each = [slice(silo, silo + 1) for silo in range(len(tables))]
         alone = [self._scores(hub_blocks[one], tables[one], None, self.blocks[one], None) for one in each]
-        check_largest(fixed, self.federation.silos, [*map(largest_finite, alone)])
+        check_largest(self.variant, self.federation.silos, [[*map(largest_finite, alone)], [0.0] * len(alone)])
 
     def check_range(self, state: State) -> None:
         """Stop a run in fixed point whose phi was beyond the range."""
-        if self._fixed is not None:
-            check_largest(self._fixed, self.federation.silos, state.largest)
+        if len(state.largest):
+            check_largest(self.variant, self.federation.silos, state.largest)
 
     def _scores(
         self,

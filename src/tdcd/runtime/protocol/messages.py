@@ -12,6 +12,7 @@ from tdcd.core.choices import Loss
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
 from tdcd.runtime.protocol.cards import Card
+from tdcd.runtime.protocol.groups import Group, Remaining
 from tdcd.runtime.protocol.structure import Array, Count, Digest, Json, Message, Named, Nonce, Setting, Shape
 
 Status = Literal["finished", "diverged", "refused"]
@@ -41,6 +42,7 @@ class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
     is_table: bool = False
     rows: Digest
     """Of all rows, features too: a client that comes back must have the same."""
+    card: Card | None = None
 
 
 class ColumnSummary(Message, frozen=True, kw_only=True, tag="summary"):
@@ -65,10 +67,15 @@ class Block(Message, frozen=True, kw_only=True, tag="block"):
     """The client's block after its local steps, as the links encode it."""
 
     block: Named
+    group: Group | None = None
+    """Whose masks it has."""
 
 
 class Diverged(Message, frozen=True, kw_only=True, tag="diverged"):
     """The client's block stopped being finite."""
+
+    reason: str = ""
+    """If it is finite, but too large to be masked."""
 
 
 class Scores(Message, frozen=True, kw_only=True, tag="scores"):
@@ -98,6 +105,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     """Of every row: which training sample it is; -1 if it is none."""
     test: Array
     labels: Array
+    cards: dict[str, Card] = msgspec.field(default_factory=dict)
+    """Of all clients of the silo, where their blocks are masked."""
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
@@ -117,17 +126,7 @@ class Begin(Message, frozen=True, kw_only=True, tag="begin"):
     """The block at the start of a round."""
 
     block: Named
-
-
-class Remaining(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
-    """What is left of a round's minibatches without the absent clients."""
-
-    absent: Array
-    """``[n]``: 1 for those of the client's rows that take no part."""
-    present: Array
-    """``[E]``: how many samples each minibatch still has."""
-    rows: int
-    """How many samples the silo's clients that take part hold."""
+    group: Group | None = None
 
 
 class Steps(Message, frozen=True, kw_only=True, tag="steps"):
@@ -135,6 +134,7 @@ class Steps(Message, frozen=True, kw_only=True, tag="steps"):
 
     phi_others: Named
     remaining: Remaining | None = None
+    group: Group | None = None
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):

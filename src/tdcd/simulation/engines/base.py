@@ -48,7 +48,7 @@ class State(NamedTuple):
     pending: list[Any]
     """Of each silo that does not step in every round: its next block and update state; ``()`` of the others."""
     largest: Any = ()
-    """``[N]``, in fixed point only: the largest magnitude that each silo's phi has had."""
+    """``[2, N]``, in fixed point only: the largest magnitudes that each silo's phi, and its clients' blocks, had."""
 
 
 class Problem(NamedTuple):
