@@ -61,6 +61,9 @@ MODES["mask, overlap 1, period 4"] = {
     "exchange": {"protect": "mask"},
     "train": {"overlap": 1},
 }
+_MORE = [{"name": name, "clients": 3} for name in ("clinic", "lab", "shop")]
+MODES["protect blocks"] = {"silos": _MORE[:2], "exchange": {"protect_blocks": True}}
+MODES["mask, protect blocks"] = {"silos": _MORE, "exchange": {"protect": "mask", "protect_blocks": True}}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 

@@ -3,7 +3,7 @@
 import pytest
 from lab import ROUGH, Lab, in_mode, prepared, reference_of
 
-MASKED = ["mask", "mask, overlap 1, period 4"]
+MASKED = ["mask", "mask, overlap 1, period 4", "mask, protect blocks"]
 """All modes: see campaign.py."""
 
 

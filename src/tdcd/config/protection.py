@@ -4,6 +4,8 @@ from tdcd.config.schema import Config, ExchangeSection
 
 FEWEST = 3
 """Silos, or clients in a silo: with two, a sum less one's own part is the other's."""
+FEWEST_LEFT = 2
+"""Clients whose blocks are added up, when others are gone: the sum of one is its block."""
 
 
 def protection_problems(config: Config) -> list[str]:

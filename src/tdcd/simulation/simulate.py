@@ -260,9 +260,8 @@ class Simulation:
         fixed: FixedPoint | None,
     ) -> NDArray[Any]:
         """The sum of these silos' phi, from tables that may be ``resident`` on the device."""
-        several = len(self.runs) > 1
+        several, total = len(self.runs) > 1, len(tables[0])
         with self._context():
-            total = len(tables[0])
             most = SCORES_AT_ONCE // (len(self.runs) * self.num_outputs) if several else ROWS_AT_ONCE
             rows, chunks = min(max(1, most), total), []
             for start in range(0, total, rows):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
+from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.knowledge import LabelsEverywhere
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
@@ -24,6 +25,7 @@ from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.compute.masks import Masks, What
+from tdcd.runtime.compute.sums import add_steps
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.sample_index import IncompatibleParties, SampleIndex
 from tdcd.runtime.protocol.structure import Arrays
@@ -194,6 +196,10 @@ class HubCompute:
     def average(self, round_index: int, block: Tree, answers: Sequence[Arrays | None]) -> Tree:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
         sent = {client: answer for client, answer in enumerate(answers) if answer is not None}
+        exchange = self.variant.block_exchange
+        if isinstance(exchange, FixedBlocks):
+            total = {name: add_steps([answer[name] for answer in sent.values()]) for name in self.block_layout}
+            return exchange.average(self.tree(total), self.settings.dtype)
         stacked = self.links.decode_blocks(round_index, block, [*sent.values()], [*sent], self.block_layout)
         return algorithm.average(stacked, self._shares(tuple(answer is not None for answer in answers)))
 

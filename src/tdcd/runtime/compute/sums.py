@@ -42,16 +42,17 @@ class Sums:
 
     def others(self, what: What, round_index: int, parts: Sequence[Steps]) -> NDArray[Any]:
         """The sum of the other hubs' numbers, from their parts: what is left of their masks is this hub's."""
-        return self._numbers(_added(parts) + self._mask(what, round_index, parts[0].shape))
+        return self._numbers(add_steps(parts) + self._mask(what, round_index, parts[0].shape))
 
     def all(self, parts: Sequence[Steps]) -> NDArray[Any]:
         """The sum of all hubs' numbers, from all parts."""
-        return self._numbers(_added(parts))
+        return self._numbers(add_steps(parts))
 
     def _numbers(self, steps: Steps) -> NDArray[Any]:
         return np.asarray(self._fixed.numbers(steps, self._dtype))
 
 
-def _added(parts: Sequence[Steps]) -> Steps:
+def add_steps(parts: Sequence[Steps]) -> Steps:
+    """The sum modulo 2^32."""
     total: Steps = sum(parts[1:], start=parts[0])
     return total

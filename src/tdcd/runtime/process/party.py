@@ -105,7 +105,9 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     data = read_data(job.config, index, own)
     if data.table is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
-    machine = Client(job, index, client_of(silo, client), data, secrets.token_hex(8))
+    name = client_of(silo, client)
+    keys = keys_of(job, name, own) if job.config.exchange.protect_blocks else None
+    machine = Client(job, index, name, data, secrets.token_hex(8), keys)
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
         return ClientDriver(machine, transport).run(should_stop)

@@ -7,7 +7,7 @@ from tdcd.runtime.compute.masks import Masks
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Hello
-from tdcd.runtime.protocol.sample_index import IncompatibleParties
+from tdcd.runtime.protocol.sample_index import Enrolment, IncompatibleParties
 
 
 class MaskAgreement:
@@ -44,10 +44,10 @@ class MaskAgreement:
         return Masks(self._own, secrets, self._group, run)
 
 
-def is_other_key(before: Hello, now: Hello) -> bool:
-    """Whether a hub that introduces itself again has another key than before."""
+def is_other_key(before: Hello | Enrolment, now: Hello | Enrolment) -> bool:
+    """Whether a party that introduces itself again has another key than before."""
     return _public(before) != _public(now)
 
 
-def _public(hello: Hello) -> bytes | None:
-    return None if hello.card is None else hello.card.public
+def _public(party: Hello | Enrolment) -> bytes | None:
+    return None if party.card is None else party.card.public

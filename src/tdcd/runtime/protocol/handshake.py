@@ -105,6 +105,8 @@ class Handshake:
         is_other = before is not None and self.sample_index is not None and not _same_rows(before, enrolment)
         if is_other or self._rows.get(client, enrolment.rows) != enrolment.rows:
             raise IncompatibleParties(f"{client} came back with other rows than it had when the run began")
+        if before is not None and self.sample_index is not None and is_other_key(before, enrolment):
+            raise IncompatibleParties(f"{client} came back with another key for masks: start {self.name} again, too")
         self._enrolments[client] = enrolment
         self.ready.pop(client, None)
         return [self._welcome(client)] if self.run else []
@@ -233,6 +235,7 @@ class Handshake:
             train=Array.of(train),
             test=Array.of(test),
             labels=Array.of(samples.labels[samples.rows[index]]),
+            cards={other: one.card for other, one in self._enrolments.items() if one.card is not None},
         )
 
     def _fit(self) -> list[Message]:

@@ -7,7 +7,8 @@ from tdcd.core.objective import Tree
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute, Left
 from tdcd.runtime.protocol.absence import Claims, union
-from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Remaining, Scores, ScoresPart, Steps
+from tdcd.runtime.protocol.groups import Remaining
+from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Scores, ScoresPart, Steps
 from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Arrays, Message, arrays_of, named
 from tdcd.tables.preparation import Preparation

@@ -68,14 +68,12 @@ class Block(Message, frozen=True, kw_only=True, tag="block"):
 
     block: Named
     group: Group | None = None
-    """Whose masks it has."""
 
 
 class Diverged(Message, frozen=True, kw_only=True, tag="diverged"):
-    """The client's block stopped being finite."""
+    """The client's block stopped being finite, or for a ``reason`` cannot be sent."""
 
     reason: str = ""
-    """If it is finite, but too large to be masked."""
 
 
 class Scores(Message, frozen=True, kw_only=True, tag="scores"):
@@ -106,7 +104,6 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     test: Array
     labels: Array
     cards: dict[str, Card] = msgspec.field(default_factory=dict)
-    """Of all clients of the silo, where their blocks are masked."""
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):

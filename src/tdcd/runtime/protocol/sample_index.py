@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tdcd.config import Config
 from tdcd.core.choices import Loss
 from tdcd.core.losses import Task, fitting
+from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.messages import Enrol, Target
 from tdcd.runtime.protocol.taking import take
 from tdcd.runtime.protocol.wire import RejectedMessage
@@ -49,6 +50,8 @@ class Enrolment:
     is_table: bool
     rows: str
     """A digest of all its rows, features too: a client that comes back must have the same."""
+    card: Card | None = None
+    """Its key for masks."""
 
     @classmethod
     def read(cls, message: Enrol) -> "Enrolment":
@@ -64,7 +67,7 @@ class Enrolment:
         assert numbers is not None
         mask = message.held_out
         held_out = None if mask is None else take(mask, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
-        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows)
+        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows, message.card)
 
 
 class Digests(NamedTuple):
