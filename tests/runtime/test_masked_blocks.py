@@ -9,6 +9,7 @@ from test_machines import RIDGE, with_keys
 from test_variants import assert_same_history, simulated
 
 from tdcd.config import ConfigError
+from tdcd.config.resolve import plan
 from tdcd.core.fixed_point import BeyondRangeError, FixedBlocks
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.process.client_data import shards
@@ -71,55 +72,57 @@ def test_what_a_hub_gets_says_nothing_without_the_masks(protected):
     assert np.abs(bits.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(len(bits))
 
 
-def stopped_at(config, data, is_held, until):
-    """A federation in which messages that ``is_held`` are lost, played until nothing happens; and then."""
+def played_without(config, data, is_lost):
+    """A federation in which some messages are lost, played until nothing happens any more."""
     office = InProcess(config, data, seed=3)
     office.start()
-    held = []
-    while True:
+    is_over = False
+    while not is_over:
         for queue in office.queues.values():
-            for raw in [raw for raw in queue if is_held(office, raw)]:
+            for raw in [raw for raw in queue if is_lost(office, raw)]:
                 queue.remove(raw)
-                held.append(raw)
-        if until(office) or not office.deliver():
-            return office, held
+        is_over = not office.deliver()
+    return office
 
 
 def test_a_client_that_is_gone_is_left_out_of_a_sum_with_fresh_masks(protected):
-    """West stops answering in round 2, in the middle of its steps: the others are asked again."""
+    """West stops answering in round 4, in the middle of its steps: the others are asked again."""
     data = protected[1]
     config = with_keys(RIDGE, **GRACE)
-    office, late = stopped_at(
-        config,
-        data,
-        lambda office, raw: b"client.lab.west" in raw[:400] and b"\xa4kind\xa5block" in raw and _round(office) >= 2,
-        lambda office: False,
-    )
+    west = b"\xa4kind\xa5block\xa6sender\xaf" + CLIENTS[2].encode()
+    office = played_without(config, data, lambda office, raw: office.machines[HUB].round >= 4 and west in raw)
     hub = office.machines[HUB]
-    assert (hub.round, hub.phase) == (2, "stepping")
-    before = {m.sender: m for m in office.sent if isinstance(m, Block) and m.round == 2 and m.receiver == HUB}
+    assert (hub.round, hub.phase) == (4, "stepping")
+    before = {m.sender: m for m in office.sent if isinstance(m, Block) and m.round == 4 and m.receiver == HUB}
     (question,) = hub.open_questions()
     office.act(HUB, hub.overdue(question))
-    asked = [m for m in office.sent if isinstance(m, Steps) and m.round == 2 and m.group.clients == (0, 1)]
+    asked = [m for m in office.sent if isinstance(m, Steps) and m.round == 4 and m.group.clients == (0, 1)]
     assert sorted(m.receiver for m in asked) == [*CLIENTS[:2]]
     while office.deliver():
         pass
-    again = {m.sender: m for m in office.sent if isinstance(m, Block) and m.round == 2 and m.group.clients == (0, 1)}
+    again = {m.sender: m for m in office.sent if isinstance(m, Block) and m.round == 4 and m.group.clients == (0, 1)}
     for client in CLIENTS[:2]:
         for name, leaf in arrays_of(again[client].block).items():
             assert (leaf != arrays_of(before[client].block)[name]).all()
     assert {end.status for end in office.ends.values()} == {"finished"}
-    # Of the two that are left, none is let go: the sum would be a block.
-    assert late
-    assert hub.rounds.questions._fewest == 2
+    assert office.history[HUB][-1].unscored == [CLIENTS[2]]
 
 
-def _round(office):
-    return office.machines[HUB].round
+def test_the_last_two_are_not_let_go(protected):
+    """The sum over one client is its block."""
+    config = with_keys(RIDGE, **GRACE)
+    gone = [b"sender\xb0" + CLIENTS[1].encode(), b"sender\xaf" + CLIENTS[2].encode()]
+    office = played_without(
+        config, protected[1], lambda office, raw: office.machines[HUB].round >= 4 and any(one in raw for one in gone)
+    )
+    hub = office.machines[HUB]
+    office.act(HUB, hub.overdue(hub.open_questions()[0]))
+    assert not any(question.round == hub.round for question in hub.open_questions() if question.receiver != CLIENTS[1])
+    assert len(hub.left_out()) == 1
 
 
 def test_a_block_with_the_masks_of_another_group_is_refused(protected):
-    config, data, office, _ = protected
+    office = protected[2]
     sent = [m for m in office.sent if isinstance(m, Block) and m.sender == CLIENTS[0]][-1]
     hub = office.machines[HUB]
     steps = [m for m in office.sent if isinstance(m, Steps) and m.receiver == CLIENTS[0]][-1]
@@ -134,7 +137,7 @@ def test_a_block_with_the_masks_of_another_group_is_refused(protected):
     ("change", "text"),
     [
         (lambda group: None, "does not say whose blocks are added up"),
-        (lambda group: Group((0,), group.rows), "'group' has 1 client: a sum hides blocks of 2 or more"),
+        (lambda group: Group((0,), group.rows), "the sum would be of 1 client's block: at least 2 are needed"),
         (lambda group: Group((1, 2), group.rows), "this one among them"),
         (lambda group: Group((0, 0, 1), group.rows), "must be clients of the silo"),
         (lambda group: Group((0, 9), group.rows), "must be clients of the silo"),
@@ -149,7 +152,7 @@ def test_a_client_refuses_sums_that_would_show_its_block(protected, change, text
 
 def _asked(protected):
     """A client that has just been sent a round's first message, and the question that follows."""
-    config, data, office, _ = protected
+    _, data, office, _ = protected
     client = Client(office.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "")
     mine = [m for m in office.sent if m.receiver == CLIENTS[0]]
     welcome, begin = (next(m for m in mine if isinstance(m, kind)) for kind in (Welcome, Begin))
@@ -177,7 +180,7 @@ def test_a_client_answers_a_round_once(protected):
 
 
 def test_a_hub_cannot_put_keys_of_its_own_in_the_place_of_its_clients(protected):
-    config, data, office, _ = protected
+    _, data, office, _ = protected
     client = Client(office.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "")
     welcome = next(m for m in office.sent if isinstance(m, Welcome) and m.receiver == CLIENTS[0])
     forged = Keys.of_secret(CLIENTS[1], b"the hub's own").pair("blocks").card()
@@ -189,9 +192,9 @@ def test_a_hub_cannot_put_keys_of_its_own_in_the_place_of_its_clients(protected)
 def test_a_block_beyond_the_range_stops_everybody():
     sections = {**PROTECT, "exchange": {"protect_blocks": True, "mask_range": 0.01}}
     config = with_keys(RIDGE, **sections)
-    with pytest.raises(BeyondRangeError, match=r"silo '\w+': a client's block reached .* mask_range = 0.01"):
+    with pytest.raises(BeyondRangeError, match=r"silo '\w+': a client's block reached .*mask_range = 0.01"):
         simulated(config)
-    office = InProcess(config, shards(simulated(with_keys(RIDGE, **PROTECT))[0])).run()
+    office = InProcess(config, shards(plan(config))).run()
     assert {end.status for end in office.ends.values()} == {"refused"}
     assert any("its block reached" in end.reason and "mask_range" in end.reason for end in office.ends.values())
 
@@ -199,7 +202,7 @@ def test_a_block_beyond_the_range_stops_everybody():
 def test_a_block_that_is_not_finite_diverges():
     """In one step from within the range to what is not a number."""
     config = with_keys(RIDGE, dtype="float32", train={"step_size": 3e38, "rounds": 3}, **PROTECT)
-    office = InProcess(config, shards(simulated(with_keys(RIDGE, dtype="float32", **PROTECT))[0])).run()
+    office = InProcess(config, shards(plan(config))).run()
     assert any(isinstance(m, Diverged) and not m.reason for m in office.sent)
     assert {end.status for end in office.ends.values()} == {"diverged"}
 
@@ -226,7 +229,7 @@ def test_what_cannot_work_gets_a_sentence(sections, text):
 
 def test_a_hub_remembers_no_client_key_but_that_of_the_run(protected):
     """A client that comes back with another key is turned away: its masks would not cancel."""
-    config, data, office, _ = protected
+    config, data, *_ = protected
     fresh = InProcess(config, data, seed=5)
     fresh.start()
     while fresh.machines[HUB].round < 2:
