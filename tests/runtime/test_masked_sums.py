@@ -25,7 +25,7 @@ SILOS = [*RIDGE["silos"], {"name": "shop", "clients": 3}]
 MASK = {"silos": SILOS, "exchange": {"protect": "mask"}}
 LATE = {"silos": [*SILOS[:2], {**SILOS[2], "period": 3}], "train": {"overlap": 2, "rounds": 9}}
 HUBS = ("hub.a", "hub.b", "hub.c")
-FIXED = FixedPoint(64.0, 3)
+FIXED = FixedPoint(256.0, 3)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def plain(tmp_path, monkeypatch, **sections):
     timing = sections.get("train", {}).get("overlap", 0)
     (tmp_path / "plain_fixed.py").write_text(
         "from tdcd import Overlap, Variant\nfrom tdcd.core.fixed_point import FixedPoint\n"
-        f"plain = Variant(exchange=FixedPoint(64.0, 3), timing=Overlap({timing}, {(1, 1, 3) if timing else ()}))\n"
+        f"plain = Variant(exchange=FixedPoint(256.0, 3), timing=Overlap({timing}, {(1, 1, 3) if timing else ()}))\n"
     )
     monkeypatch.delitem(sys.modules, "plain_fixed", raising=False)
     train = {key: value for key, value in sections.get("train", {}).items() if key != "overlap"}
