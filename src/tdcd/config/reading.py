@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tdcd.config.errors import ConfigError, problems_in
+from tdcd.config.protection import protection_problems
 from tdcd.config.schema import Config
 from tdcd.core.choices import PYTHON
 from tdcd.core.randomized import problem_with
@@ -120,7 +121,8 @@ def _cross_checks(config: Config) -> list[str]:
         for name in config.network.slower
         if name not in config.silo_names
     ]
-    return problems + _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
+    family = _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
+    return problems + family + protection_problems(config)
 
 
 def _label_checks(config: Config) -> list[str]:
@@ -184,10 +186,9 @@ def _family_checks(config: Config) -> list[str]:
     overlap = f"train.overlap = {train.overlap}"
     periods = [f"silo '{silo.name}': period = {silo.period}" for silo in slow]
     late = ([overlap] if train.overlap else []) + periods
-    bits = [f"exchange.{key} = {value}" for key, value in config.exchange.model_dump().items() if value != 32]
     problems = [
         f"{key}: goes with train.algorithm = 'tdcd', not {train.algorithm!r}; leave it out"
-        for key in late + bits
+        for key in late + config.exchange.changed
         if train.algorithm != "tdcd"
     ]
     if slow and len(slow) == len(config.silos):
@@ -196,7 +197,7 @@ def _family_checks(config: Config) -> list[str]:
             "fastest, and give the others how many times slower they are"
         )
     if config.exchange.phi_bits < 32 and config.num_silos == 1:
-        problems.append(f"{bits[0]}: one silo alone sends no phi; leave it out")
+        problems.append(f"exchange.phi_bits = {config.exchange.phi_bits}: one silo alone sends no phi; leave it out")
     if train.overlap and config.num_silos == 1:
         problems.append(f"{overlap}: one silo alone waits for no other; leave it out")
     elif 0 < train.rounds <= train.overlap:

@@ -11,6 +11,7 @@ from tdcd.config.named import find_function
 from tdcd.config.schema import TrainSection
 from tdcd.core import randomized
 from tdcd.core.execution import Execution
+from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import LabelsAt
 from tdcd.core.ledger import Colocation
 from tdcd.core.losses import Task, fitting
@@ -160,6 +161,10 @@ def variant_of(config: Config) -> Variant:
         parts["timing"] = Overlap(train.overlap, periods if max(periods, default=1) > 1 else ())
     if config.exchange.phi_bits < 32:
         parts["exchange"] = parts["client_exchange"] = Quantised(config.exchange.phi_bits)
+    if config.exchange.protect == "mask":
+        parts["exchange"] = FixedPoint(config.exchange.mask_range, config.num_silos)
+    if config.exchange.protect_blocks:
+        parts["block_exchange"] = FixedBlocks(config.exchange.mask_range)
     if config.exchange.block_bits < 32:
         parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
     if config.federation.labels is not None:
@@ -172,7 +177,7 @@ def _refuse_other_members(config: Config) -> None:
     keys = ("optimizer", "schedule", "hub_optimizer", "hub_step_size", "momentum", "overlap", "participation")
     train, plain = config.train, TrainSection()
     given = [f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)]
-    given += [f"exchange.{key} = {value}" for key, value in config.exchange.model_dump().items() if value != 32]
+    given += config.exchange.changed
     given += [f"federation.labels = {config.federation.labels!r}"] if config.federation.labels else []
     given += [f"silo '{silo.name}': period = {silo.period}" for silo in config.silos if silo.period > 1]
     if given:

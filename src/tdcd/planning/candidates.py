@@ -37,6 +37,8 @@ class Candidate(NamedTuple):
 
     def applied(self, planned: Plan) -> Plan:
         """The plan with this overlap, these periods and these bits."""
+        if planned.config.exchange.protect == "mask":
+            return planned._replace(variant=replace(planned.variant, timing=self.timing))
         exchange = AsItIs() if self.phi_bits == AS_IT_IS else Quantised(self.phi_bits)
         variant = replace(planned.variant, timing=self.timing, exchange=exchange, client_exchange=exchange)
         return planned._replace(variant=variant)
@@ -76,7 +78,8 @@ def find_candidates(planned: Plan, slower: Mapping[str, float]) -> list[Candidat
         periods.add(tuple(min(rounds, max(1, round(each / min(times)))) for each in times))
     # Nobody who asks for float64 is served with the fewest bits.
     bits = {own.phi_bits, *(each for each in BITS if is_free and (each > FEWEST or config.dtype == "float32"))}
-    bits.add(AS_IT_IS)
+    # Masks take up all bits.
+    bits = {AS_IT_IS} if config.exchange.protect == "mask" else {*bits, AS_IT_IS}
     return [
         Candidate(depth, own_periods, each)
         for own_periods, depth, each in product(sorted(periods), sorted(overlaps), sorted(bits, reverse=True))

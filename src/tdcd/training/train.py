@@ -164,6 +164,7 @@ class Training:
         self._state = self._simulation.advance(self._state, now, rounds)
         jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
         seconds = time.perf_counter() - began
+        self._simulation.check_range(self._state)
         sizer.took(rounds, seconds)
         for run in self._still_finite():
             run.advanced(rounds, seconds / len(self._runs))

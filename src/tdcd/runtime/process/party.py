@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
 from tdcd.federation.party_names import client_of
+from tdcd.runtime.certificates.agreement import Certified, Keys
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
@@ -23,6 +24,7 @@ from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.hub_folder import HubFolder
+from tdcd.runtime.storage.mask_key import mask_key
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
@@ -84,8 +86,15 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         return Outcome(folder.about["status"], f"{folder.path} holds the whole run already")
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
-    secret, restored = secret_of(job, own), folder.restored
-    hub = Hub(job, index, secret=secret, nonce=folder.nonce, restored=restored, absences=folder.absences)
+    hub = Hub(
+        job,
+        index,
+        secret=secret_of(job, own),
+        nonce=folder.nonce,
+        restored=folder.restored,
+        absences=folder.absences,
+        keys=keys_of(job, job.hubs[index], own, folder.path) if job.config.exchange.protect == "mask" else None,
+    )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
         return HubDriver(hub, transport, folder, job.config.runtime.resend_s).run(should_stop)
@@ -100,7 +109,9 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     data = read_data(job.config, index, own)
     if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
-    machine = Client(job, index, client_of(silo, client), data, secrets.token_hex(8))
+    name = client_of(silo, client)
+    keys = keys_of(job, name, own) if job.config.exchange.protect_blocks else None
+    machine = Client(job, index, name, data, secrets.token_hex(8), keys)
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
         return ClientDriver(machine, transport).run(should_stop)
@@ -139,6 +150,14 @@ def secret_of(job: Job, own: PartySection) -> bytes:
     """The key of the digests that parties compare."""
     # Without certificates everything is on one machine: the digests then need no key that others lack.
     return bytes.fromhex(job.digest) if own.insecure else read_secret(Path(own.certs) / SECRET)
+
+
+def keys_of(job: Job, party: str, own: PartySection, folder: Path | None = None) -> Keys:
+    """What a party's masks follow from: a secret in its run folder or, without one, the key of its certificate."""
+    if own.insecure:
+        return Keys.of_secret(party, secret_of(job, own))
+    signer = Certified(Path(own.certs), party)
+    return Keys(party, signer.secret if folder is None else mask_key(folder), signer)
 
 
 def open_transport(job: Job, party: str, peers: list[str], own: PartySection) -> Transport:

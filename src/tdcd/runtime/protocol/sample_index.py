@@ -17,6 +17,7 @@ from tdcd.config import Config
 from tdcd.core.choices import Loss
 from tdcd.core.losses import LOSSES, Task, fitting
 from tdcd.data.table import holdout_mask
+from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.label_messages import Outputs
 from tdcd.runtime.protocol.messages import Enrol, Target
 from tdcd.runtime.protocol.taking import take
@@ -60,6 +61,8 @@ class Enrolment:
     is_table: bool
     rows: str
     """A digest of all its rows, features too: a client that comes back must have the same."""
+    card: Card | None = None
+    """Its key for masks."""
 
     @classmethod
     def read(cls, message: Enrol, *, has_labels: bool = True) -> "Enrolment":
@@ -76,7 +79,7 @@ class Enrolment:
         numbers = names if labels is None else take(labels, "labels", np.float64, [len(ids)])
         mask = message.held_out
         held_out = None if mask is None else take(mask, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
-        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows)
+        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows, message.card)
 
 
 class Digests(NamedTuple):

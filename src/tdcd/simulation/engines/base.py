@@ -47,6 +47,8 @@ class State(NamedTuple):
     """Each hub's blocks of earlier rounds, the latest first, if the timing needs them; ``()`` otherwise."""
     pending: list[Any]
     """Of each silo that does not step in every round: its next block and update state; ``()`` of the others."""
+    largest: Any = ()
+    """``[2, N]``, in fixed point only: the largest magnitudes that each silo's phi, and its clients' blocks, had."""
 
 
 class Problem(NamedTuple):
