@@ -204,6 +204,22 @@ def test_senseless_labels_are_refused(keys, at_the_bank, tmp_path):
         read_data(few, 0, PartySection(data=table, certs=str(tmp_path / "certs")))
 
 
+def test_check_says_what_happens_to_the_labels(keys, at_the_bank, tmp_path):
+    table = str(tmp_path / "split" / "bank" / "c1.csv")
+    for federation, code, words in (
+        (at_the_bank.federation.model_dump(), 0, "randomised with epsilon = 1: 73 % stay as they are"),
+        (keys["federation"], 2, "are not randomised, and silo 'bank' is not the only one"),
+    ):
+        silos = keys["silos"] if code else [silo.model_dump() for silo in at_the_bank.silos]
+        path = tmp_path / "checked.toml"
+        path.write_text(toml_text(keys | {"federation": federation, "silos": silos}))
+        command = ["check", str(path), "--silo", "bank", "--client", "c1", "--data", table]
+        answer = CliRunner().invoke(app, command)
+        assert answer.exit_code == code, answer.output
+        assert words in answer.output
+    assert not [*tmp_path.rglob("labels.key")]
+
+
 def test_a_key_that_is_damaged_is_not_replaced(tmp_path):
     path = tmp_path / "labels.key"
     path.write_text("")
