@@ -21,6 +21,16 @@ CASES = {
     "logistic": {"data": {"source": "breast_cancer"}},
     "logistic, mlp, momentum": {"data": {"source": "breast_cancer"}, "model": MLP, "train": {"optimizer": "momentum"}},
     "softmax": {"data": {"source": "digits", "rows": 300}, "exchange": {"block_bits": 8}},
+    "logistic, masked": {
+        "data": {"source": "breast_cancer"},
+        "exchange": {"protect": "mask"},
+    },
+    "logistic, blocks masked, noisy labels": {
+        "data": {"source": "breast_cancer"},
+        "silos": [{"name": name, "clients": 3} for name in ("shop", "bank", "bureau")],
+        "federation": {"labels": "bank", "label_epsilon": 2.0},
+        "exchange": {"protect": "mask", "protect_blocks": True},
+    },
     "softmax, mlp, two silos": {
         "data": {"source": "digits", "rows": 300},
         "model": MLP,
