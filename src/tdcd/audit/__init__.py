@@ -1,0 +1,1 @@
+"""Attacks on what each party sees, per protection mode."""

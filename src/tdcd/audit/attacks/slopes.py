@@ -1,0 +1,48 @@
+"""What the slopes of the loss give away: labels and scores."""
+
+import numpy as np
+
+from tdcd.audit.recording import Floats
+from tdcd.core.losses import LossName
+
+SATURATED = 1e-7
+"""Probabilities closer to 0 and 1 than this are rounding."""
+
+
+def labels_from_slopes(slopes: Floats, loss: LossName) -> Floats:
+    r"""An estimate of every label from the slopes of the loss, ``[R, T, C]`` to ``[R]``.
+
+    Logistic: :math:`\delta = \sigma(s) - y` is negative if and only if y = 1. Softmax: the only negative coordinate is
+    the label's. Squared: :math:`\delta = s - y`, and before training the score of a linear model is 0. Li et al. 2022,
+    "Label leakage and protection in two-party split learning"; Zhao et al. 2020, "iDLG".
+    """
+    first = _first_seen(slopes)
+    if loss == "softmax":
+        return np.nanargmin(np.nan_to_num(first), axis=1).astype(np.float64)
+    # For the logistic loss any round tells the label; the first is as good as the others.
+    return (first[:, 0] < 0).astype(np.float64) if loss == "logistic" else -first[:, 0]
+
+
+def scores_from_slopes(slopes: Floats, loss: LossName) -> Floats:
+    r"""The scores that slopes ``[R, T, C]`` come from; of a softmax up to a constant, squared up to one per row.
+
+    The inverse of the loss's derivative at the label that :func:`labels_from_slopes` finds: logistic
+    :math:`\operatorname{logit}(\delta + y)`, softmax :math:`\log(\delta + e_y)`, squared :math:`\delta + y`.
+    """
+    labels = labels_from_slopes(slopes, loss)
+    if loss == "squared":
+        return slopes + labels[:, None, None]
+    if loss == "logistic":
+        chance = np.clip(slopes + labels[:, None, None], SATURATED, 1 - SATURATED)
+        scores: Floats = np.log(chance / (1 - chance))
+        return scores
+    hot = np.eye(slopes.shape[-1])[labels.astype(int)][:, None, :]
+    logs: Floats = np.log(np.clip(slopes + hot, SATURATED, 1))
+    return logs - logs.mean(axis=-1, keepdims=True)
+
+
+def _first_seen(slopes: Floats) -> Floats:
+    """``[R, C]``: each row at the first moment at which it was seen; nan if it never was."""
+    seen = ~np.isnan(slopes[..., 0])
+    found: Floats = slopes[np.arange(len(slopes)), seen.argmax(axis=1)]
+    return found
