@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,8 +91,9 @@ class _Recorder:
                 moments.append(Moment(index, evaluation=True))
                 kept.append(self._evaluated(state.blocks))
             moments.append(Moment(index, evaluation=False))
-            ages = [int(self.variant.timing.age(silo, index)) for silo in range(len(self.phi))]  # type: ignore[arg-type]
-            kept.append(self._exchanged(index, [past[index - age][silo] for silo, age in enumerate(ages)]))
+            ages = [int(self.variant.timing.age(silo, jnp.asarray(index))) for silo in range(len(self.phi))]
+            with jax.enable_x64(self.planned.settings.dtype == "float64"):
+                kept.append(self._exchanged(index, [past[index - age][silo] for silo, age in enumerate(ages)]))
             state = self.simulation.advance(state, index, 1)
         self._refuse_diverged(state)
         blocks, to_hub, between, passed_on, noise = zip(*kept, strict=True)
@@ -154,19 +156,19 @@ class _Recorder:
     def _sending(self, index: int, silo: int, phi: NDArray[Any], stream: int = BETWEEN_HUBS) -> Sending:
         return Sending(self.seed, index, silo, phi.shape, stream)
 
-    def _per_client(
-        self, silo: int, phi: NDArray[Any], index: int, ids: NDArray[Any], stream: int
-    ) -> NDArray[Any]:
+    def _per_client(self, silo: int, phi: NDArray[Any], index: int, ids: NDArray[Any], stream: int) -> NDArray[Any]:
         """Phi after it was sent between the clients of a silo and their hub."""
         exchange = self.variant.client_exchange
         if exchange == AsItIs():
             return phi
         flat, received = phi.reshape(-1, phi.shape[-1]), np.empty_like(phi).reshape(-1, phi.shape[-1])
         holder = self.owners[silo][ids].ravel()
+        sending = self._sending(index, silo, phi, stream)
+        # In NumPy: JAX would compile for every number of rows.
+        sending = sending._replace(drawn=np.asarray(sending.dither()))
         for client in range(self.federation.silos[silo].num_clients):
             places = np.flatnonzero(holder == client)
-            sending = self._sending(index, silo, phi, stream)._replace(places=places)
-            received[places] = _sent(exchange, flat[places], sending)
+            received[places] = _sent(exchange, flat[places], sending._replace(places=places))
         return received.reshape(phi.shape)
 
     def _collect(self, phi: NDArray[Any], ids: NDArray[Any]) -> Floats:
@@ -185,7 +187,8 @@ class _Recorder:
         def losses(features: list[NDArray[Any]], labels: NDArray[Any]) -> Floats:
             scores = self.simulation.scores(state.blocks, features)
             truth = labels.astype(objective.label_dtype(self.planned.settings.dtype))
-            return np.asarray(objective.losses(scores, truth), np.float64)  # type: ignore[arg-type]
+            with jax.enable_x64(self.planned.settings.dtype == "float64"):
+                return np.asarray(objective.losses(jnp.asarray(scores), jnp.asarray(truth)), np.float64)
 
         train = losses([silo.features[self.rows] for silo in silos], true_labels[self.rows])
         if self.federation.test_labels is None:

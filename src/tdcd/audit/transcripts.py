@@ -7,10 +7,13 @@ from numpy.typing import NDArray
 
 from tdcd.audit.attacks.slopes import scores_from_slopes
 from tdcd.audit.modes import Mode
-from tdcd.audit.recording import Floats, Recording
+from tdcd.audit.recording import FLOAT_NOISE, Floats, Recording
 from tdcd.core.losses import LossName
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
+
+UNREADABLE = 1e-3
+"""Scores that rounding of the slopes changes by more than this are left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +63,15 @@ def of_hub(
     if mode.masked:
         others = _others(federation, observer)
         summed = np.sum([recording.between[other] for other in others], axis=0)
-        sees = f"the sum of the phi of {_listed(federation, others)}, for every sample of a minibatch and at evaluations"
+        sees = (
+            f"the sum of the phi of {_listed(federation, others)}, for every sample of a minibatch and at evaluations"
+        )
         return Transcript(name, sees, everything, summed, _noise(recording, others), others)
     sees = f"phi of {federation.silos[silo].name}, for every sample of a minibatch and at evaluations"
     return Transcript(name, sees, everything, recording.between[silo], recording.noise[silo], (silo,))
 
 
-def of_client(
-    recording: Recording, federation: Federation, mode: Mode, observer: int, loss: LossName
-) -> Transcript:
+def of_client(recording: Recording, federation: Federation, mode: Mode, observer: int, loss: LossName) -> Transcript:
     """A silo's largest client: it gets the sum of the others' phi for its rows, or slopes for them."""
     home = federation.silos[observer]
     client = int(np.argmax(home.rows_held))
@@ -94,13 +97,15 @@ def _from_slopes(
     slopes = recording.to_clients[observer][rows]
     others = _others(federation, observer)
     own = recording.to_hub[observer][rows]
-    scores = scores_from_slopes(slopes, loss)
+    scores, errors = scores_from_slopes(slopes, loss, FLOAT_NOISE / 2)
+    scores[errors > UNREADABLE] = np.nan
     if loss == "softmax":
         own = own - own.mean(axis=-1, keepdims=True)
     whose = "every sample of a minibatch" if name.startswith("hub.") else "its own rows"
     sees = f"the slope of the loss, for {whose}; from it follows the sum of the phi of {_listed(federation, others)}"
-    noise = np.maximum(_noise(recording, others), recording.noise[observer])
-    return Transcript(name, sees, rows, scores - own, noise, others, slopes=slopes)
+    seen = ~np.isnan(scores)
+    squares = np.sum(np.where(seen, errors, 0) ** 2, axis=(0, 2)) / np.maximum(seen.sum(axis=(0, 2)), 1)
+    return Transcript(name, sees, rows, scores - own, np.sqrt(squares), others, slopes=slopes)
 
 
 def _others(federation: Federation, observer: int) -> tuple[int, ...]:

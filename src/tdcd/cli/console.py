@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tdcd.audit import Audit
+from tdcd.audit.tables import overview
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.tables import joining, summary
 from tdcd.config import Config
@@ -230,6 +232,17 @@ def show_bound(console: Console, result: MeasuredBound, page: Path) -> None:
     console.print("", _table(terms(result)), "", sep="\n")
     console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
     console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
+    console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def show_audit(console: Console, found: Audit, page: Path) -> None:
+    """What attacks recovered, mode by mode, and where the page is."""
+    head, rows = overview(found)
+    for place, title in enumerate(head[1:], 1):
+        console.print(title, style="bold", highlight=False)
+        told = [[row[0], row[place]] for row in rows if row[place] != "–"]
+        console.print(_table(TextTable(["", "recovered (guess)"], told)), "")
+    console.print("* what the configuration asks for", highlight=False)
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 

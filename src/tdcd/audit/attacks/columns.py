@@ -15,8 +15,6 @@ from tdcd.core.objective import Tree
 
 PENALTIES = np.logspace(-16, 2, 37)
 """Of ridge regressions, relative to the largest squared singular value."""
-SETTLED = 1e-10
-"""Completion ends when a pass changes the missing numbers by less than this share of them."""
 LARGEST_DAMPING = 1e12
 TINY = 1e-30
 
@@ -156,29 +154,16 @@ def rows_by_regression(features: Floats, known: NDArray[np.intp], columns: Float
     return found
 
 
-def completed(phi: Floats, noise: Floats, rank: int | None, passes: int = 300) -> Floats:
-    """``[R, T, C]`` phi as ``[R, T * C]`` features: in units of the noise, gaps filled.
+def features_of(phi: Floats, noise: Floats, known: NDArray[np.intp]) -> Floats:
+    """``[R, T, C]`` phi as features ``[R, F]`` in units of the noise, for :func:`rows_by_regression` on ``known`` rows.
 
-    Gaps are filled between neighbouring moments, then, if phi is known to have a ``rank``, by the nearest matrix of
-    that rank until nothing changes. Mazumder et al. 2010, "Spectral regularization algorithms for learning large
-    incomplete matrices".
+    Only moments at which all known rows were seen count. Where another row was not, it is filled in as the combination
+    of known rows that it is at the other moments: exact if there are as many known rows as phi has dimensions.
     """
-    rows, moments, outputs = phi.shape
-    scaled = (phi / np.maximum(noise, np.max(noise) * 1e-9 + TINY)[:, None]).transpose(0, 2, 1)
-    flat = scaled.reshape(-1, moments)
-    missing = np.isnan(flat)
-    for row, gaps in zip(flat, missing, strict=True):
-        if gaps.any() and not gaps.all():
-            row[gaps] = np.interp(np.flatnonzero(gaps), np.flatnonzero(~gaps), row[~gaps])
-    filled = np.nan_to_num(flat).reshape(rows, -1)
-    gaps = missing.reshape(rows, -1)
-    if rank is None or not gaps.any() or rank >= min(filled.shape):
-        return filled
-    for _ in range(passes):
-        u, s, v = np.linalg.svd(filled, full_matrices=False)
-        new = ((u[:, :rank] * s[:rank]) @ v[:rank])[gaps]
-        change = np.linalg.norm(new - filled[gaps])
-        filled[gaps] = new
-        if change <= SETTLED * np.linalg.norm(new):
-            break
-    return filled
+    usable = ~np.isnan(phi[known]).any(axis=(0, 2)) & (noise > 0)
+    flat = (phi[:, usable] / noise[usable, None]).reshape(len(phi), -1)
+    for row in np.flatnonzero(np.isnan(flat).any(axis=1)):
+        seen = ~np.isnan(flat[row])
+        combination = np.linalg.lstsq(flat[known][:, seen].T, flat[row, seen], rcond=None)[0]
+        flat[row, ~seen] = combination @ flat[known][:, ~seen]
+    return flat

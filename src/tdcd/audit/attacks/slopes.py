@@ -5,9 +5,6 @@ import numpy as np
 from tdcd.audit.recording import Floats
 from tdcd.core.losses import LossName
 
-SATURATED = 1e-7
-"""Probabilities closer to 0 and 1 than this are rounding."""
-
 
 def labels_from_slopes(slopes: Floats, loss: LossName) -> Floats:
     r"""An estimate of every label from the slopes of the loss, ``[R, T, C]`` to ``[R]``.
@@ -23,22 +20,26 @@ def labels_from_slopes(slopes: Floats, loss: LossName) -> Floats:
     return (first[:, 0] < 0).astype(np.float64) if loss == "logistic" else -first[:, 0]
 
 
-def scores_from_slopes(slopes: Floats, loss: LossName) -> Floats:
-    r"""The scores that slopes ``[R, T, C]`` come from; of a softmax up to a constant, squared up to one per row.
+def scores_from_slopes(slopes: Floats, loss: LossName, resolution: float) -> tuple[Floats, Floats]:
+    r"""The scores that slopes ``[R, T, C]`` come from, and the error that rounding causes in each.
 
     The inverse of the loss's derivative at the label that :func:`labels_from_slopes` finds: logistic
-    :math:`\operatorname{logit}(\delta + y)`, softmax :math:`\log(\delta + e_y)`, squared :math:`\delta + y`.
+    :math:`\operatorname{logit}(\delta + y)`, softmax :math:`\log(\delta + e_y)` less its mean, squared
+    :math:`\delta + y` up to a constant per row. Where the loss is flat, the error is large.
+
+    Args:
+        resolution: the rounding error of slopes.
     """
     labels = labels_from_slopes(slopes, loss)
     if loss == "squared":
-        return slopes + labels[:, None, None]
+        return slopes + labels[:, None, None], np.full_like(slopes, resolution)
     if loss == "logistic":
-        chance = np.clip(slopes + labels[:, None, None], SATURATED, 1 - SATURATED)
-        scores: Floats = np.log(chance / (1 - chance))
-        return scores
+        chance = np.clip(slopes + labels[:, None, None], resolution, 1 - resolution)
+        return np.log(chance / (1 - chance)), resolution / (chance * (1 - chance))
     hot = np.eye(slopes.shape[-1])[labels.astype(int)][:, None, :]
-    logs: Floats = np.log(np.clip(slopes + hot, SATURATED, 1))
-    return logs - logs.mean(axis=-1, keepdims=True)
+    chance = np.clip(slopes + hot, resolution, 1)
+    logs = np.log(chance)
+    return logs - logs.mean(axis=-1, keepdims=True), resolution / chance
 
 
 def _first_seen(slopes: Floats) -> Floats:
