@@ -86,14 +86,14 @@ LINES = (
     ),
     Line(
         "labels of hub",
-        "a hub without labels",
+        "another hub",
         "the labels",
         "The sign of the slope (two classes), its negative coordinate (several), or its first value (amounts).",
         "Li et al. 2022; Zhao et al. 2020",
     ),
     Line(
         "labels of client",
-        "a client without labels",
+        "a client of another silo",
         "the labels of its rows",
         "The same, for the client's own rows.",
         "Li et al. 2022; Zhao et al. 2020",

@@ -63,7 +63,7 @@ def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
         if max(silo.num_clients for silo in silos) >= FEWEST_TO_SUM:
             modes.append(Mode("blocks summed", at, blocks_summed=True))
         if has_classes:
-            modes.append(Mode(f"label DP, ε = {epsilon:g}", at, epsilon=epsilon))
+            modes.append(Mode(f"label DP, ε\u00a0=\u00a0{epsilon:g}", at, epsilon=epsilon))
     return modes
 
 

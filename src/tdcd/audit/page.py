@@ -20,19 +20,19 @@ STRONGEST = 78
 READING = [
     (
         "Recovered",
-        "Of columns: the part of their variance that the attacker's estimate explains, as a mean over the columns; 1 is "
-        "exact, 0 is no better than the column's mean. Of labels: AUC for two classes, accuracy for several, squared "
-        "correlation for amounts. Of membership: AUC. Where several silos were attacked, the one that fared worst.",
+        "Of columns: the part of their variance that the attacker's estimate explains, as a mean over the columns; 1 "
+        "is exact, 0 is no better than the column's mean. Of labels: AUC for two classes, accuracy for several, squared "
+        "correlation for amounts. Of membership: AUC. Of several silos that were attacked, the one that fared worst.",
     ),
     (
         "Guess",
-        "The same without the transcript. With known rows: a regression on the attacker's own columns, and the labels if "
-        "it has them. Without: the column's mean, a coin, or the most frequent class.",
+        "The same without the transcript. With known rows: a regression on the attacker's own columns, and the labels "
+        "if it has them. Without: the column's mean, a coin, or the most frequent class.",
     ),
     (
         "Colour",
-        "The part of the gap between the guess and everything that the transcript closes. No colour does not mean that it is "
-        "safe: it means that this attack gained nothing.",
+        "The part of the gap between the guess and everything that the transcript closes. No colour does not mean that "
+        "it is safe: it means that this attack gained nothing.",
     ),
     ("Known rows", "Rows of the attacked silo that the attacker has from elsewhere, such as customers that both have."),
     ("*", "What the configuration asks for."),
@@ -74,8 +74,8 @@ def page(audit: Audit) -> Html:
         html.section(
             "What attacks recovered",
             html.paragraph(
-                "Each cell is one attack in one protection mode: what it recovered, and below it what the attacker would "
-                "have guessed without the transcript. The redder, the more the transcript gave away."
+                "Each cell is one attack in one protection mode: what it recovered, and below it what the attacker "
+                "would have guessed without the transcript. The redder, the more the transcript gave away."
             ),
             heat_map(audit),
         ),
@@ -103,13 +103,13 @@ def _verdict(audit: Audit) -> str:
     start = f"As configured ({group_of(asked[0], audit.planned)}, {asked[0].name}): "
     if not lost and not partly:
         return start + "no attack here gained anything. That is no proof: see what was not tried."
-    parts = [f"{_targets(lost)} recovered"] if lost else []
-    parts += [f"{_targets(partly)} recovered in part"] if partly else []
+    parts = [f"{counted(len(lost), 'attack')} got nearly everything, on {_targets(lost)}"] if lost else []
+    parts += [f"{counted(len(partly), 'attack')} got a part, on {_targets(partly)}"] if partly else []
     return start + "; ".join(parts) + "."
 
 
 def _targets(found: list[Finding]) -> str:
-    return "; ".join(f"{BY_KEY[one.line].target} by {BY_KEY[one.line].party}" for one in found)
+    return ", ".join(f"{BY_KEY[one.line].target} ({BY_KEY[one.line].party})" for one in found)
 
 
 def heat_map(audit: Audit) -> Html:

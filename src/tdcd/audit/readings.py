@@ -9,7 +9,7 @@ NOT_TRIED = (
     "The exact course of a linear silo's block, worked out from labels and everybody's phi. It gives the rows up to a "
     "rotation, without any known row.",
     "Decoders trained on public data of the same kind, which would do better on blocks that are not linear.",
-    "What is sent before round 0: counts, means and spreads of columns to the silo's own hub, and digests between hubs.",
+    "What is sent before round 0: counts, means and spreads of columns to the silo's own hub, digests between hubs.",
     "Held-out rows: phi of them is sent at every evaluation too, and the same attacks apply.",
 )
 """What an audit leaves out, in words."""
@@ -102,7 +102,7 @@ def reading(finding: Finding) -> str:
 def _held(finding: Finding) -> str:
     if finding.bound is None:
         return "It has the labels by the rules of this mode; there is nothing to attack."
-    return f"It has randomised labels, which are right for {finding.bound:.2f} of the samples in expectation, and no others."
+    return f"It has randomised labels and no others: {finding.bound:.2f} of them are right, in expectation."
 
 
 def _about_mode(finding: Finding) -> list[str]:

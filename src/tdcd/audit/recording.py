@@ -131,13 +131,13 @@ class _Recorder:
         exact = [self._phi(silo, block, ids) for silo, block in enumerate(blocks)]
         up = [self._per_client(silo, phi, index, ids, TO_HUB) for silo, phi in enumerate(exact)]
         sent = [_sent(self.variant.exchange, phi, self._sending(index, silo, phi)) for silo, phi in enumerate(up)]
-        knowledge, labels = self.variant.knowledge, self.federation.labels[ids]
+        knowledge, objective = self.variant.knowledge, self.planned.objective
+        truth = jnp.asarray(self.federation.labels[ids], objective.label_dtype(self.planned.settings.dtype))
         down = []
         for silo in silos:
             hub = silo if knowledge.label_silo is None else knowledge.label_silo
-            seen = up[hub], algorithm.sum_others(sent, hub)
-            truth = labels.astype(self.planned.objective.label_dtype(self.planned.settings.dtype))
-            passed = np.asarray(knowledge.pass_on(silo, *seen, truth, self.planned.objective))
+            seen = jnp.asarray(up[hub]), algorithm.sum_others([jnp.asarray(phi) for phi in sent], hub)
+            passed = np.asarray(knowledge.pass_on(silo, *seen, truth, objective))
             down.append(self._per_client(silo, passed, index, ids, TO_CLIENTS))
         noise = [self._noise(phi) for phi in exact]
         collected = [[self._collect(phi, ids) for phi in part] for part in (up, sent, down)]

@@ -1,5 +1,6 @@
 """An audit's tables, for the page and for the terminal, and its numbers for other programs."""
 
+from itertools import groupby
 from typing import Any
 
 from tdcd.audit.audit import Audit
@@ -18,51 +19,57 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def overview(audit: Audit) -> TextTable:
-    """One row per party and target, one column per mode: recovered / guess."""
-    head = ["party: what it is after", *(mode_title(audit, mode) for mode in audit.modes)]
-    rows = []
-    for key in audit.lines:
-        line = BY_KEY[key]
-        cells = [_cell(audit.worst(key, mode)) for mode in audit.modes]
-        rows.append([f"{line.party}: {line.target}", *cells])
-    return TextTable(head, rows)
+def overview(audit: Audit) -> list[tuple[str, TextTable]]:
+    """Who has labels, and a table for each: one row per attack, one column per mode."""
+    tables = []
+    for group, some in groupby(audit.modes, lambda mode: group_of(mode, audit.planned)):
+        modes = list(some)
+        lines = [key for key in audit.lines if any(audit.worst(key, mode) for mode in modes)]
+        rows = [[key, *(_cell(audit.worst(key, mode)) for mode in modes)] for key in lines]
+        head = ["", *(mode.name + " *" * is_configured(mode, audit.planned) for mode in modes)]
+        tables.append((group, TextTable(head, rows)))
+    return tables
 
 
 def _cell(finding: Finding | None) -> str:
     if finding is None or finding.recovered is None:
         return "–"
     return (
-        "has it" if finding.holds and finding.bound is None else f"{share(finding.recovered)} ({share(finding.guess)})"
+        "has them" if finding.holds and finding.bound is None else f"{share(finding.recovered)}/{share(finding.guess)}"
     )
 
 
-def mode_title(audit: Audit, mode: Mode) -> str:
-    """Who has labels, and the mode; marked if the configuration asks for it."""
-    title = f"{group_of(mode, audit.planned)}, {mode.name}"
-    return f"{title} *" if is_configured(mode, audit.planned) else title
-
-
 def of_line(audit: Audit, key: str) -> TextTable:
-    """One row per mode: the silo that fared worst, what was recovered, and what to make of it."""
-    head = ["mode", "what the attacker sees", "recovered", "best column", "guess", "reading"]
-    rows = []
+    """One row per mode, or for modes that are alike: the silo that fared worst, and what to make of it."""
+    head = ["modes", "what the attacker sees", "recovered", "best column", "guess", "reading"]
+    modes: dict[tuple[str, ...], list[Mode]] = {}
     for mode in audit.modes:
         found = audit.worst(key, mode)
         if found is not None:
-            sees = f"{found.party}: {found.sees}" + (f"; {found.known} are known" if found.known else "")
-            silo = f" of {found.silo}" if found.silo and found.recovered is not None else ""
-            rows.append(
-                [
-                    mode_title(audit, mode),
-                    sees,
-                    f"{share(found.recovered)}{silo}",
-                    best(found),
-                    share(None if found.recovered is None else found.guess),
-                    reading(found),
-                ]
-            )
-    return TextTable(head, rows)
+            modes.setdefault(_told(found), []).append(mode)
+    return TextTable(head, [[_listed(audit, some), *told] for told, some in modes.items()])
+
+
+def _told(found: Finding) -> tuple[str, ...]:
+    """A row but for its mode."""
+    known = f" {found.known} are known from elsewhere." if found.known else ""
+    silo = f" of {found.silo}" if found.silo and found.recovered is not None else ""
+    return (
+        f"{found.party}: {found.sees}.{known}",
+        f"{share(found.recovered)}{silo}",
+        best(found),
+        share(None if found.recovered is None else found.guess),
+        reading(found),
+    )
+
+
+def _listed(audit: Audit, modes: list[Mode]) -> str:
+    """Modes in words, by who has labels."""
+    parts = []
+    for group, some in groupby(modes, lambda mode: group_of(mode, audit.planned)):
+        names = [mode.name + " *" * is_configured(mode, audit.planned) for mode in some]
+        parts.append(f"{group}: {'; '.join(names)}")
+    return ". ".join(parts)
 
 
 def best(finding: Finding) -> str:

@@ -237,12 +237,11 @@ def show_bound(console: Console, result: MeasuredBound, page: Path) -> None:
 
 def show_audit(console: Console, found: Audit, page: Path) -> None:
     """What attacks recovered, mode by mode, and where the page is."""
-    head, rows = overview(found)
-    for place, title in enumerate(head[1:], 1):
-        console.print(title, style="bold", highlight=False)
-        told = [[row[0], row[place]] for row in rows if row[place] != "–"]
-        console.print(_table(TextTable(["", "recovered (guess)"], told)), "")
-    console.print("* what the configuration asks for", highlight=False)
+    for group, table in overview(found):
+        console.print(group, style="bold", highlight=False)
+        console.print(_table(table), "")
+    words = "Recovered / guess without the transcript; * is what the configuration asks for. The page has the readings."
+    console.print(words, highlight=False)
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 

@@ -27,7 +27,8 @@ def variance_explained(true: Floats, found: Floats) -> Floats:
     error = np.sum((true - found) ** 2, axis=0)
     total = np.sum((true - true.mean(axis=0)) ** 2, axis=0)
     explained = 1 - np.divide(error, total, out=np.full_like(total, np.nan), where=total > TINY * len(true))
-    return np.clip(explained, 0, 1)
+    clipped: Floats = np.clip(explained, 0, 1)
+    return clipped
 
 
 def rows_of_linear(phi: Floats, thetas: Floats, noise: Floats, mean: Floats, spread: Floats) -> Floats:
@@ -43,7 +44,7 @@ def rows_of_linear(phi: Floats, thetas: Floats, noise: Floats, mean: Floats, spr
         noise: ``[T]``, the standard deviation of errors in phi.
         mean: ``[D]``, which the attacker is assumed to know, as ``spread``.
     """
-    rows, _, outputs = phi.shape
+    rows = len(phi)
     scaled = thetas * spread[:, None] / np.maximum(noise, TINY)[:, None, None]
     equations = scaled.transpose(0, 2, 1).reshape(-1, len(mean))
     left = (phi - np.einsum("d,tdc->tc", mean, thetas)) / np.maximum(noise, TINY)[:, None]
@@ -78,9 +79,10 @@ def rows_of_block(
     with jax.enable_x64(True):
         stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, jnp.float64) for leaf in leaves]), *blocks)
         weight = 1 / np.maximum(noise, TINY)[:, None]
+        centre, scale = jnp.asarray(mean), jnp.asarray(spread)
 
         def residual(z: Array, seen: Array, wanted: Array) -> Array:
-            row = (mean + spread * z).reshape(1, *shape)
+            row = (centre + scale * z).reshape(1, *shape)
             scores = jax.vmap(lambda block: apply(block, row)[0])(stacked)
             return jnp.concatenate([(jnp.where(seen, (scores - wanted) * weight, 0)).ravel(), z])
 
@@ -89,7 +91,8 @@ def rows_of_block(
 
         seen = ~np.isnan(phi)
         found = jax.jit(lambda *both: jax.lax.map(one, both, batch_size=32))(seen, np.nan_to_num(phi))
-    return mean + spread * np.asarray(found)
+    rows: Floats = mean + spread * np.asarray(found)
+    return rows
 
 
 def _gauss_newton(residual: Callable[..., Array], size: int, steps: int) -> Array:
@@ -109,9 +112,9 @@ def _gauss_newton(residual: Callable[..., Array], size: int, steps: int) -> Arra
 def rows_by_known_rows(
     phi: Floats, known: NDArray[np.intp], columns: Floats, noise: Floats, mean: Floats, spread: Floats
 ) -> Floats:
-    """The rows of a linear silo whose blocks are not known, from some rows that are: first the blocks, then all rows.
+    r"""The rows of a linear silo whose blocks are not known, from some rows that are: first the blocks, then all rows.
 
-    With D known rows :math:`X_K`, phi of those rows gives :math:`\\theta_t` at every moment; then
+    With D known rows :math:`X_K`, phi of those rows gives :math:`\theta_t` at every moment; then
     :func:`rows_of_linear`. Weng et al. 2020, "Privacy leakage of real-world vertical federated learning".
 
     Args:

@@ -15,7 +15,8 @@ def labels_from_slopes(slopes: Floats, loss: LossName) -> Floats:
     """
     first = _first_seen(slopes)
     if loss == "softmax":
-        return np.nanargmin(np.nan_to_num(first), axis=1).astype(np.float64)
+        classes: Floats = np.argmin(np.nan_to_num(first), axis=1).astype(np.float64)
+        return classes
     # For the logistic loss any round tells the label; the first is as good as the others.
     return (first[:, 0] < 0).astype(np.float64) if loss == "logistic" else -first[:, 0]
 
