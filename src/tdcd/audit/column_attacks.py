@@ -124,15 +124,31 @@ class ColumnAttacks:
         return self._finding(line, seen, silo, explained, self._guess(observer, silo, known, rest), len(known))
 
     def regression(self, line: str, seen: Transcript, observer: int, silo: int, count: int | None = None) -> Finding:
-        """A party that knows ``count`` rows; four more than all silos but its own have columns."""
+        """A party that knows ``count`` rows; by default four more than all silos but its own have columns.
+
+        Where rows are rarely seen at the same moment, a linear silo's phi is solved for its blocks instead, with as
+        many more known rows as it takes to see enough of them at a time; a sum of several silos cannot be.
+        """
         sizes = [prod(each.feature_shape) for each in self.planned.federation.silos]
         enough = sum(sizes) - sizes[observer] + MORE_THAN_ALL if count is None else count
         known, rest = self._known(enough, seen.rows)
+        together = int((~np.isnan(seen.phi[known]).any(axis=(0, 2))).sum())
+        is_rare = count is None and together * seen.phi.shape[2] < sizes[silo]
+        if is_rare and (len(seen.summed) > 1 or not isinstance(self.planned.blocks[silo], Linear)):
+            why = f"it needs {sizes[silo]} moments at which all known rows are seen, and there are {together}"
+            return self._not_played(line, seen, silo, why)
+        if is_rare:
+            times = (~np.isnan(seen.phi[..., 0])).sum(axis=0)
+            enough = int(enough * len(seen.rows) / max(1.0, float(np.median(times[times > 0]))))
+            known, rest = self._known(enough, seen.rows)
         if len(rest) < FEWEST_LEFT:
             return self._too_few(line, seen, silo, enough)
         columns = self._columns(silo)[seen.rows]
-        features = features_of(seen.phi, seen.noise, known)
-        found = rows_by_regression(features, known, columns[known])
+        if is_rare:
+            mean, spread = columns.mean(axis=0), columns.std(axis=0)
+            found = rows_by_known_rows(seen.phi, known, columns[known], seen.noise, mean, spread)
+        else:
+            found = rows_by_regression(features_of(seen.phi, seen.noise, known), known, columns[known])
         explained = variance_explained(columns[rest], found[rest])
         guess = self._guess(observer, silo, seen.rows[known], seen.rows[rest])
         return self._finding(line, seen, silo, explained, guess, len(known))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,8 @@ from tdcd.core.objective import Tree
 PENALTIES = np.logspace(-16, 2, 37)
 """Of ridge regressions, relative to the largest squared singular value."""
 LARGEST_DAMPING = 1e12
+SOFTEST_END = 1e-5
+"""How noisy phi counts in the last Gauss-Newton step at least, relative to its spread."""
 TINY = 1e-30
 
 
@@ -67,10 +68,11 @@ def rows_of_block(
     mean: Floats,
     spread: Floats,
     shape: tuple[int, ...],
-    steps: int = 25,
+    steps: int = 60,
 ) -> Floats:
     """:func:`rows_of_linear` for any block: damped Gauss-Newton steps from the mean, which find a local optimum.
 
+    Phi counts as very noisy at first and as what it is in the end: otherwise the first local optimum would be the last.
     Fredrikson et al. 2015, "Model inversion attacks that exploit confidence information".
 
     Args:
@@ -78,16 +80,17 @@ def rows_of_block(
     """
     with jax.enable_x64(True):
         stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, jnp.float64) for leaf in leaves]), *blocks)
-        weight = 1 / np.maximum(noise, TINY)[:, None]
+        softness = jnp.geomspace(1, SOFTEST_END, steps)[:, None, None] * float(np.nanstd(phi))
+        weights = 1 / jnp.maximum(softness, jnp.maximum(jnp.asarray(noise), TINY)[:, None])
         centre, scale = jnp.asarray(mean), jnp.asarray(spread)
 
-        def residual(z: Array, seen: Array, wanted: Array) -> Array:
+        def residual(z: Array, weight: Array, seen: Array, wanted: Array) -> Array:
             row = (centre + scale * z).reshape(1, *shape)
             scores = jax.vmap(lambda block: apply(block, row)[0])(stacked)
             return jnp.concatenate([(jnp.where(seen, (scores - wanted) * weight, 0)).ravel(), z])
 
         def one(both: tuple[Array, Array]) -> Array:
-            return _gauss_newton(partial(residual, seen=both[0], wanted=both[1]), len(mean), steps)
+            return _gauss_newton(partial(residual, seen=both[0], wanted=both[1]), len(mean), weights)
 
         seen = ~np.isnan(phi)
         found = jax.jit(lambda *both: jax.lax.map(one, both, batch_size=32))(seen, np.nan_to_num(phi))
@@ -95,17 +98,17 @@ def rows_of_block(
     return rows
 
 
-def _gauss_newton(residual: Callable[..., Array], size: int, steps: int) -> Array:
-    def step(carried: tuple[Array, Array], _: Any) -> tuple[tuple[Array, Array], None]:
+def _gauss_newton(residual: Callable[..., Array], size: int, weights: Array) -> Array:
+    def step(carried: tuple[Array, Array], weight: Array) -> tuple[tuple[Array, Array], None]:
         z, damping = carried
-        r, jacobian = residual(z), jax.jacrev(residual)(z)
+        r, jacobian = residual(z, weight), jax.jacrev(residual)(z, weight)
         matrix = jacobian.T @ jacobian
         move = jnp.linalg.solve(matrix + damping * jnp.diag(jnp.diag(matrix)), jacobian.T @ r)
-        better = jnp.sum(residual(z - move) ** 2) < jnp.sum(r**2)
+        better = jnp.sum(residual(z - move, weight) ** 2) < jnp.sum(r**2)
         damped = jnp.clip(jnp.where(better, damping / 4, damping * 4), 1e-9, LARGEST_DAMPING)
         return (jnp.where(better, z - move, z), damped), None
 
-    (z, _), _ = jax.lax.scan(step, (jnp.zeros(size), jnp.asarray(1e-2)), length=steps)
+    (z, _), _ = jax.lax.scan(step, (jnp.zeros(size), jnp.asarray(1e-2)), weights)
     return z
 
 
