@@ -16,7 +16,7 @@ from tdcd.audit.attacks.labels import by_clusters, by_probe, recovery
 from tdcd.audit.attacks.membership import by_loss
 from tdcd.audit.attacks.slopes import labels_from_slopes, scores_from_slopes
 from tdcd.audit.modes import keep_probability, randomised
-from tdcd.blocks import Linear, Mlp
+from tdcd.blocks import Mlp
 
 ROWS, COLUMNS, MOMENTS = 60, 4, 12
 RNG = np.random.default_rng(3)
@@ -49,16 +49,14 @@ def test_known_blocks_give_rows_with_as_many_equations_as_columns():
     assert 0.2 < variance_explained(X, few).mean() < 0.9
 
 
-def test_any_block_is_inverted_and_a_linear_one_exactly():
-    blocks = [{"weight": theta} for theta in THETAS]
-    linear = rows_of_block(with_gaps(PHI)[:20], blocks, Linear().phi, NOISE, MEAN, SPREAD, (COLUMNS,), steps=20)
-    assert linear == pytest.approx(X[:20], abs=1e-3)
-    mlp = Mlp((16,))
-    some = [mlp.init(jax.random.key(seed), (COLUMNS,), 3) for seed in range(4)]
-    phi = np.stack([np.asarray(mlp.phi(block, X[:20].astype(np.float32))) for block in some], axis=1).astype(float)
-    found = rows_of_block(phi, some, mlp.phi, np.full(4, 1e-6), MEAN, SPREAD, (COLUMNS,))
+def test_a_block_that_is_not_linear_is_inverted_for_most_rows():
+    mlp, some = Mlp((16,)), X[:20]
+    blocks = [mlp.init(jax.random.key(seed), (COLUMNS,), 3) for seed in range(4)]
+    phi = np.stack([np.asarray(mlp.phi(block, some.astype(np.float32))) for block in blocks], axis=1).astype(float)
+    phi[0, 1] = np.nan
+    found = rows_of_block(phi, blocks, mlp.phi, np.full(4, 1e-6), MEAN, SPREAD, (COLUMNS,))
     # Some rows end in another local optimum.
-    assert np.median(np.abs(found - X[:20])) < 1e-5
+    assert np.median(np.abs(found - some)) < 1e-5
 
 
 def test_known_rows_give_the_blocks_and_then_all_rows():
