@@ -10,6 +10,7 @@ import typer
 
 from tdcd import __version__
 from tdcd.cli.align import align
+from tdcd.cli.audit import audit
 from tdcd.cli.certificates import certs_app
 from tdcd.cli.compiled import keep_compiled, silence_alarms
 from tdcd.cli.federation import client, hub, up
@@ -52,6 +53,7 @@ for command in (
     compare,
     plan,
     bound,
+    audit,
     hub,
     client,
     up,

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tdcd.audit import Audit
+from tdcd.audit.tables import overview
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.tables import joining, summary
 from tdcd.config import Config
@@ -230,6 +232,16 @@ def show_bound(console: Console, result: MeasuredBound, page: Path) -> None:
     console.print("", _table(terms(result)), "", sep="\n")
     console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
     console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
+    console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def show_audit(console: Console, found: Audit, page: Path) -> None:
+    """What attacks recovered, mode by mode, and where the page is."""
+    for group, table in overview(found):
+        console.print(group, style="bold", highlight=False)
+        console.print(_table(table), "")
+    words = "Recovered / guess without the transcript; * is what the configuration asks for. The page has the readings."
+    console.print(words, highlight=False)
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 

@@ -1,0 +1,1 @@
+"""Attacks of the literature as small pure functions."""

@@ -1,0 +1,175 @@
+"""Attacks on a silo's columns: from phi, with or without its blocks, with or without rows that are known anyway."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd.audit.recording import Floats
+from tdcd.core.objective import Tree
+
+PENALTIES = np.logspace(-16, 2, 37)
+"""Of ridge regressions, relative to the largest squared singular value."""
+LARGEST_DAMPING = 1e12
+SOFTEST_END = 1e-5
+"""How noisy phi counts in the last Gauss-Newton step at least, relative to its spread."""
+TINY = 1e-30
+
+
+def variance_explained(true: Floats, found: Floats) -> Floats:
+    """Of every column ``[rows, D]``: 1 if it was found exactly, 0 if its mean does as well; nan if it is constant.
+
+    Below 0, an attacker would rather take the mean: such columns count as 0.
+    """
+    error = np.sum((true - found) ** 2, axis=0)
+    total = np.sum((true - true.mean(axis=0)) ** 2, axis=0)
+    explained = 1 - np.divide(error, total, out=np.full_like(total, np.nan), where=total > TINY * len(true))
+    clipped: Floats = np.clip(explained, 0, 1)
+    return clipped
+
+
+def rows_of_linear(phi: Floats, thetas: Floats, noise: Floats, mean: Floats, spread: Floats) -> Floats:
+    r"""The rows X behind :math:`\Phi_t = X \theta_t`, blocks known: least squares over moments.
+
+    Every row is the most likely one if columns have this mean and spread and phi has this noise. Luo et al. 2021,
+    "Feature inference attack on model predictions in vertical federated learning": with as many equations as columns
+    the rows follow exactly.
+
+    Args:
+        phi: ``[R, T, C]``, nan where a row was not seen.
+        thetas: ``[T, D, C]``.
+        noise: ``[T]``, the standard deviation of errors in phi.
+        mean: ``[D]``, which the attacker is assumed to know, as ``spread``.
+    """
+    rows = len(phi)
+    scaled = thetas * spread[:, None] / np.maximum(noise, TINY)[:, None, None]
+    equations = scaled.transpose(0, 2, 1).reshape(-1, len(mean))
+    left = (phi - np.einsum("d,tdc->tc", mean, thetas)) / np.maximum(noise, TINY)[:, None]
+    seen = (~np.isnan(left)).reshape(rows, -1)
+    left = np.nan_to_num(left).reshape(rows, -1)
+    found = np.empty((rows, len(mean)))
+    for pattern in np.unique(seen, axis=0):
+        alike = (seen == pattern).all(axis=1)
+        system = np.vstack([equations[pattern], np.eye(len(mean))])
+        known = np.hstack([left[alike][:, pattern], np.zeros((int(alike.sum()), len(mean)))])
+        found[alike] = np.linalg.lstsq(system, known.T, rcond=None)[0].T
+    return mean + spread * found
+
+
+def rows_of_block(
+    phi: Floats,
+    blocks: Sequence[Tree],
+    apply: Callable[[Tree, Array], Array],
+    noise: Floats,
+    mean: Floats,
+    spread: Floats,
+    shape: tuple[int, ...],
+    steps: int = 60,
+) -> Floats:
+    """:func:`rows_of_linear` for any block: damped Gauss-Newton steps from the mean, which find a local optimum.
+
+    Phi counts as very noisy at first and as what it is in the end: otherwise the first local optimum would be the last.
+    Fredrikson et al. 2015, "Model inversion attacks that exploit confidence information".
+
+    Args:
+        shape: of one sample.
+    """
+    with jax.enable_x64(True):
+        stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, jnp.float64) for leaf in leaves]), *blocks)
+        softness = jnp.geomspace(1, SOFTEST_END, steps)[:, None, None] * float(np.nanstd(phi))
+        weights = 1 / jnp.maximum(softness, jnp.maximum(jnp.asarray(noise), TINY)[:, None])
+        centre, scale = jnp.asarray(mean), jnp.asarray(spread)
+
+        def residual(z: Array, weight: Array, seen: Array, wanted: Array) -> Array:
+            row = (centre + scale * z).reshape(1, *shape)
+            scores = jax.vmap(lambda block: apply(block, row)[0])(stacked)
+            return jnp.concatenate([(jnp.where(seen, (scores - wanted) * weight, 0)).ravel(), z])
+
+        def one(both: tuple[Array, Array]) -> Array:
+            return _gauss_newton(partial(residual, seen=both[0], wanted=both[1]), len(mean), weights)
+
+        seen = ~np.isnan(phi)
+        found = jax.jit(lambda *both: jax.lax.map(one, both, batch_size=32))(seen, np.nan_to_num(phi))
+    rows: Floats = mean + spread * np.asarray(found)
+    return rows
+
+
+def _gauss_newton(residual: Callable[..., Array], size: int, weights: Array) -> Array:
+    def step(carried: tuple[Array, Array], weight: Array) -> tuple[tuple[Array, Array], None]:
+        z, damping = carried
+        r, jacobian = residual(z, weight), jax.jacrev(residual)(z, weight)
+        matrix = jacobian.T @ jacobian
+        move = jnp.linalg.solve(matrix + damping * jnp.diag(jnp.diag(matrix)), jacobian.T @ r)
+        better = jnp.sum(residual(z - move, weight) ** 2) < jnp.sum(r**2)
+        damped = jnp.clip(jnp.where(better, damping / 4, damping * 4), 1e-9, LARGEST_DAMPING)
+        return (jnp.where(better, z - move, z), damped), None
+
+    (z, _), _ = jax.lax.scan(step, (jnp.zeros(size), jnp.asarray(1e-2)), weights)
+    return z
+
+
+def rows_by_known_rows(
+    phi: Floats, known: NDArray[np.intp], columns: Floats, noise: Floats, mean: Floats, spread: Floats
+) -> Floats:
+    r"""The rows of a linear silo whose blocks are not known, from some rows that are: first the blocks, then all rows.
+
+    With D known rows :math:`X_K`, phi of those rows gives :math:`\theta_t` at every moment; then
+    :func:`rows_of_linear`. Weng et al. 2020, "Privacy leakage of real-world vertical federated learning".
+
+    Args:
+        known: ``[r]``, which rows.
+        columns: ``[r, D]``, theirs.
+    """
+    enough = min(len(known), columns.shape[1])
+    moments = [t for t in range(phi.shape[1]) if (~np.isnan(phi[known, t, 0])).sum() >= enough]
+    if not moments or not len(known):
+        return np.tile(mean, (len(phi), 1))
+    thetas = []
+    for t in moments:
+        seen = ~np.isnan(phi[known, t, 0])
+        thetas.append(np.linalg.lstsq(columns[seen], phi[known, t][seen], rcond=None)[0])
+    return rows_of_linear(phi[:, moments], np.stack(thetas), noise[moments], mean, spread)
+
+
+def rows_by_regression(features: Floats, known: NDArray[np.intp], columns: Floats) -> Floats:
+    """All rows' columns, by a ridge regression on ``features`` ``[R, F]`` of the rows that are known.
+
+    The penalty of each column is the one with the least leave-one-out error; the mean of the known rows, if none is
+    better. It needs no model of what the features are: the phi of one silo, a sum of several, or other columns.
+    """
+    if not len(known):
+        return np.full((len(features), columns.shape[1]), np.nan)
+    centre, average = features[known].mean(axis=0), columns.mean(axis=0)
+    u, s, v = np.linalg.svd(features[known] - centre, full_matrices=False)
+    found, wanted = np.tile(average, (len(features), 1)), columns - average
+    if not s.any() or len(known) < 3:
+        return found
+    least = np.sum(wanted**2, axis=0) * (len(known) / (len(known) - 1)) ** 2
+    for penalty in PENALTIES * s[0] ** 2:
+        kept = s**2 / (s**2 + penalty)
+        leverage = (u**2 * kept).sum(axis=1) + 1 / len(known)
+        missed = (wanted - u @ (kept[:, None] * (u.T @ wanted))) / np.maximum(1 - leverage, 1e-3)[:, None]
+        better = np.sum(missed**2, axis=0) < least
+        weights = v.T @ ((s / (s**2 + penalty))[:, None] * (u.T @ wanted))
+        found[:, better] = (average + (features - centre) @ weights)[:, better]
+        least = np.where(better, np.sum(missed**2, axis=0), least)
+    return found
+
+
+def features_of(phi: Floats, noise: Floats, known: NDArray[np.intp]) -> Floats:
+    """``[R, T, C]`` phi as features ``[R, F]`` in units of the noise, for :func:`rows_by_regression` on ``known`` rows.
+
+    Only moments at which all known rows were seen count. Where another row was not, it is filled in as the combination
+    of known rows that it is at the other moments: exact if there are as many known rows as phi has dimensions.
+    """
+    usable = ~np.isnan(phi[known]).any(axis=(0, 2)) & (noise > 0)
+    flat = (phi[:, usable] / noise[usable, None]).reshape(len(phi), -1)
+    for row in np.flatnonzero(np.isnan(flat).any(axis=1)):
+        seen = ~np.isnan(flat[row])
+        combination = np.linalg.lstsq(flat[known][:, seen].T, flat[row, seen], rcond=None)[0]
+        flat[row, ~seen] = combination @ flat[known][:, ~seen]
+    return flat

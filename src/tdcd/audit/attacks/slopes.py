@@ -1,0 +1,50 @@
+"""What the slopes of the loss give away: labels and scores."""
+
+import numpy as np
+
+from tdcd.audit.recording import Floats
+from tdcd.core.losses import LossName
+
+
+def labels_from_slopes(slopes: Floats, loss: LossName) -> Floats:
+    r"""An estimate of every label from the slopes of the loss, ``[R, T, C]`` to ``[R]``.
+
+    Logistic: :math:`\delta = \sigma(s) - y` is negative if and only if y = 1. Softmax: the only negative coordinate is
+    the label's. Squared: :math:`\delta = s - y`, and before training the score of a linear model is 0. Li et al. 2022,
+    "Label leakage and protection in two-party split learning"; Zhao et al. 2020, "iDLG".
+    """
+    first = _first_seen(slopes)
+    if loss == "softmax":
+        classes: Floats = np.argmin(np.nan_to_num(first), axis=1).astype(np.float64)
+        return classes
+    # For the logistic loss any round tells the label; the first is as good as the others.
+    return (first[:, 0] < 0).astype(np.float64) if loss == "logistic" else -first[:, 0]
+
+
+def scores_from_slopes(slopes: Floats, loss: LossName, resolution: float) -> tuple[Floats, Floats]:
+    r"""The scores that slopes ``[R, T, C]`` come from, and the error that rounding causes in each.
+
+    The inverse of the loss's derivative at the label that :func:`labels_from_slopes` finds: logistic
+    :math:`\operatorname{logit}(\delta + y)`, softmax :math:`\log(\delta + e_y)` less its mean, squared
+    :math:`\delta + y` up to a constant per row. Where the loss is flat, the error is large.
+
+    Args:
+        resolution: the rounding error of slopes.
+    """
+    labels = labels_from_slopes(slopes, loss)
+    if loss == "squared":
+        return slopes + labels[:, None, None], np.full_like(slopes, resolution)
+    if loss == "logistic":
+        chance = np.clip(slopes + labels[:, None, None], resolution, 1 - resolution)
+        return np.log(chance / (1 - chance)), resolution / (chance * (1 - chance))
+    hot = np.eye(slopes.shape[-1])[labels.astype(int)][:, None, :]
+    chance = np.clip(slopes + hot, resolution, 1)
+    logs = np.log(chance)
+    return logs - logs.mean(axis=-1, keepdims=True), resolution / chance
+
+
+def _first_seen(slopes: Floats) -> Floats:
+    """``[R, C]``: each row at the first moment at which it was seen; nan if it never was."""
+    seen = ~np.isnan(slopes[..., 0])
+    found: Floats = slopes[np.arange(len(slopes)), seen.argmax(axis=1)]
+    return found

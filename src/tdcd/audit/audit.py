@@ -1,0 +1,102 @@
+"""An audit: every attack against every party's transcript, in every protection mode."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.audit.column_attacks import ColumnAttacks
+from tdcd.audit.label_attacks import label_findings
+from tdcd.audit.lines import LINES, Finding
+from tdcd.audit.modes import Mode, modes_of
+from tdcd.audit.recording import Recording, record
+from tdcd.audit.sweeps import Sweep, over_known_rows, over_rounds
+from tdcd.config.resolve import Plan
+from tdcd.theory.progress import Observer, Progress, silent
+
+ROWS = 1000
+"""An audit looks at so many training samples at most, drawn by the seed."""
+ROUNDS = 60
+EPSILON = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What was found."""
+
+    planned: Plan
+    rounds: int
+    num_rows: int
+    modes: list[Mode]
+    findings: list[Finding]
+    over_rounds: list[Sweep]
+    """Variance explained as a run gets longer."""
+    over_known_rows: list[Sweep]
+    """Variance explained as the attacker knows more rows."""
+
+    def worst(self, line: str, mode: Mode) -> Finding | None:
+        """The attack that gained most, of those on several silos; None if there is no such attack in this mode."""
+        found = [one for one in self.findings if one.line == line and one.mode == mode]
+        return max(found, key=lambda one: (one.recovered is not None, one.gain, one.recovered or 0), default=None)
+
+    @property
+    def lines(self) -> list[str]:
+        """The keys of the lines that any mode has."""
+        return [line.key for line in LINES if any(one.line == line.key for one in self.findings)]
+
+
+def audit(
+    planned: Plan,
+    *,
+    rounds: int = ROUNDS,
+    epsilon: float = EPSILON,
+    modes: Sequence[Mode] | None = None,
+    observe: Observer = silent,
+) -> Audit:
+    """Train some rounds in every mode, and attack what each party saw.
+
+    Args:
+        rounds: of every run; a longer run shows an attacker more.
+        epsilon: of the modes that randomise labels.
+        modes: by default those that fit the federation.
+        observe: called after every mode.
+    """
+    refuse(planned, rounds, epsilon)
+    chosen = list(modes_of(planned, epsilon) if modes is None else modes)
+    generator = np.random.default_rng(planned.settings.seed)
+    total = planned.federation.num_samples
+    rows = np.sort(generator.permutation(total)[:ROWS]).astype(np.int64)
+    order = generator.permutation(len(rows))
+    recordings: dict[tuple[int | None, int, float | None], Recording] = {}
+    findings: list[Finding] = []
+    for number, mode in enumerate(chosen):
+        if mode.training not in recordings:
+            recordings[mode.training] = record(planned, mode, rounds, rows)
+        found = _play(planned, mode, recordings[mode.training], order)
+        findings += found
+        worst = max((one.gain for one in found if not one.holds), default=0.0)
+        name = mode.name if mode.label_silo is None else f"{mode.name}, labels at one silo"
+        observe(Progress(f"attacks on {name}: best gain", number + 1, len(chosen), worst))
+    attacks = [ColumnAttacks(planned, mode, recordings[mode.training], order) for mode in chosen]
+    return Audit(planned, rounds, len(rows), chosen, findings, over_rounds(attacks), over_known_rows(attacks))
+
+
+def _play(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.intp]) -> list[Finding]:
+    columns = ColumnAttacks(planned, mode, recording, order).findings()
+    return [*columns, *label_findings(planned, mode, recording, order)]
+
+
+def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
+    """Say why there is nothing to audit."""
+    if planned.federation.num_silos < 2:
+        raise ValueError("there is one silo, and nobody else who could see anything: an audit needs two silos or more")
+    algorithm = planned.config.train.algorithm
+    if algorithm != "tdcd":
+        raise ValueError(
+            f"train.algorithm = {algorithm!r}: an audit attacks what the parties of TDCD send each other; leave it out"
+        )
+    if rounds < 2:
+        raise ValueError(f"rounds = {rounds}: an audit needs 2 rounds or more")
+    if not epsilon > 0:
+        raise ValueError(f"epsilon = {epsilon:g}: it must be a positive number")

@@ -1,0 +1,237 @@
+"""The attacks on columns, played against one recording."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.audit.attacks.columns import (
+    features_of,
+    rows_by_known_rows,
+    rows_by_regression,
+    rows_of_block,
+    rows_of_linear,
+    variance_explained,
+)
+from tdcd.audit.lines import Finding
+from tdcd.audit.modes import Mode
+from tdcd.audit.recording import Floats, Recording
+from tdcd.audit.transcripts import Transcript, of_client, of_hub, of_own_hub
+from tdcd.blocks import Linear
+from tdcd.config.resolve import Plan
+from tdcd.federation.silos import Silo
+
+MOST_SILOS = 3
+"""So many silos at most are attacked one by one."""
+MOST_MOMENTS, MOST_ROWS = 12, 128
+"""Of an attack on blocks that are not linear, which costs more."""
+MORE_THAN_COLUMNS, MORE_THAN_ALL = 2, 4
+"""Known rows beyond the number of columns."""
+FEWEST_LEFT = 10
+"""Rows that must be left to attack."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnAttacks:
+    """One mode's recording, and all attacks on columns."""
+
+    planned: Plan
+    mode: Mode
+    recording: Recording
+    order: NDArray[np.intp]
+    """``[R]``: known rows are taken from its beginning."""
+
+    def findings(self) -> Iterator[Finding]:
+        """All of them, silo by silo."""
+        federation, label_silo = self.planned.federation, self.mode.label_silo
+        silos = range(min(federation.num_silos, MOST_SILOS))
+        for silo in silos:
+            yield self.own_hub(silo)
+        for silo in silos:
+            if silo != label_silo:
+                observer = (silo + 1) % federation.num_silos if label_silo is None else label_silo
+                yield from self._by_hub(observer, silo)
+        if label_silo is not None:
+            observer = (label_silo + 1) % federation.num_silos
+            seen = self.seen_by(observer, label_silo)
+            yield self.regression("slopes to columns", seen, observer, label_silo)
+        for silo in [label_silo] if label_silo is not None else silos:
+            observer = (silo + 1) % federation.num_silos
+            client = of_client(self.recording, federation, self.mode, observer, self.planned.objective.loss)
+            yield self.regression("client", client, observer, silo)
+
+    def _by_hub(self, observer: int, silo: int) -> Iterator[Finding]:
+        seen = self.seen_by(observer, silo)
+        yield self.first_block(seen, silo)
+        yield self.few_known_rows(seen, observer, silo)
+        yield self.regression("known rows", seen, observer, silo)
+        yield self._score(seen, silo)
+        rivals = [other for other in range(self.planned.federation.num_silos) if other not in (silo, observer)]
+        if rivals:
+            yield self._split(seen, observer, silo, rivals[0])
+
+    def seen_by(self, observer: int, silo: int) -> Transcript:
+        """What another hub sees of a silo."""
+        loss = self.planned.objective.loss
+        return of_hub(self.recording, self.planned.federation, self.mode, observer, silo, loss)
+
+    def own_hub(self, silo: int) -> Finding:
+        """A silo's own hub."""
+        seen = of_own_hub(self.recording, self.planned.federation, silo)
+        return self._inverted("own hub", seen, silo, list(range(len(self.recording.moments))))
+
+    def first_block(self, seen: Transcript, silo: int) -> Finding:
+        """Another hub, from round 0 alone: of a sum, it takes what the other silos add for noise."""
+        zero = [t for t, moment in enumerate(self.recording.moments) if moment.round == 0]
+        blocks = replace(seen, blocks=self.recording.blocks[silo])
+        others = [self.recording.between[other][:, zero] for other in seen.summed if other != silo]
+        spread = np.sqrt(np.sum([np.nanvar(phi) for phi in others])) if others else 0.0
+        noise = seen.noise.copy()
+        noise[zero] += spread
+        return self._inverted("first block", replace(blocks, noise=noise), silo, zero)
+
+    def _inverted(self, line: str, seen: Transcript, silo: int, moments: list[int]) -> Finding:
+        """Rows from phi whose blocks are known."""
+        assert seen.blocks is not None
+        block, columns = self.planned.blocks[silo], self._columns(silo)
+        shape = self.planned.federation.silos[silo].feature_shape
+        mean, spread = columns.mean(axis=0), columns.std(axis=0)
+        if isinstance(block, Linear):
+            thetas = np.stack([np.asarray(seen.blocks[t]["weight"], np.float64) for t in moments])
+            found = rows_of_linear(seen.phi[:, moments], thetas, seen.noise[moments], mean, spread)
+            return self._finding(line, seen, silo, variance_explained(columns, found))
+        if type(block).__name__ == "TorchBlock":
+            return self._not_played(line, seen, silo, "the attack differentiates the block, and PyTorch's are opaque")
+        chosen = [moments[at] for at in np.unique(np.linspace(0, len(moments) - 1, MOST_MOMENTS).astype(int))]
+        phi, blocks = seen.phi[:MOST_ROWS, chosen], [seen.blocks[t] for t in chosen]
+        found = rows_of_block(phi, blocks, block.phi, seen.noise[chosen], mean, spread, shape)
+        return self._finding(line, seen, silo, variance_explained(columns[:MOST_ROWS], found))
+
+    def few_known_rows(self, seen: Transcript, observer: int, silo: int) -> Finding:
+        """Another hub that knows about as many rows as a linear silo has columns."""
+        columns, line = self._columns(silo), "few known rows"
+        known, rest = self._known(columns.shape[1] + MORE_THAN_COLUMNS, seen.rows)
+        if not isinstance(self.planned.blocks[silo], Linear):
+            return self._not_played(line, seen, silo, "it solves for a linear block, and this one is not linear")
+        if len(rest) < FEWEST_LEFT:
+            return self._too_few(line, seen, silo, len(known))
+        mean, spread = columns.mean(axis=0), columns.std(axis=0)
+        found = rows_by_known_rows(seen.phi, known, columns[known], seen.noise, mean, spread)
+        explained = variance_explained(columns[rest], found[rest])
+        return self._finding(line, seen, silo, explained, self._guess(observer, silo, known, rest), len(known))
+
+    def regression(self, line: str, seen: Transcript, observer: int, silo: int, count: int | None = None) -> Finding:
+        """A party that knows ``count`` rows; by default four more than all silos but its own have columns.
+
+        Where rows are rarely seen at the same moment, a linear silo's phi is solved for its blocks instead, with as
+        many more known rows as it takes to see enough of them at a time; a sum of several silos cannot be.
+        """
+        sizes = [prod(each.feature_shape) for each in self.planned.federation.silos]
+        enough = sum(sizes) - sizes[observer] + MORE_THAN_ALL if count is None else count
+        known, rest = self._known(enough, seen.rows)
+        together = int((~np.isnan(seen.phi[known]).any(axis=(0, 2))).sum())
+        is_rare = count is None and together * seen.phi.shape[2] < sizes[silo]
+        if is_rare and (len(seen.summed) > 1 or not isinstance(self.planned.blocks[silo], Linear)):
+            why = f"it needs {sizes[silo]} moments at which all known rows are seen, and there are {together}"
+            return self._not_played(line, seen, silo, why)
+        if is_rare:
+            times = (~np.isnan(seen.phi[..., 0])).sum(axis=0)
+            enough = int(enough * len(seen.rows) / max(1.0, float(np.median(times[times > 0]))))
+            known, rest = self._known(enough, seen.rows)
+        if len(rest) < FEWEST_LEFT:
+            return self._too_few(line, seen, silo, enough)
+        columns = self._columns(silo)[seen.rows]
+        if is_rare:
+            mean, spread = columns.mean(axis=0), columns.std(axis=0)
+            found = rows_by_known_rows(seen.phi, known, columns[known], seen.noise, mean, spread)
+        else:
+            found = rows_by_regression(features_of(seen.phi, seen.noise, known), known, columns[known])
+        explained = variance_explained(columns[rest], found[rest])
+        guess = self._guess(observer, silo, seen.rows[known], seen.rows[rest])
+        return self._finding(line, seen, silo, explained, guess, len(known))
+
+    def _score(self, seen: Transcript, silo: int) -> Finding:
+        """A silo's own phi in the last round."""
+        return self._of_phi(
+            "score", seen, silo, self.recording.between[silo][:, -1], seen.phi[:, -1] / len(seen.summed)
+        )
+
+    def _split(self, seen: Transcript, observer: int, silo: int, rival: int) -> Finding:
+        """Phi of two silos, compared; from a sum, as if they shared it by their numbers of columns."""
+        between = self.recording.between
+        true = between[silo][:, -1] - between[rival][:, -1]
+        if len(seen.summed) == 1:
+            found = seen.phi[:, -1] - self.seen_by(observer, rival).phi[:, -1]
+        else:
+            sizes = [prod(each.feature_shape) for each in self.planned.federation.silos]
+            share = (sizes[silo] - sizes[rival]) / sum(sizes[other] for other in seen.summed)
+            found = seen.phi[:, -1] * share
+        return self._of_phi("split", seen, silo, true, found)
+
+    def _of_phi(self, line: str, seen: Transcript, silo: int, true: Floats, found: Floats) -> Finding:
+        there = ~np.isnan(true + found).any(axis=1)
+        finding = self._finding(line, seen, silo, np.empty(0))
+        return replace(finding, recovered=_mean(variance_explained(true[there], found[there])))
+
+    def _guess(self, observer: int, silo: int, known: NDArray[np.intp], rest: NDArray[np.intp]) -> float:
+        """What the same known rows give without a transcript: a regression on the attacker's own columns and labels."""
+        own = self._columns(observer)
+        spread = own.std(axis=0)
+        own = own / np.where(spread > 0, spread, 1)
+        if self.mode.label_silo in (None, observer):
+            own = np.column_stack([own, self.recording.labels])
+        columns = self._columns(silo)
+        found = rows_by_regression(own, known, columns[known])
+        return _mean(variance_explained(columns[rest], found[rest]))
+
+    def _known(self, count: int, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The places of known rows among ``rows``, and of the others."""
+        order = np.flatnonzero(np.isin(self.order, rows))
+        places = np.searchsorted(rows, self.order[order])
+        return places[:count], places[count:]
+
+    def _columns(self, silo: int) -> Floats:
+        features: Any = self.planned.federation.silos[silo].features[self.recording.rows]
+        flat: Floats = features.reshape(len(features), -1).astype(np.float64)
+        return flat
+
+    def _finding(
+        self, line: str, seen: Transcript, silo: int, explained: Floats, guess: float = 0.0, known: int = 0
+    ) -> Finding:
+        home = self.planned.federation.silos[silo]
+        names = column_names(home)
+        columns = {name: float(value) for name, value in zip(names, explained, strict=False) if not np.isnan(value)}
+        recovered = _mean(explained) if columns else None
+        return Finding(
+            line,
+            self.mode,
+            seen.party,
+            home.name,
+            seen.sees,
+            "variance explained",
+            recovered,
+            guess,
+            columns,
+            None,
+            known,
+        )
+
+    def _not_played(self, line: str, seen: Transcript, silo: int, why: str) -> Finding:
+        name = self.planned.federation.silos[silo].name
+        return Finding(line, self.mode, seen.party, name, seen.sees, why_not=why)
+
+    def _too_few(self, line: str, seen: Transcript, silo: int, known: int) -> Finding:
+        why = f"it needs {known} known rows, and the audit looks at {len(seen.rows)} that this party sees"
+        return self._not_played(line, seen, silo, why)
+
+
+def column_names(silo: Silo) -> list[str]:
+    """Of a silo's features; pixels are numbered."""
+    return list(silo.columns) or [f"pixel {index + 1}" for index in range(prod(silo.feature_shape))]
+
+
+def _mean(explained: Floats) -> float:
+    return float(np.nanmean(explained)) if not np.isnan(explained).all() else 0.0

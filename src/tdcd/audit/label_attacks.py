@@ -1,0 +1,103 @@
+"""The attacks on labels and membership, played against one recording."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.audit.attacks.labels import by_clusters, by_probe, recovery
+from tdcd.audit.attacks.membership import by_loss
+from tdcd.audit.attacks.slopes import labels_from_slopes
+from tdcd.audit.lines import Finding, Measure
+from tdcd.audit.modes import Mode, keep_probability
+from tdcd.audit.recording import Floats, Recording
+from tdcd.audit.transcripts import Transcript, of_client, of_hub
+from tdcd.config.resolve import Plan
+from tdcd.core.losses import Target
+
+MEASURES: dict[Target, Measure] = {"binary": "AUC", "classes": "accuracy", "amount": "squared correlation"}
+KNOWN_LABELS = 20
+"""So many are given to an attacker who fits a model to them."""
+
+
+def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.intp]) -> Iterator[Finding]:
+    """All attacks on labels, and membership."""
+    observer = (1 if mode.label_silo is None else mode.label_silo + 1) % planned.federation.num_silos
+    truth = planned.federation.labels[recording.rows]
+    target = planned.objective.kind.target
+    bound = None if mode.epsilon is None else keep_probability(mode.epsilon, len(np.unique(planned.federation.labels)))
+    plain = Finding("labels of hub", mode, measure=MEASURES[target], guess=no_knowledge(truth, target), bound=bound)
+    loss, federation = planned.objective.loss, planned.federation
+    hub = of_hub(recording, federation, mode, observer, mode.label_silo or 0, loss)
+    client = of_client(recording, federation, mode, observer, loss)
+    for line, seen in (("labels of hub", hub), ("labels of client", client)):
+        own = replace(plain, line=line, party=seen.party, sees=seen.sees)
+        if seen.slopes is None:
+            held = recovery(recording.labels.astype(np.float64), truth, target)
+            words = "the labels themselves" if mode.epsilon is None else "the randomised labels"
+            yield replace(own, recovered=held, sees=words, holds=True)
+        else:
+            found = labels_from_slopes(seen.slopes, loss)
+            yield replace(own, recovered=recovery(found, truth[seen.rows], target))
+    if hub.slopes is not None:
+        yield _clusters(replace(plain, line="clusters", party=hub.party, sees=hub.sees), hub, truth, planned)
+        yield _probe(replace(plain, line="probe", party=hub.party), planned, recording, observer, order)
+    if len(recording.test_losses):
+        yield Finding(
+            "membership",
+            mode,
+            "anybody with all blocks",
+            sees="the whole model, and the losses of samples",
+            measure="AUC",
+            recovered=by_loss(recording.train_losses, recording.test_losses),
+            guess=0.5,
+        )
+    else:
+        yield Finding("membership", mode, "anybody with all blocks", why_not="no samples are held out to compare with")
+
+
+def no_knowledge(labels: NDArray[np.generic], target: Target) -> float:
+    """What somebody recovers who knows only which label is the most frequent."""
+    if target == "classes":
+        return float(np.max(np.unique(labels, return_counts=True)[1]) / len(labels))
+    return 0.5 if target == "binary" else 0.0
+
+
+def _clusters(plain: Finding, seen: Transcript, truth: NDArray[np.generic], planned: Plan) -> Finding:
+    target = planned.objective.kind.target
+    if target == "amount":
+        return replace(plain, why_not="amounts have no clusters")
+    assert seen.slopes is not None
+    # Directions: how long a slope is says how well the row is learned, not which class it has.
+    length = np.linalg.norm(seen.slopes, axis=-1, keepdims=True)
+    directions = np.nanmean(seen.slopes / np.where(length > 0, length, 1), axis=1)
+    found = by_clusters(directions, truth, planned.settings.seed)
+    return replace(plain, recovered=recovery(found, truth, target))
+
+
+def _probe(plain: Finding, planned: Plan, recording: Recording, observer: int, order: NDArray[np.intp]) -> Finding:
+    """From the hub's own phi; the guess is from its own columns."""
+    target = planned.objective.kind.target
+    truth = planned.federation.labels[recording.rows]
+    known, rest = order[:KNOWN_LABELS], order[KNOWN_LABELS:]
+    phi = _at_evaluations(recording, observer)
+    own = planned.federation.silos[observer].features[recording.rows].reshape(len(truth), -1).astype(np.float64)
+
+    def probed(features: Floats) -> float:
+        return recovery(by_probe(features, known, truth)[rest], truth[rest], target)
+
+    return replace(
+        plain,
+        sees="phi of its own clients' rows at evaluations",
+        recovered=probed(phi),
+        guess=probed(own),
+        bound=None,
+        known=len(known),
+    )
+
+
+def _at_evaluations(recording: Recording, silo: int) -> Floats:
+    """``[R, F]``: phi of all samples, at the moments that have all."""
+    chosen = [t for t, moment in enumerate(recording.moments) if moment.evaluation]
+    return recording.to_hub[silo][:, chosen].reshape(len(recording.rows), -1)

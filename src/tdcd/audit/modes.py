@@ -1,0 +1,105 @@
+"""The protection modes that an audit compares."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.config.resolve import Plan
+from tdcd.core.exchange import AsItIs
+from tdcd.core.knowledge import LabelsAt, LabelsEverywhere
+from tdcd.core.quantised import Quantised
+from tdcd.core.timing import Overlap
+from tdcd.core.variant import Variant
+
+FEWEST_TO_SUM = 3
+"""The sum of two tells each of them the other: masks need three silos, summed blocks three clients."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to protect what is sent."""
+
+    name: str
+    label_silo: int | None = None
+    """The only silo with labels; None if all have them."""
+    bits: int = 32
+    """Of phi."""
+    masked: bool = False
+    """Hubs see only the sum of the other silos' phi."""
+    blocks_summed: bool = False
+    """A hub sees only the weighted sum of its clients' blocks."""
+    epsilon: float | None = None
+    """Labels are randomised with this epsilon before training."""
+
+    @property
+    def training(self) -> tuple[int | None, int, float | None]:
+        """What changes the numbers that are trained with: masks and sums only change who sees them."""
+        return self.label_silo, self.bits, self.epsilon
+
+    def variant(self, base: Variant) -> Variant:
+        """The member of the family that trains in this mode."""
+        exchange = AsItIs() if self.bits == 32 else Quantised(self.bits)
+        if self.label_silo is None:
+            return replace(base, knowledge=LabelsEverywhere(), exchange=exchange, client_exchange=exchange)
+        # Slopes are of this round's blocks.
+        at_one = replace(base, knowledge=LabelsAt(self.label_silo), timing=Overlap())
+        return replace(at_one, exchange=exchange, client_exchange=exchange)
+
+
+def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
+    """The modes that fit a federation: with labels everywhere, then with labels at one silo."""
+    silos = planned.federation.silos
+    label_silo = planned.variant.knowledge.label_silo or 0
+    has_classes = planned.objective.kind.target != "amount"
+    modes = []
+    for at in (None, label_silo):
+        modes.append(Mode("plain", at))
+        if len(silos) >= FEWEST_TO_SUM:
+            modes.append(Mode("masked", at, masked=True))
+        if at is None:
+            modes += [Mode("8 bits", bits=8), Mode("4 bits", bits=4)]
+        if max(silo.num_clients for silo in silos) >= FEWEST_TO_SUM:
+            modes.append(Mode("blocks summed", at, blocks_summed=True))
+        if has_classes:
+            modes.append(Mode(f"label DP, ε\u00a0=\u00a0{epsilon:g}", at, epsilon=epsilon))
+    return modes
+
+
+def is_configured(mode: Mode, planned: Plan) -> bool:
+    """Whether the configuration asks for this mode."""
+    if mode.masked or mode.blocks_summed or mode.epsilon is not None:
+        return False
+    variant = planned.variant
+    wanted = mode.variant(variant)
+    return (variant.knowledge, variant.exchange) == (wanted.knowledge, wanted.exchange)
+
+
+def group_of(mode: Mode, planned: Plan) -> str:
+    """Who has labels, in words."""
+    if mode.label_silo is None:
+        return "labels everywhere"
+    return f"labels at {planned.federation.silos[mode.label_silo].name}"
+
+
+def keep_probability(epsilon: float, num_classes: int) -> float:
+    r"""How often randomised response keeps a label: :math:`e^\epsilon / (e^\epsilon + C - 1)`.
+
+    It is also the largest accuracy that anybody can reach who sees the randomised label and knows nothing else.
+    Warner 1965; Ghazi et al. 2021, "Deep learning with label differential privacy".
+
+    >>> keep_probability(0.0, 2)
+    0.5
+    """
+    return 1 / (1 + (num_classes - 1) * math.exp(-epsilon))
+
+
+def randomised(labels: NDArray[np.generic], epsilon: float, seed: int) -> NDArray[np.generic]:
+    """Every label kept with :func:`keep_probability`, otherwise replaced by one of the other classes."""
+    classes = np.unique(labels)
+    generator = np.random.default_rng(seed)
+    kept = generator.random(len(labels)) < keep_probability(epsilon, len(classes))
+    other = generator.integers(1, max(len(classes), 2), len(labels))
+    changed = classes[(np.searchsorted(classes, labels) + other) % len(classes)]
+    return np.where(kept, labels, changed).astype(labels.dtype)

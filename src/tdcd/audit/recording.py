@@ -1,0 +1,211 @@
+"""What is sent while a federation trains, kept for some of its samples: the raw material of all transcripts."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.audit.modes import Mode, randomised
+from tdcd.config.resolve import Plan
+from tdcd.core import algorithm
+from tdcd.core.exchange import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, AsItIs, Exchange, Sending, seed_words
+from tdcd.core.objective import Tree
+from tdcd.core.settings import draws_of
+from tdcd.simulation.engines.base import State
+from tdcd.simulation.simulate import Simulation
+from tdcd.training.run import simulate
+
+Floats = NDArray[np.float64]
+FLOAT_NOISE = 2e-7
+"""Rounding of phi in single precision, relative to its largest number."""
+
+
+class Moment(NamedTuple):
+    """When phi is sent: for a round's minibatches, or for all samples at an evaluation."""
+
+    round: int
+    evaluation: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What was sent of R samples at T moments; C numbers each, nan where a sample was not part of it."""
+
+    rows: NDArray[np.int64]
+    """``[R]``: the samples."""
+    moments: list[Moment]
+    blocks: list[list[Tree]]
+    """Of each silo, at each moment: the block that phi comes from."""
+    to_hub: list[Floats]
+    """Of each silo ``[R, T, C]``: phi as its own hub gets it from its clients."""
+    between: list[Floats]
+    """Of each silo: phi as the other hubs get it."""
+    to_clients: list[Floats]
+    """Of each silo: what its hub passes on to its clients: the others' phi, or slopes."""
+    noise: list[Floats]
+    """Of each silo ``[T]``: the standard deviation of what rounding does to its phi."""
+    labels: NDArray[Any]
+    """``[R]``: the labels that were trained with."""
+    train_losses: Floats
+    """Of the R samples at the end, by the true labels."""
+    test_losses: Floats
+    """Of the held-out samples; empty if there are none."""
+
+
+def record(planned: Plan, mode: Mode, rounds: int, rows: NDArray[np.int64]) -> Recording:
+    """Train ``rounds`` rounds in a mode, and keep what is sent of ``rows``."""
+    federation = planned.federation
+    labels = federation.labels
+    if mode.epsilon is not None:
+        labels = randomised(labels, mode.epsilon, planned.settings.seed)
+    trained = planned._replace(
+        federation=replace(federation, labels=labels),
+        variant=mode.variant(planned.variant),
+        execution=replace(planned.execution, engine="auto"),
+    )
+    recorder = _Recorder(trained, simulate(trained), rows)
+    return recorder.run(rounds, federation.labels)
+
+
+class _Recorder:
+    def __init__(self, planned: Plan, simulation: Simulation, rows: NDArray[np.int64]) -> None:
+        self.planned, self.simulation, self.rows = planned, simulation, rows
+        self.federation, self.variant = planned.federation, planned.variant
+        self.draws = draws_of(planned.settings, self.federation.num_samples)
+        self.owners = [silo.owner() for silo in self.federation.silos]
+        self.place = np.full(self.federation.num_samples, -1)
+        self.place[rows] = np.arange(len(rows))
+        self.phi = [jax.jit(partial(algorithm.phi, apply=block.phi)) for block in planned.blocks]
+        self.seed = seed_words(planned.settings.seed)
+
+    def run(self, rounds: int, true_labels: NDArray[Any]) -> Recording:
+        state, moments, past = self.simulation.init(), [], []
+        kept: list[list[list[Any]]] = []
+        for index in range(rounds):
+            past.append(state.blocks)
+            if index % self.planned.config.evaluate.every == 0:
+                moments.append(Moment(index, evaluation=True))
+                kept.append(self._evaluated(state.blocks))
+            moments.append(Moment(index, evaluation=False))
+            ages = [int(self.variant.timing.age(silo, jnp.asarray(index))) for silo in range(len(self.phi))]
+            with jax.enable_x64(self.planned.settings.dtype == "float64"):
+                kept.append(self._exchanged(index, [past[index - age][silo] for silo, age in enumerate(ages)]))
+            state = self.simulation.advance(state, index, 1)
+        self._refuse_diverged(state)
+        blocks, to_hub, between, passed_on, noise = zip(*kept, strict=True)
+        silos = range(len(self.phi))
+
+        def of_each(parts: Any) -> list[Floats]:
+            return [np.stack([part[silo] for part in parts], axis=1).astype(np.float64) for silo in silos]
+
+        train, test = self._losses(state, true_labels)
+        return Recording(
+            self.rows,
+            moments,
+            [[part[silo] for part in blocks] for silo in silos],
+            of_each(to_hub),
+            of_each(between),
+            of_each(passed_on),
+            [np.array([part[silo] for part in noise], np.float64) for silo in silos],
+            self.federation.labels[self.rows],
+            train,
+            test,
+        )
+
+    def _evaluated(self, blocks: list[Tree]) -> list[list[Any]]:
+        """An evaluation: hubs get phi of every sample as it is, whatever the mode; clients get nothing."""
+        found = [
+            np.asarray(self._phi(silo, block, self.rows[None])[0], np.float64) for silo, block in enumerate(blocks)
+        ]
+        nothing = [np.full_like(phi, np.nan) for phi in found]
+        return [blocks, found, found, nothing, [FLOAT_NOISE * _largest(phi) for phi in found]]
+
+    def _exchanged(self, index: int, blocks: list[Tree]) -> list[list[Any]]:
+        """A round's minibatches."""
+        ids = self.draws(index)
+        silos = range(len(blocks))
+        exact = [self._phi(silo, block, ids) for silo, block in enumerate(blocks)]
+        up = [self._per_client(silo, phi, index, ids, TO_HUB) for silo, phi in enumerate(exact)]
+        sent = [_sent(self.variant.exchange, phi, self._sending(index, silo, phi)) for silo, phi in enumerate(up)]
+        knowledge, objective = self.variant.knowledge, self.planned.objective
+        truth = jnp.asarray(self.federation.labels[ids], objective.label_dtype(self.planned.settings.dtype))
+        down = []
+        for silo in silos:
+            hub = silo if knowledge.label_silo is None else knowledge.label_silo
+            seen = jnp.asarray(up[hub]), algorithm.sum_others([jnp.asarray(phi) for phi in sent], hub)
+            passed = np.asarray(knowledge.pass_on(silo, *seen, truth, objective))
+            down.append(self._per_client(silo, passed, index, ids, TO_CLIENTS))
+        noise = [self._noise(phi) for phi in exact]
+        collected = [[self._collect(phi, ids) for phi in part] for part in (up, sent, down)]
+        return [blocks, *collected, noise]
+
+    def _noise(self, phi: NDArray[Any]) -> float:
+        bits = getattr(self.variant.exchange, "bits", 32)
+        step = 2 / (2**bits - 2) / 12**0.5 if bits < 32 else 0.0
+        return max(step, FLOAT_NOISE) * _largest(phi)
+
+    def _phi(self, silo: int, block: Tree, ids: NDArray[Any]) -> NDArray[Any]:
+        features = self.federation.silos[silo].features[ids]
+        with jax.enable_x64(self.planned.settings.dtype == "float64"):
+            return np.asarray(self.phi[silo](block, features.astype(self.planned.settings.dtype)))
+
+    def _sending(self, index: int, silo: int, phi: NDArray[Any], stream: int = BETWEEN_HUBS) -> Sending:
+        return Sending(self.seed, index, silo, phi.shape, stream)
+
+    def _per_client(self, silo: int, phi: NDArray[Any], index: int, ids: NDArray[Any], stream: int) -> NDArray[Any]:
+        """Phi after it was sent between the clients of a silo and their hub."""
+        exchange = self.variant.client_exchange
+        if exchange == AsItIs():
+            return phi
+        flat, received = phi.reshape(-1, phi.shape[-1]), np.empty_like(phi).reshape(-1, phi.shape[-1])
+        holder = self.owners[silo][ids].ravel()
+        sending = self._sending(index, silo, phi, stream)
+        # In NumPy: JAX would compile for every number of rows.
+        sending = sending._replace(drawn=np.asarray(sending.dither()))
+        for client in range(self.federation.silos[silo].num_clients):
+            places = np.flatnonzero(holder == client)
+            received[places] = _sent(exchange, flat[places], sending._replace(places=places))
+        return received.reshape(phi.shape)
+
+    def _collect(self, phi: NDArray[Any], ids: NDArray[Any]) -> Floats:
+        """``[R, C]``: a sample that stands in several minibatches was sent several times, which averages noise out."""
+        places = self.place[ids].ravel()
+        wanted = places >= 0
+        summed = np.zeros((len(self.rows), phi.shape[-1]))
+        np.add.at(summed, places[wanted], phi.reshape(-1, phi.shape[-1])[wanted])
+        times = np.bincount(places[wanted], minlength=len(self.rows))[:, None]
+        found: Floats = np.divide(summed, times, out=np.full_like(summed, np.nan), where=times > 0)
+        return found
+
+    def _losses(self, state: State, true_labels: NDArray[Any]) -> tuple[Floats, Floats]:
+        silos, objective = self.federation.silos, self.planned.objective
+
+        def losses(features: list[NDArray[Any]], labels: NDArray[Any]) -> Floats:
+            scores = self.simulation.scores(state.blocks, features)
+            truth = labels.astype(objective.label_dtype(self.planned.settings.dtype))
+            with jax.enable_x64(self.planned.settings.dtype == "float64"):
+                return np.asarray(objective.losses(jnp.asarray(scores), jnp.asarray(truth)), np.float64)
+
+        train = losses([silo.features[self.rows] for silo in silos], true_labels[self.rows])
+        if self.federation.test_labels is None:
+            return train, np.empty(0)
+        return train, losses([np.asarray(silo.test_features) for silo in silos], self.federation.test_labels)
+
+    def _refuse_diverged(self, state: State) -> None:
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.blocks)):
+            raise ValueError(
+                f"train.step_size = {self.planned.settings.step_size:g}: the blocks stop being finite, so there is "
+                "nothing to attack; use a smaller one"
+            )
+
+
+def _sent(exchange: Exchange, phi: Any, sending: Sending) -> NDArray[Any]:
+    return np.asarray(exchange.decode(exchange.encode(phi, sending), sending))
+
+
+def _largest(phi: NDArray[Any]) -> float:
+    return float(np.abs(phi).max(initial=0))

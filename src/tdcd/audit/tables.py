@@ -1,0 +1,114 @@
+"""An audit's tables, for the page and for the terminal, and its numbers for other programs."""
+
+from itertools import groupby
+from typing import Any
+
+from tdcd.audit.audit import Audit
+from tdcd.audit.lines import BY_KEY, Finding
+from tdcd.audit.modes import Mode, group_of, is_configured
+from tdcd.audit.readings import NOT_TRIED, reading
+from tdcd.report.text_table import TextTable
+
+
+def share(value: float | None) -> str:
+    """A part of 1, to two figures; a dash where there is none.
+
+    >>> share(0.999), share(None)
+    ('1.00', '–')
+    """
+    return "–" if value is None else f"{value:.2f}"
+
+
+def overview(audit: Audit) -> list[tuple[str, TextTable]]:
+    """Who has labels, and a table for each: one row per attack, one column per mode."""
+    tables = []
+    for group, some in groupby(audit.modes, lambda mode: group_of(mode, audit.planned)):
+        modes = list(some)
+        lines = [key for key in audit.lines if any(audit.worst(key, mode) for mode in modes)]
+        rows = [[key, *(_cell(audit.worst(key, mode)) for mode in modes)] for key in lines]
+        head = ["", *(mode.name + " *" * is_configured(mode, audit.planned) for mode in modes)]
+        tables.append((group, TextTable(head, rows)))
+    return tables
+
+
+def _cell(finding: Finding | None) -> str:
+    if finding is None or finding.recovered is None:
+        return "–"
+    return (
+        "has them" if finding.holds and finding.bound is None else f"{share(finding.recovered)}/{share(finding.guess)}"
+    )
+
+
+def of_line(audit: Audit, key: str) -> TextTable:
+    """One row per mode, or for modes that are alike: the silo that fared worst, and what to make of it."""
+    head = ["modes", "what the attacker sees", "recovered", "best column", "guess", "reading"]
+    modes: dict[tuple[str, ...], list[Mode]] = {}
+    for mode in audit.modes:
+        found = audit.worst(key, mode)
+        if found is not None:
+            modes.setdefault(_told(found), []).append(mode)
+    return TextTable(head, [[_listed(audit, some), *told] for told, some in modes.items()])
+
+
+def _told(found: Finding) -> tuple[str, ...]:
+    """A row but for its mode."""
+    known = f" {found.known} are known from elsewhere." if found.known else ""
+    silo = f" of {found.silo}" if found.silo and found.recovered is not None else ""
+    return (
+        f"{found.party}: {found.sees}.{known}",
+        f"{share(found.recovered)}{silo}",
+        best(found),
+        share(None if found.recovered is None else found.guess),
+        reading(found),
+    )
+
+
+def _listed(audit: Audit, modes: list[Mode]) -> str:
+    """Modes in words, by who has labels."""
+    parts = []
+    for group, some in groupby(modes, lambda mode: group_of(mode, audit.planned)):
+        names = [mode.name + " *" * is_configured(mode, audit.planned) for mode in some]
+        parts.append(f"{group}: {'; '.join(names)}")
+    return ". ".join(parts)
+
+
+def best(finding: Finding) -> str:
+    """The column that was recovered best."""
+    name = finding.best_column
+    return "–" if name is None else f"{share(finding.columns[name])} {name}"
+
+
+def numbers(audit: Audit) -> dict[str, Any]:
+    """Everything that the page shows, and all silos, for other programs."""
+    planned = audit.planned
+    return {
+        "data": planned.federation.name,
+        "rounds": audit.rounds,
+        "rows": audit.num_rows,
+        "modes": [_mode(audit, mode) for mode in audit.modes],
+        "findings": [_finding(audit, found) for found in audit.findings],
+        "over_rounds": [vars(sweep) for sweep in audit.over_rounds],
+        "over_known_rows": [vars(sweep) for sweep in audit.over_known_rows],
+        "not_tried": list(NOT_TRIED),
+    }
+
+
+def _mode(audit: Audit, mode: Mode) -> dict[str, Any]:
+    return {
+        "labels": group_of(mode, audit.planned),
+        "configured": is_configured(mode, audit.planned),
+        **{key: value for key, value in vars(mode).items() if key != "label_silo"},
+    }
+
+
+def _finding(audit: Audit, found: Finding) -> dict[str, Any]:
+    line = BY_KEY[found.line]
+    return {
+        "line": found.line,
+        "attack": line.attack,
+        "target": line.target,
+        "mode": audit.modes.index(found.mode),
+        **{key: value for key, value in vars(found).items() if key not in ("line", "mode")},
+        "gain": found.gain,
+        "reading": reading(found),
+    }

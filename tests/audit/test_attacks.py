@@ -1,0 +1,134 @@
+"""The attacks, on data whose answer is known."""
+
+import jax
+import numpy as np
+import pytest
+
+from tdcd.audit.attacks.columns import (
+    features_of,
+    rows_by_known_rows,
+    rows_by_regression,
+    rows_of_block,
+    rows_of_linear,
+    variance_explained,
+)
+from tdcd.audit.attacks.labels import by_clusters, by_probe, recovery
+from tdcd.audit.attacks.membership import by_loss
+from tdcd.audit.attacks.slopes import labels_from_slopes, scores_from_slopes
+from tdcd.audit.modes import keep_probability, randomised
+from tdcd.blocks import Mlp
+
+ROWS, COLUMNS, MOMENTS = 60, 4, 12
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(ROWS, COLUMNS))
+THETAS = RNG.normal(size=(MOMENTS, COLUMNS, 1))
+NOISE = np.full(MOMENTS, 1e-9)
+MEAN, SPREAD = X.mean(axis=0), X.std(axis=0)
+PHI = np.einsum("rd,tdc->rtc", X, THETAS)
+
+
+def with_gaps(phi, share=0.2):
+    gaps = np.random.default_rng(5).random(phi.shape[:2]) < share
+    return np.where(gaps[..., None], np.nan, phi)
+
+
+def test_variance_explained_is_one_for_the_truth_and_zero_for_the_mean_or_worse():
+    constant = np.column_stack([X, np.ones(ROWS)])
+    assert variance_explained(constant, constant)[:-1] == pytest.approx(1)
+    assert np.isnan(variance_explained(constant, constant)[-1])
+    assert variance_explained(X, np.tile(MEAN, (ROWS, 1))) == pytest.approx(0)
+    assert (variance_explained(X, -5 * X) == 0).all()
+
+
+def test_known_blocks_give_rows_with_as_many_equations_as_columns():
+    found = rows_of_linear(with_gaps(PHI), THETAS, NOISE, MEAN, SPREAD)
+    enough = (~np.isnan(with_gaps(PHI)[..., 0])).sum(axis=1) >= COLUMNS
+    assert enough.sum() > 50
+    assert found[enough] == pytest.approx(X[enough], abs=1e-6)
+    few = rows_of_linear(PHI[:, :2], THETAS[:2], NOISE[:2], MEAN, SPREAD)
+    assert 0.2 < variance_explained(X, few).mean() < 0.9
+
+
+def test_a_block_that_is_not_linear_is_inverted_for_most_rows():
+    mlp, some = Mlp((16,)), X[:20]
+    blocks = [mlp.init(jax.random.key(seed), (COLUMNS,), 3) for seed in range(4)]
+    phi = np.stack([np.asarray(mlp.phi(block, some.astype(np.float32))) for block in blocks], axis=1).astype(float)
+    phi[0, 1] = np.nan
+    found = rows_of_block(phi, blocks, mlp.phi, np.full(4, 1e-6), MEAN, SPREAD, (COLUMNS,))
+    # Some rows end in another local optimum.
+    assert np.median(np.abs(found - some)) < 1e-5
+
+
+def test_known_rows_give_the_blocks_and_then_all_rows():
+    known = np.arange(COLUMNS + 1)
+    found = rows_by_known_rows(PHI, known, X[known], NOISE, MEAN, SPREAD)
+    assert found == pytest.approx(X, abs=1e-5)
+    nothing = rows_by_known_rows(PHI, known[:0], X[:0], NOISE, MEAN, SPREAD)
+    assert (nothing == MEAN).all()
+
+
+def test_a_sum_of_two_linear_silos_falls_to_as_many_known_rows_as_both_have_columns():
+    generator = np.random.default_rng(1)
+    other = generator.normal(size=(ROWS, 3)) @ generator.normal(size=(3, MOMENTS))
+    both = PHI + other[..., None]
+    both[10:] = with_gaps(both)[10:]
+
+    def recovered(count):
+        known = np.arange(count)
+        found = rows_by_regression(features_of(both, NOISE, known), known, X[known])
+        return variance_explained(X[count:], found[count:]).mean()
+
+    assert recovered(COLUMNS + 3 + 2) > 0.99
+    assert recovered(COLUMNS) < 0.9
+
+
+def test_a_regression_that_cannot_do_better_takes_the_mean():
+    known = np.arange(20)
+    noise = np.random.default_rng(0).normal(size=(ROWS, 6))
+    found = rows_by_regression(noise, known, X[known])
+    assert variance_explained(X[20:], found[20:]).mean() < 0.2
+    assert rows_by_regression(noise, known[:2], X[:2]) == pytest.approx(np.tile(X[:2].mean(axis=0), (ROWS, 1)))
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax", "squared"])
+def test_slopes_are_labels_and_scores(loss):
+    outputs, generator = 4 if loss == "softmax" else 1, np.random.default_rng(2)
+    scores = generator.normal(size=(ROWS, MOMENTS, outputs))
+    scores[:, 0] = 0
+    if loss == "softmax":
+        labels = generator.integers(0, outputs, ROWS)
+        chances = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+        slopes = chances - np.eye(outputs)[labels][:, None]
+        scores -= scores.mean(axis=-1, keepdims=True)
+    elif loss == "logistic":
+        labels = generator.integers(0, 2, ROWS)
+        slopes = 1 / (1 + np.exp(-scores)) - labels[:, None, None]
+    else:
+        labels = generator.normal(size=ROWS)
+        slopes = scores - labels[:, None, None]
+    assert labels_from_slopes(slopes, loss) == pytest.approx(labels)
+    found, errors = scores_from_slopes(slopes, loss, 1e-12)
+    assert found == pytest.approx(scores, abs=1e-6)
+    assert (errors < 1e-8).all()
+
+
+def test_clusters_and_probes_find_classes_that_are_apart():
+    labels = np.arange(ROWS) % 3
+    features = 8 * np.eye(3)[labels] + np.random.default_rng(4).normal(size=(ROWS, 3))
+    assert recovery(by_clusters(features, labels, 0), labels, "classes") == 1
+    assert recovery(by_probe(features, np.arange(12), labels), labels, "classes") == 1
+
+
+def test_membership_is_the_auc_of_smaller_losses():
+    assert by_loss(np.array([0.1, 0.2]), np.array([0.3, 0.4])) == 1
+    assert by_loss(np.array([0.1, 0.4]), np.array([0.1, 0.4])) == 0.5
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_randomised_response_keeps_as_many_labels_as_epsilon_allows(classes):
+    labels = np.random.default_rng(6).integers(0, classes, 20_000)
+    kept = np.mean(randomised(labels, 1.0, 7) == labels)
+    assert kept == pytest.approx(keep_probability(1.0, classes), abs=0.02)
+    assert set(np.unique(randomised(labels, 1.0, 7))) == set(range(classes))
+    assert (randomised(labels, 1.0, 7) == randomised(labels, 1.0, 7)).all()
+    assert keep_probability(50.0, classes) == pytest.approx(1)

@@ -1,0 +1,178 @@
+"""Audits of breast cancer data, three linear silos: attacks succeed where we say so, and fail where we say so."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tdcd.audit import Mode, audit, modes_of, write_page
+from tdcd.audit.lines import LINES
+from tdcd.audit.modes import is_configured
+from tdcd.audit.page import page
+from tdcd.audit.readings import _OUTCOMES, reading
+from tdcd.audit.tables import overview
+from tdcd.config import check_config
+from tdcd.config.resolve import plan
+
+KEYS = {
+    "name": "<b>breast & co",
+    "data": {"source": "breast_cancer"},
+    "federation": {"silos": 3, "clients": 3},
+    "model": {"block": "linear"},
+}
+PLAIN, MASKED, DP = Mode("plain"), Mode("masked", masked=True), Mode("label DP", epsilon=1.0)
+AT_ONE, AT_ONE_DP = Mode("plain", 0), Mode("label DP", 0, epsilon=1.0)
+SUMMED = Mode("blocks summed", blocks_summed=True)
+CHANCE = math.e / (1 + math.e)
+
+
+@pytest.fixture(scope="module")
+def planned():
+    found = plan(check_config(KEYS))
+    first, *others = found.federation.silos
+    marked = replace(first, columns=tuple(f"<i>{name}" for name in first.columns))
+    return found._replace(federation=replace(found.federation, silos=(marked, *others)))
+
+
+@pytest.fixture(scope="module")
+def done(planned):
+    return audit(planned, rounds=40, modes=[PLAIN, MASKED, SUMMED, DP, AT_ONE, AT_ONE_DP])
+
+
+def all_of(done, line, mode):
+    return [one for one in done.findings if one.line == line and one.mode == mode]
+
+
+@pytest.mark.parametrize("line", ["own hub", "few known rows", "known rows"])
+def test_a_linear_silo_without_protection_is_read(done, line):
+    found = all_of(done, line, PLAIN)
+    assert [one.silo for one in found] == ["silo1", "silo2", "silo3"]
+    for one in found:
+        assert one.recovered >= 0.99, one.silo
+        assert min(one.columns.values()) >= 0.97
+        assert one.guess < 0.9
+    assert "<i>bias" not in found[0].columns
+
+
+def test_summed_blocks_do_not_hide_rows_from_the_silos_own_hub(done):
+    assert all(one.recovered >= 0.99 for one in all_of(done, "own hub", SUMMED))
+    assert "does not help: phi of every row still reaches the hub" in reading(done.worst("own hub", SUMMED))
+
+
+def test_slopes_are_binary_labels(done):
+    for line in ("labels of hub", "labels of client", "clusters"):
+        assert done.worst(line, AT_ONE).recovered == 1.0
+        assert done.worst(line, AT_ONE).guess == 0.5
+    assert done.worst("labels of hub", AT_ONE).party == "hub.silo2"
+    assert done.worst("labels of hub", PLAIN).holds
+
+
+def test_masks_hide_who_contributed_what(done):
+    for one in all_of(done, "split", PLAIN):
+        assert one.recovered == pytest.approx(1)
+    for one in all_of(done, "split", MASKED):
+        assert one.recovered <= one.guess + 0.1
+    for one in all_of(done, "first block", MASKED):
+        assert one.recovered <= one.guess + 1e-6
+
+
+def test_masks_do_not_hide_a_silo_from_somebody_who_knows_enough_rows(done):
+    few, more = done.worst("few known rows", MASKED), done.worst("known rows", MASKED)
+    assert few.recovered < 0.9 < more.recovered
+    assert more.known == 11 + 10 + 4
+    assert "masks do not change that" in reading(more)
+
+
+@pytest.mark.parametrize(
+    ("line", "mode"), [("labels of hub", DP), ("labels of hub", AT_ONE_DP), ("clusters", AT_ONE_DP)]
+)
+def test_randomised_labels_give_no_more_than_epsilon_allows(done, line, mode):
+    found = done.worst(line, mode)
+    assert found.bound == pytest.approx(CHANCE)
+    assert 0.5 < found.recovered <= CHANCE + 3 * math.sqrt(CHANCE * (1 - CHANCE) / done.num_rows)
+
+
+def test_a_client_sees_its_own_rows_only(done, planned):
+    found = done.worst("client", PLAIN)
+    assert found.party.startswith("client.silo")
+    assert found.sees.startswith("the sum of the phi of")
+    assert found.recovered > found.guess
+
+
+def test_membership_is_a_coin_here(done):
+    for mode in done.modes:
+        assert done.worst("membership", mode).recovered == pytest.approx(0.5, abs=0.06)
+
+
+def test_more_rounds_and_more_known_rows_give_more(done):
+    for sweep in done.over_rounds:
+        assert sweep.y[0] < 0.8
+        assert sweep.y[-1] >= 0.97, sweep.label
+    plain, masked, guess = done.over_known_rows
+    assert plain.y[-1] >= 0.99
+    assert max(guess.y) < 0.9
+    # In between a mask is worth some rows.
+    assert any(hidden < seen - 0.02 for seen, hidden in zip(plain.y, masked.y, strict=True))
+
+
+def test_the_same_seed_gives_the_same_findings(done, planned):
+    again = audit(planned, rounds=40, modes=[PLAIN])
+    assert again.findings == [one for one in done.findings if one.mode == PLAIN]
+
+
+def test_the_page_is_well_formed_and_escapes_names(done, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "report")
+    from well_formed import Page
+
+    path = write_page(done, tmp_path / "new")
+    text = path.read_text()
+    assert path == tmp_path / "new" / "audit.html"
+    assert "<b>" not in text
+    assert "<i>" not in text
+    read = Page(text)
+    assert read.tags.count("svg") == 2
+    assert "<b>breast & co" in read.texts
+    assert any("<i>" in words for words in read.texts)
+    told = json.loads((tmp_path / "new" / "audit.json").read_text())
+    assert len(told["findings"]) == len(done.findings)
+    assert told["modes"][0] | {"configured": True, "labels": "labels everywhere"} == told["modes"][0]
+    assert page(done) == text
+
+
+def test_the_terminal_has_a_table_for_each_place_of_labels(done):
+    (everywhere, first), (at_one, second) = overview(done)
+    assert (everywhere, at_one) == ("labels everywhere", "labels at silo1")
+    assert first.head == ["", "plain *", "masked", "blocks summed", "label DP"]
+    assert ["own hub", "1.00/0.00", "1.00/0.00", "1.00/0.00", "1.00/0.00"] in first.rows
+    assert [row[1] for row in second.rows if row[0] == "labels of hub"] == ["1.00/0.50"]
+
+
+def test_every_line_has_readings():
+    assert set(_OUTCOMES) == {line.key for line in LINES}
+
+
+def test_modes_fit_the_federation(planned):
+    names = [mode.name for mode in modes_of(planned, 2.0)]
+    dp = "label DP, ε\u00a0=\u00a02"
+    assert names == ["plain", "masked", "8 bits", "4 bits", "blocks summed", dp, "plain", "masked", "blocks summed", dp]
+    two = plan(check_config({**KEYS, "data": {"source": "diabetes"}, "federation": {"silos": 2, "clients": 2}}))
+    assert [mode.name for mode in modes_of(two, 1.0)] == ["plain", "8 bits", "4 bits", "plain"]
+    asked = plan(check_config({**KEYS, "exchange": {"phi_bits": 8}}))
+    assert [mode.name for mode in modes_of(asked, 1.0) if is_configured(mode, asked)] == ["8 bits"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "sentence"),
+    [
+        ({"federation": {"silos": 1}}, {}, "there is one silo, and nobody else who could see anything"),
+        ({"train": {"algorithm": "sgd"}}, {}, "train.algorithm = 'sgd': an audit attacks"),
+        ({}, {"rounds": 1}, "rounds = 1: an audit needs 2 rounds or more"),
+        ({}, {"epsilon": 0.0}, "epsilon = 0: it must be a positive number"),
+        ({"train": {"step_size": 3e38}}, {"modes": [PLAIN], "rounds": 4}, "the blocks stop being finite"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(keys, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        audit(plan(check_config(KEYS | keys)), **options)
