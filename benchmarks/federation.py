@@ -30,10 +30,10 @@ CONFIG = {
 }
 
 
-def real_round(folder: Path) -> float:
+def real_round(folder: Path, config: dict = CONFIG) -> float:
     """Seconds of a round after the first few hundred, with the evaluation of the last one in it."""
     path = folder / "config.toml"
-    path.write_text(toml_text(CONFIG))
+    path.write_text(toml_text(config))
     trial = Trial.prepare(path, [], folder / "trial")
     outcome = trial.run(lambda: None, lambda: False)
     assert outcome.status == "finished", outcome

@@ -1,7 +1,10 @@
 """Crashes and bad links where what hubs send is masked: a hub that comes back makes the same masks again."""
 
+from dataclasses import replace
+
 import pytest
-from lab import ROUGH, Lab, in_mode, prepared, reference_of
+from lab import CONFIG, ROUGH, Lab, in_mode, prepared, reference_of
+from test_left_out import Leaving
 
 MASKED = ["mask", "mask, overlap 1, period 4", "mask, protect blocks"]
 """All modes: see campaign.py."""
@@ -38,3 +41,20 @@ def test_a_hub_that_lost_its_key_cannot_go_on(masked, tmp_path):
     assert "hub.lab came with another key for masks" in (tmp_path / "hub.clinic" / "status.json").read_text()
     key.write_text(kept)
     assert set(Lab(config, data, tmp_path, 1).run(reference).outcomes.values()) == {"finished"}
+
+
+GONE = {
+    "silos": [{"name": "clinic", "clients": 3}, {"name": "lab", "clients": ["north", "south", "west"]}],
+    "exchange": {"protect_blocks": True},
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_without_clients_that_are_gone(tmp_path, seed):
+    """A grace period so short that clients are left out again and again, also in the middle of a sum; and crashes."""
+    train = {**CONFIG["train"], "rounds": 16}
+    config, data = prepared(**GONE, federation={"client_grace_s": 1.5}, train=train)
+    lab = Leaving(config, data, tmp_path, seed, replace(ROUGH, crashed=0.007))
+    history = lab.run()
+    assert lab.counts["crash of a hub"] + lab.counts["crash of a client"] > 3
+    assert any(record.absent for record in history)

@@ -1,6 +1,7 @@
 """Masked sums between hubs: the run of plain fixed point to the last bit, and a transcript that tells the sum only."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -113,6 +114,25 @@ def test_masks_cancel_and_are_never_used_twice():
                 seen |= {one.tobytes() for one in drawn}
     # Of two members, the masks are one another's negatives, and so two as well.
     assert len(seen) == 5 * 3 * (3 + 3 + 2)
+
+
+def test_with_labels_at_one_silo_its_hub_only_adds_up():
+    """The others' masks cancel without it."""
+    job = Job(with_keys(RIDGE, **MASK, federation={"labels": "lab"}))
+    agreements = [MaskAgreement(job, silo, Keys.of_secret(hub, SECRET), hub) for silo, hub in enumerate(job.hubs)]
+    cards = [one.card(["rows"]) for one in agreements]
+    assert [card is None for card in cards] == [False, True, False]
+    hellos = {hub: SimpleNamespace(nonce=hub, card=card) for hub, card in zip(job.hubs, cards, strict=True)}
+    clinic, lab, shop = (one.masks(hellos, "run") for one in agreements)
+    assert lab is None
+    assert not (clinic.of("phi", 3, (4,)) + shop.of("phi", 3, (4,))).any()
+    phi = {hub: np.random.default_rng(index).normal(size=(4, 1)) for index, hub in enumerate(job.hubs)}
+    sent = [
+        Sums(FIXED, "float64", "hub", masks).part("phi", 3, phi[hub])
+        for hub, masks in (("hub.clinic", clinic), ("hub.shop", shop))
+    ]
+    others = Sums(FIXED, "float64", "hub.lab", lab).others("phi", 3, sent)
+    assert np.abs(others - phi["hub.clinic"] - phi["hub.shop"]).max() <= 2.0**-FIXED.bits
 
 
 class Shifted:

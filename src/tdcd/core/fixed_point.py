@@ -10,6 +10,7 @@ number. Real parties stop before they send one.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -58,7 +59,7 @@ class FixedPoint:
                 "lower exchange.mask_range"
             )
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """f, the binary digits after the point."""
         # With a margin, since single precision may round the range up.
@@ -113,7 +114,7 @@ class FixedBlocks:
     largest: float = MASK_RANGE
     """The range of the numbers of a block."""
 
-    @property
+    @cached_property
     def fixed(self) -> FixedPoint:
         """The form of the numbers."""
         return FixedPoint(self.largest, terms=1)

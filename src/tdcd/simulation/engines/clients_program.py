@@ -15,7 +15,7 @@ from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
 from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, AsItIs, Exchange, Sending, WholeBlock, Wire, sum_others
-from tdcd.core.fixed_point import FixedBlocks
+from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
@@ -237,7 +237,7 @@ class ClientsProgram:
 
         knowledge, labels = self.variant.knowledge, shared.labels
         hub = silo if knowledge.label_silo is None else knowledge.label_silo
-        seen = exchanged.phis[hub], exchanged.others(hub)
+        seen = exchanged.own(hub), exchanged.others(hub)
         received = projected(knowledge.pass_on(silo, *seen, labels[own.ids], objective))
         if self.variant.client_exchange != AsItIs():
             real = jnp.arange(rows.shape[2]) < own.placements[silo].counts[..., None]
@@ -289,9 +289,13 @@ class Exchanged:
 
     def __init__(self, phis: list[Array], exchange: Exchange, own: Own) -> None:
         """Take every hub's phi."""
-        self.phis, self._exchange = phis, exchange
+        self.phis, self._exchange, self._is_fixed = phis, exchange, isinstance(exchange, FixedPoint)
         self._sendings = [Sending(own.seed, own.rounds, silo, phi.shape) for silo, phi in enumerate(phis)]
         self._sent: list[Wire] = [exchange.encode(*both) for both in zip(phis, self._sendings, strict=True)]
+
+    def own(self, silo: int) -> Array:
+        """The hub's own phi; in fixed point, if its parts of sums are."""
+        return self._exchange.decode(self._sent[silo], self._sendings[silo]) if self._is_fixed else self.phis[silo]
 
     def others(self, silo: int) -> Array:
         """The sum of the other silos' phi, as they sent it: lines 12 and 13."""

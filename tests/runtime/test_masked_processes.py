@@ -1,0 +1,35 @@
+"""Masks between real processes over mutual TLS, with keys on their certificates: the simulation's history."""
+
+import pytest
+from test_machines import RIDGE
+from test_variants import simulated
+
+from tdcd.config import check_config
+from tdcd.records.history import read_history
+from tdcd.records.run_folder import toml_text
+from tdcd.runtime.process.launch import Trial
+
+pytestmark = pytest.mark.slow
+CASES = {
+    "between hubs": {
+        "silos": [{"name": name, "clients": 1} for name in ("clinic", "lab", "shop")],
+        "exchange": {"protect": "mask"},
+    },
+    "inside a silo": {"silos": [{"name": "clinic", "clients": 3}], "exchange": {"protect_blocks": True}},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_real_parties_mask_what_the_simulation_adds_up(tmp_path, name):
+    keys = {**RIDGE, **CASES[name]}
+    (tmp_path / "shared.toml").write_text(toml_text(keys))
+    trial = Trial.prepare(tmp_path / "shared.toml", [], tmp_path / "trial")
+    outcome = trial.run(lambda: None, lambda: False)
+    assert outcome.status == "finished", outcome
+    expected = simulated(check_config(keys))[1].history
+    for silo in CASES[name]["silos"]:
+        home = tmp_path / "trial" / "silos" / silo["name"]
+        for ours, theirs in zip(read_history(home / "history.jsonl"), expected, strict=True):
+            assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-9)
+            assert ours.bytes == theirs.bytes
+        assert (home / "mask.key").exists() == ("protect" in CASES[name]["exchange"])
