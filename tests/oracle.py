@@ -8,6 +8,7 @@ and a sample's id to C numbers: stacking joins dictionaries, projecting keeps th
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -143,10 +144,11 @@ class Variation:
     """How many rounds old the block is whose phi a silo sends in a round."""
     answering: Callable[[int, int, int], Sequence[bool]] = lambda round_index, silo, clients: [True] * clients
     """Which clients of a silo answer in a round."""
-    slope: Callable[[str, Array, Array, Array, float], Array] = lambda loss, phi, start, others, label: slope_of(
-        loss, phi + others, label
+    slope: Callable[[int, str, Array, Array, Array, float], Array] = lambda silo, loss, phi, start, others, label: (
+        slope_of(loss, phi + others, label)
     )
-    """The slope that a client steps by, from its own phi now and at the round's start, the others' and the label."""
+    """The slope that a silo's client steps by, from its own phi now and at the round's start, the others' and the
+    label."""
 
 
 def exchange(
@@ -193,7 +195,7 @@ def client_gradient(
     loss: str,
     l2: float,
     rule: str,
-    slope: Callable[[str, Array, Array, Array, float], Array],
+    slope: Callable[..., Array],
     num_samples: int,
 ) -> Block:
     """g_{k,j}: the sum over the client's rows of the minibatch, scaled by the rule, plus l2 times the block."""
@@ -257,7 +259,7 @@ def train(
                     batch = [p for p in batches[e] if p in present]
                     slopes = client_gradient(
                         silo, k, block, hub_blocks[j], phi_others[j][k], e, batch, labels, loss, l2, gradient,
-                        vary.slope, len(there[j]),
+                        partial(vary.slope, j), len(there[j]),
                     )  # fmt: skip
                     block, memory = vary.step(block, slopes, memory, eta, r * local_steps + step)  # line 19
                 blocks.append(vary.block_sent(r, j, k, hub_blocks[j], block))

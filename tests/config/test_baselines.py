@@ -174,3 +174,22 @@ def test_mistakes_in_the_configuration(keys, message):
     with pytest.raises(ConfigError) as caught:
         plan(check_config(KEYS | {"train": keys}))
     assert caught.value.problems == [message]
+
+
+def test_with_labels_at_one_silo_only_that_one_trains_alone_and_the_others_have_labels_everywhere():
+    planned = plan(check_config(KEYS | {"federation": {**KEYS["federation"], "labels": "silo2"}}))
+    assert [*baseline_plans("local-sgd", planned)] == ["local-sgd/silo2"]
+    for name in BASELINES:
+        for rewritten in baseline_plans(name, planned).values():
+            assert rewritten.variant.knowledge.label_silo is None
+            assert rewritten.config.federation.labels is None
+
+
+def test_labels_at_one_silo_are_a_star_of_phi_and_slopes():
+    ledger = Ledger([10, 20, 30], [5, 3, 1], PhiBytes(400, 400), itemsize=4, is_star=True)
+    between = [sent for sent in ledger.after(3) if sent.link == "hub_to_hub"]
+    assert [(sent.kind, sent.messages, sent.bytes) for sent in between] == [("phi", 6, 2400), ("slope", 6, 2400)]
+    planned = plan(check_config(KEYS | {"federation": {**KEYS["federation"], "labels": "silo2"}}))
+    found = train(*planned[1:5], rounds=6, evaluate_every=6, variant=planned.variant).history[-1]
+    assert found.messages.hub_to_hub == 6 * 2
+    assert found.train_loss == pytest.approx(run(BASE).history[-1].train_loss, rel=1e-12)

@@ -106,3 +106,36 @@ def test_unreadable_files_are_named(tmp_path):
     bad.write_text("rounds = = 3")
     with pytest.raises(ConfigError, match=r"bad\.toml has 1 problem:\n  not valid TOML: .*line 1"):
         read_config(bad)
+
+
+THREE = [{"name": name, "clients": 2} for name in ("bank", "shop", "lab")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        (
+            {"federation": {"labels": "bnk"}},
+            "federation.labels = 'bnk': there is no such silo; there are bank, shop, lab",
+        ),
+        ({"silos": THREE[:1]}, "federation.labels = 'bank': there is no other silo; leave it out"),
+        ({"train": {"algorithm": "sgd"}}, "federation.labels = 'bank': goes with train.algorithm = 'tdcd', not 'sgd'"),
+        (
+            {"train": {"overlap": 1}},
+            "train.overlap = 1: does not go with federation.labels = 'bank', since slopes are of",
+        ),
+        ({"exchange": {"phi_bits": 8}}, "exchange.phi_bits = 8: does not go with federation.labels = 'bank'"),
+        ({"evaluate": {"stratify": True}}, "evaluate.stratify = true: does not go with federation.labels = 'bank'"),
+        (
+            {"silos": [*THREE[:2], {"name": "lab", "label": "y", "period": 2}]},
+            "silo 'lab': label = 'y': does not go with federation.labels = 'bank', since it has none",
+        ),
+    ],
+)
+def test_labels_at_one_silo_go_with_what_they_can(keys, problem):
+    found = problems({"federation": {"labels": "bank"}, "silos": THREE} | keys)
+    assert found[0].startswith(problem)
+
+
+def test_a_silo_with_labels_may_be_named_by_its_number():
+    assert check_config({"federation": {"silos": 3, "labels": "silo2"}}).federation.labels == "silo2"

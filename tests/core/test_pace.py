@@ -197,3 +197,13 @@ def test_the_uplink_bounds_what_overlap_can_hide():
     assert seconds_per_round([narrow] * 2, Overlap(1)) == pytest.approx(5)
     assert seconds_per_round([narrow] * 2, Overlap(8)) == pytest.approx(5)
     assert math.isclose(seconds_per_round([narrow] * 2), 6)
+
+
+def test_a_star_takes_two_messages_one_after_the_other():
+    """Phi to the hub with labels, then slopes to every other one on its uplink."""
+    link = Link(latency_s=1.0, bytes_per_s=100.0)
+    figures = {"shares": [1.0] * 3, "phi_seconds": 0.0, "step_seconds": 0.0, "local_steps": 1}
+    ledgers = [Ledger([25] * 3, [1] * 3, PhiBytes(200, 200), itemsize=4, is_star=star) for star in (False, True)]
+    meshed, star = (seconds_per_round(silo_works(Network(link, link), ledger, **figures)) for ledger in ledgers)
+    assert meshed == pytest.approx(2 + 3 + 3 + 2 + (1 + 2 * 2))
+    assert star == pytest.approx(2 + 3 + 3 + 2 + (1 + 2) + (1 + 2 * 2))

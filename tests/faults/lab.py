@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
+from tdcd.runtime.certificates.agreement import Keys, SharedSecret
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.process.driver import ClientDriver, HubDriver
 from tdcd.runtime.protocol.client import Client
@@ -23,6 +24,7 @@ from tdcd.runtime.protocol.wire import decode
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
+from tdcd.runtime.storage.mask_key import mask_key
 from tdcd.runtime.transport.transport import Joined, Left, Received
 
 SECRET = bytes(range(32))
@@ -54,6 +56,16 @@ MODES = {
 """Members of the family by name, as sections that change :data:`CONFIG`."""
 LABELS = "labels"
 MODES[LABELS] = {"federation": {"labels": "lab"}, "silos": [*CONFIG["silos"], {"name": "bank", "clients": 1}]}
+_THREE = [*CONFIG["silos"], {"name": "shop", "clients": 2}]
+MODES["mask"] = {"silos": _THREE, "exchange": {"protect": "mask"}}
+MODES["mask, overlap 1, period 4"] = {
+    "silos": [*_THREE[:2], {**_THREE[2], "period": 4}],
+    "exchange": {"protect": "mask"},
+    "train": {"overlap": 1},
+}
+_MORE = [{"name": name, "clients": 3} for name in ("clinic", "lab", "shop")]
+MODES["protect blocks"] = {"silos": _MORE[:2], "exchange": {"protect_blocks": True}}
+MODES["mask, protect blocks"] = {"silos": _MORE, "exchange": {"protect": "mask", "protect_blocks": True}}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 
@@ -156,6 +168,7 @@ class Lab:
                     nonce=folder.nonce,
                     restored=folder.restored,
                     absences=folder.absences,
+                    keys=Keys(party, mask_key(folder.path), SharedSecret(self.secret)),
                 )
                 driver = HubDriver(hub, transport, folder, 2.0, lambda: self.now)
             else:

@@ -143,7 +143,7 @@ class Frozen:
 
 
 def test_clients_may_know_something_else_than_the_others_phi():
-    frozen = oracle.Variation(slope=lambda loss, phi, start, others, label: start + others - label)
+    frozen = oracle.Variation(slope=lambda silo, loss, phi, start, others, label: start + others - label)
     compare(Variant(knowledge=Frozen()), frozen, "squared", minibatches="reused")
 
 

@@ -37,3 +37,26 @@ def test_undefined_figures_are_none():
     assert metrics("squared", np.array([[np.nan]]), np.array([1.0])) == {"rmse": None, "r2": None}
     assert metrics("squared", np.array([[1.0], [1.0]]), np.array([2.0, 2.0])) == {"rmse": 1.0, "r2": None}
     assert metrics("softmax", np.array([[np.inf, 0.0]]), np.array([1])) == {"accuracy": None, "auc": None}
+
+
+def every_outcome(scores, labels, num_classes, kept):
+    """Each sample as often as randomised response would give each label, for chances that are whole parts."""
+    noisy = [[label] * kept + [other for other in range(num_classes) if other != label] for label in labels]
+    return np.repeat(scores, len(noisy[0]), axis=0), np.concatenate(noisy)
+
+
+@pytest.mark.parametrize(("loss", "num_classes", "kept"), [("logistic", 2, 3), ("softmax", 3, 2), ("softmax", 4, 5)])
+def test_figures_of_randomised_labels_are_those_of_the_true_ones(loss, num_classes, kept):
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, num_classes, 50)
+    scores = rng.normal(0, 1, (50, 1 if loss == "logistic" else num_classes))
+    scores += (labels[:, None] if loss == "logistic" else np.eye(num_classes)[labels]) * 1.5
+    found = metrics(loss, *every_outcome(scores, labels, num_classes, kept), label_epsilon=np.log(kept))
+    wanted = metrics(loss, scores, labels)
+    assert found == pytest.approx(wanted, rel=1e-12)
+
+
+def test_an_area_that_cannot_be_estimated():
+    # Fewer positives than the noise alone would give.
+    labels = np.array([1] + [0] * 9)
+    assert metrics("logistic", np.arange(10.0)[:, None], labels, label_epsilon=1.0)["auc"] is None

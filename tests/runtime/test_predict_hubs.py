@@ -6,7 +6,7 @@ from test_align import talk_all
 
 from tdcd.config import check_config
 from tdcd.prediction.predict import SiloScores, combine
-from tdcd.runtime.process.predict import ModelOf, PredictHub
+from tdcd.runtime.process.predict_hub import ModelOf, PredictHub
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import PredictScores
 from tdcd.runtime.protocol.structure import Array

@@ -34,6 +34,22 @@ def records(path):
         return {row["id"]: row for row in csv.DictReader(file)}
 
 
+def test_one_silo_may_get_all_labels(whole, tmp_path):
+    out = tmp_path / "out"
+    silos = {"bank": ["rent", "age"], "town": ["city"]}
+    path = split_table(whole, out, silos=silos, clients=[2], label="y", labels_at="town")
+    headers = [(out / silo / "c1.csv").read_text().splitlines()[0] for silo in silos]
+    assert headers == ["id,rent,age", "id,y,city"]
+    config = check_config(read_config(path))
+    assert config.federation.labels == "town"
+    assert [silo.label for silo in config.silos] == [None, "y"]
+    assert len(assemble(config, bias=False).ids) == 32
+    with pytest.raises(
+        ValueError, match=r"federation\.labels = 'village': there is no such silo; there are bank, town"
+    ):
+        split_table(whole, tmp_path / "other", silos=silos, clients=[2], label="y", labels_at="village")
+
+
 def test_every_silo_has_all_rows_of_its_columns_in_files_of_its_own(whole, tmp_path):
     out = tmp_path / "out"
     silos = {"bank": ["rent", "age"], "town": ["city"]}

@@ -69,7 +69,7 @@ def test_the_tutorial(tmp_path):
         follow(block, tmp_path)
     figures = check_figures(tmp_path)
     shown = re.findall(r"^\| (\w+ alone|together) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.MULTILINE)
-    assert len(shown) == 3
+    assert len(shown) == 2
     assert shown[-1][0] == "together"
     assert float(shown[-1][2]) == pytest.approx(figures["auc"], abs=0.002)
     report = (tmp_path / "runs" / "credit" / "report.html").read_text(encoding="utf-8")

@@ -175,3 +175,13 @@ def test_a_block_that_does_not_fit_is_named_with_its_silo():
         ValueError, match=r"silo 'silo1': Flat maps 2 samples .* phi of shape \(2,\), .* needs \(2, 1\)"
     ):
         go(None, block=Flat())
+
+
+def test_a_run_with_randomised_labels_is_resumed_as_such_only(tmp_path):
+    def run_with(objective, **options):
+        return train(FEDERATION, Linear(), objective, SETTINGS, out=tmp_path / "run", rounds=2, **options)
+
+    run_with(Objective("logistic", label_epsilon=2.0))
+    with pytest.raises(ValueError, match=r"federation\.label_epsilon = None: the run has 2\.0"):
+        run_with(Objective("logistic"), resume=True)
+    run_with(Objective("logistic", label_epsilon=2.0), resume=True)

@@ -13,6 +13,7 @@ from tdcd.cli.align import align
 from tdcd.cli.certificates import certs_app
 from tdcd.cli.compiled import keep_compiled, silence_alarms
 from tdcd.cli.federation import client, hub, up
+from tdcd.cli.labels import labels
 from tdcd.cli.planning import bound, plan
 from tdcd.cli.predict import export, predict
 from tdcd.cli.run import report, run
@@ -57,6 +58,7 @@ for command in (
     status,
     align,
     check,
+    labels,
     split,
     predict,
     export,

@@ -34,6 +34,10 @@ Certs = Annotated[
         help="The folder with ca.pem, the party's certificate and key, and a hub's federation.secret [default: certs]."
     ),
 ]
+LabelKey = Annotated[
+    Path | None,
+    typer.Option(help="The secret to randomise labels with; made if it is not there [default: CERTS/labels.key]."),
+]
 Own = Annotated[Path | None, typer.Option("--party", help="This party's own small TOML file, for the options below.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS. Refused unless every hub's address is this machine's own.")
@@ -87,14 +91,16 @@ def client(
     data: Annotated[Path | None, typer.Option(help="This site's rows, as CSV or Parquet.")] = None,
     labels: Annotated[Path | None, typer.Option(help="A table with the rows' labels, if --data has none.")] = None,
     ids: Annotated[Path | None, typer.Option(help="A text file of the ids to train on, as tdcd align writes.")] = None,
+    label_key: LabelKey = None,
     certs: Certs = None,
     party: Own = None,
     insecure: Insecure = False,
 ) -> None:
     """Run a client next to its data: it answers its hub, and dials out only.
 
-    No port has to be open. What leaves the site: ids and labels of its rows, sums and counts of its columns, phi and
-    blocks; never a row of features. A client that was killed continues when the same command is run again.
+    No port has to be open. What leaves the site: ids and labels of its rows (randomised ones, with
+    federation.label_epsilon), sums and counts of its columns, phi and blocks; never a row of features. A client
+    that was killed continues when the same command is run again.
 
     Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the loss diverged, 130 interrupted.
     """
@@ -104,9 +110,8 @@ def client(
     stop = _Stop()
     open_log(client_of(silo, name))
     with reported(), stoppable(stop.ask):
-        own = own_file(
-            party, certs=text_of(certs), data=text_of(data), labels=text_of(labels), ids=text_of(ids), insecure=insecure
-        )
+        files = {"certs": certs, "data": data, "labels": labels, "ids": ids, "label_key": label_key}
+        own = own_file(party, **{name: text_of(path) for name, path in files.items()}, insecure=insecure)
         outcome = run_client(read_job(federation), silo, name, own, lambda: stop.asked)
     end(outcome)
 

@@ -78,7 +78,9 @@ def predict(
         if common and allow_missing:
             raise ValueError("--common leaves out the ids that --allow-missing scores: give one of the two")
         if target.suffix == ".toml":
-            folder, parts = _with_peers(target, data, silo, run, certs, party, insecure, predicts=out is not None)
+            folder, parts = _with_peers(
+                target, data, silo, run, certs, party, insecure, predicts=out is not None, allow_missing=allow_missing
+            )
         elif out is None:
             raise ValueError(NO_OUT)
         else:
@@ -158,6 +160,7 @@ def _with_peers(
     insecure: bool,
     *,
     predicts: bool,
+    allow_missing: bool,
 ) -> tuple[Path, Mapping[str, "SiloScores"]]:
     """This hub's run folder, and the scores of all hubs; only its own where another silo alone ``predicts``."""
     from tdcd.cli.waiting import Waiting
@@ -179,7 +182,14 @@ def _with_peers(
     try:
         with stoppable(waiting.stop), waiting:
             parts = predict_with_peers(
-                federation, silo, folder, Path(data[0]), own, watch=waiting.show, should_stop=waiting.should_stop
+                federation,
+                silo,
+                folder,
+                Path(data[0]),
+                own,
+                watch=waiting.show,
+                should_stop=waiting.should_stop,
+                allow_missing=allow_missing,
             )
     except Interrupted as stopped:
         screen.print(str(stopped), highlight=False)

@@ -13,6 +13,7 @@ from tdcd.config import check_config, read_config
 from tdcd.tables.client_table import cautions, describe, find_silo, label_balance, read_client, taken_for
 from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
+from tdcd.tables.randomized import check_protected
 from tdcd.tables.rows import RawRows
 
 
@@ -35,6 +36,7 @@ def check(
         section = find_silo(config, silo, client)
         try:
             rows = read_client(config, section, data, labels, ids)
+            check_protected(config, silo, rows)
             labels_in_words = taken_for(config, rows)
         except TableError as error:
             screen.print(Text(str(error)), soft_wrap=True)
@@ -51,6 +53,9 @@ def split(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     clients: Annotated[str, typer.Option(help="How many per silo: 5, or 5,3 for two silos.")] = "3",
     id_column: Annotated[str, typer.Option("--id", help="The column that says which sample a row is about.")] = "id",
+    labels_at: Annotated[
+        str | None, typer.Option(help="The only silo that gets labels [default: all].", show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows that each client gets.")] = 0,
     parquet: Annotated[
         bool | None, typer.Option("--parquet/--csv", help="What to write [default: as TABLE is].", show_default=False)
@@ -72,6 +77,7 @@ def split(
             clients=_parse_counts(clients),
             id_column=id_column,
             label=label,
+            labels_at=labels_at,
             seed=seed,
             parquet=is_parquet(table) if parquet is None else parquet,
         )
@@ -83,7 +89,8 @@ def _show(rows: RawRows, labels_in_words: str) -> None:
     facts = describe(rows)
     screen.print(Text(f"{rows.source}: {len(rows)} rows, {len(facts)} features, every id once"), soft_wrap=True)
     show_labels(labels_in_words)
-    screen.print(Text(f"Label values: {label_balance(rows)}"), soft_wrap=True)
+    if rows.labels is not None:
+        screen.print(Text(f"Label values: {label_balance(rows)}"), soft_wrap=True)
     shown = Table(box=rich.box.SIMPLE_HEAD)
     for heading in ("column", "holds", "blank", "values"):
         shown.add_column(heading, overflow="fold", justify="right" if heading == "blank" else "left")

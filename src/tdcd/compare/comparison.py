@@ -4,6 +4,7 @@ A run that is finished is not run again, and one that was interrupted continues.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -97,7 +98,9 @@ class Comparison:
     @property
     def levels(self) -> list[float]:
         """What counts as reaching TDCD's final training loss, with each seed."""
-        return [(1 + NEAR) * run.final.train_loss for run in self.tdcd.runs]
+        losses = [run.final.train_loss for run in self.tdcd.runs]
+        # Corrected losses of randomised labels can be below 0.
+        return [(1 + math.copysign(NEAR, loss)) * loss for loss in losses]
 
     @property
     def together(self) -> list[Contender]:

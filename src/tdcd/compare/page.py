@@ -21,6 +21,8 @@ VARIANTS = {
     "period": "A slow silo makes one update in so many rounds of the others, with a step as many times as large.",
     "phi_bits": "Phi is sent in so many bits per number.",
     "block_bits": "Clients send the change of their block in so many bits per number.",
+    "protect": "Hubs learn only the sum of the other silos' phi, in fixed point.",
+    "protect_blocks": "Hubs learn only the weighted sum of their clients' blocks, in fixed point.",
 }
 """What a key makes of TDCD, in words."""
 LOSS, HELD_OUT = "training loss", "held-out loss"

@@ -38,8 +38,13 @@ def baseline_plans(name: str, plan: "Plan") -> dict[str, "Plan"]:
     if name not in BASELINES:
         raise ValueError(f"there is no baseline '{name}'; there are {', '.join(BASELINES)}")
     if name == "local-sgd":
-        return {f"{name}/{silo.name}": rewrite(plan, name, silo.name) for silo in plan.federation.silos}
+        return {f"{name}/{silo}": rewrite(plan, name, silo) for silo in labelled_silos(plan)}
     return {name: rewrite(plan, name)}
+
+
+def labelled_silos(plan: "Plan") -> list[str]:
+    """The silos that could train alone: those that have labels."""
+    return [silo.name for silo in plan.federation.silos if plan.config.federation.labels in (None, silo.name)]
 
 
 def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":
@@ -77,16 +82,17 @@ def _set(plan: "Plan", **changes: Any) -> "Plan":
 
 
 def _in_step(plan: "Plan") -> "Plan":
-    """What TDCD is compared with waits for everybody, and sends numbers as they are."""
+    """What TDCD is compared with has labels everywhere, waits for everybody, and sends numbers as they are."""
     # Only here: reading a configuration needs no JAX.
     from tdcd.core.variant import Variant  # noqa: PLC0415
 
     plain, config = Variant(), plan.config
-    links = ("exchange", "client_exchange", "block_exchange", "timing")
-    variant = replace(plan.variant, **{part: getattr(plain, part) for part in links})
+    parts = ("exchange", "client_exchange", "block_exchange", "timing", "knowledge")
+    variant = replace(plan.variant, **{part: getattr(plain, part) for part in parts})
     if variant == plan.variant:
         return plan
     updates = {
+        "federation": config.federation.model_copy(update={"labels": None}),
         "train": config.train.model_copy(update={"overlap": 0}),
         "exchange": ExchangeSection(),
         "silos": [silo.model_copy(update={"period": 1}) for silo in config.silos],

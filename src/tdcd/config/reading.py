@@ -8,8 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from tdcd.config.errors import ConfigError, problems_in
+from tdcd.config.protection import protection_problems
 from tdcd.config.schema import Config
 from tdcd.core.choices import PYTHON
+from tdcd.core.randomized import problem_with
 from tdcd.data import SOURCES
 
 HANDED_OVER = (
@@ -119,7 +121,8 @@ def _cross_checks(config: Config) -> list[str]:
         for name in config.network.slower
         if name not in config.silo_names
     ]
-    return problems + _family_checks(config) + _label_checks(config)
+    family = _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
+    return problems + family + protection_problems(config)
 
 
 def _label_checks(config: Config) -> list[str]:
@@ -140,6 +143,10 @@ def _label_checks(config: Config) -> list[str]:
         (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
     ]
     clashes += [
+        (one.label is not None and one.name != silo, f"silo '{one.name}': label = {one.label!r}", "it has none")
+        for one in config.silos
+    ]
+    clashes += [
         (one.period > 1, f"silo '{one.name}': period = {one.period}", "slopes are of this round's blocks")
         for one in config.silos
     ]
@@ -148,16 +155,40 @@ def _label_checks(config: Config) -> list[str]:
     ]
 
 
+def _epsilon_checks(config: Config) -> list[str]:
+    """What is wrong with randomised labels."""
+    epsilon, classes = config.federation.label_epsilon, config.federation.label_classes
+    given = f"federation.label_classes = {classes}"
+    if epsilon is None:
+        return [f"{given}: goes with federation.label_epsilon; leave it out"] if classes else []
+    where, problems = f"federation.label_epsilon = {epsilon:g}", []
+    if problem := problem_with(epsilon):
+        problems.append(f"{where}: {problem}")
+    if config.model.loss == "squared":
+        problems.append(
+            f"{where}: randomised response needs classes, and model.loss = 'squared' predicts amounts; leave it out"
+        )
+    if config.data.source != "files":
+        return problems + ([f"{given}: goes with data.source = 'files'; leave it out"] if classes else [])
+    if classes is None:
+        problems.append(
+            "federation.label_classes: is missing; a client must know every class before it randomises a label, and "
+            'cannot ask others for theirs: write them all, such as label_classes = ["no", "yes"]'
+        )
+    elif repeated := _repeated([str(one) for one in classes]):
+        problems.append(f"{given}: has {repeated[0]!r} twice")
+    return problems
+
+
 def _family_checks(config: Config) -> list[str]:
     """What is wrong with overlapped rounds, slow silos and few bits."""
     train, slow = config.train, [silo for silo in config.silos if silo.period > 1]
     overlap = f"train.overlap = {train.overlap}"
     periods = [f"silo '{silo.name}': period = {silo.period}" for silo in slow]
     late = ([overlap] if train.overlap else []) + periods
-    bits = [f"exchange.{key} = {value}" for key, value in config.exchange.model_dump().items() if value != 32]
     problems = [
         f"{key}: goes with train.algorithm = 'tdcd', not {train.algorithm!r}; leave it out"
-        for key in late + bits
+        for key in late + config.exchange.changed
         if train.algorithm != "tdcd"
     ]
     if slow and len(slow) == len(config.silos):
@@ -166,7 +197,7 @@ def _family_checks(config: Config) -> list[str]:
             "fastest, and give the others how many times slower they are"
         )
     if config.exchange.phi_bits < 32 and config.num_silos == 1:
-        problems.append(f"{bits[0]}: one silo alone sends no phi; leave it out")
+        problems.append(f"exchange.phi_bits = {config.exchange.phi_bits}: one silo alone sends no phi; leave it out")
     if train.overlap and config.num_silos == 1:
         problems.append(f"{overlap}: one silo alone waits for no other; leave it out")
     elif 0 < train.rounds <= train.overlap:

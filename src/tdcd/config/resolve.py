@@ -1,6 +1,6 @@
 """From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +9,9 @@ from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.baselines import rewrite
 from tdcd.config.named import find_function
 from tdcd.config.schema import TrainSection
+from tdcd.core import randomized
 from tdcd.core.execution import Execution
+from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import LabelsAt
 from tdcd.core.ledger import Colocation
 from tdcd.core.losses import Task, fitting
@@ -20,6 +22,7 @@ from tdcd.core.settings import Settings
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
+from tdcd.data.randomized import randomize_table
 from tdcd.federation.fitting import start_fitting
 from tdcd.federation.silos import Federation
 from tdcd.tables.assemble import Assembled, assemble
@@ -68,7 +71,7 @@ def plan(config: Config, table: Table | None = None, devices: int | None = 1) ->
         resolved,
         federation,
         blocks_of(config),
-        Objective(loss, config.model.l2),
+        Objective(loss, config.model.l2, config.federation.label_epsilon),
         settings_of(config),
         variant_of(config),
         execution_of(config, devices),
@@ -87,6 +90,13 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     data = config.data
     if table is None:
         table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
+    epsilon = config.federation.label_epsilon
+    if epsilon is not None:
+        # First of all: everything that follows is a function of the randomised labels.
+        try:
+            table = randomize_table(table, epsilon, data.seed)
+        except ValueError as error:
+            raise ConfigError([str(error)]) from None
     train_rows, test_rows = table.split(config.evaluate.holdout, data.seed, stratify=config.evaluate.stratify)
     problems = _misfits(config, table, len(train_rows.labels))
     if data.standardize:
@@ -114,6 +124,9 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
         raise ConfigError([f"federation: {error}", *problems]) from None
     if problems:
         raise ConfigError(problems)
+    if epsilon is not None:
+        words = randomized.in_words(epsilon, max(2, table.num_classes))
+        federation = replace(federation, labels_in_words=f"{max(2, table.num_classes)} classes, {words}")
     return federation, table.task, strips
 
 
@@ -148,6 +161,10 @@ def variant_of(config: Config) -> Variant:
         parts["timing"] = Overlap(train.overlap, periods if max(periods, default=1) > 1 else ())
     if config.exchange.phi_bits < 32:
         parts["exchange"] = parts["client_exchange"] = Quantised(config.exchange.phi_bits)
+    if config.exchange.protect == "mask":
+        parts["exchange"] = FixedPoint(config.exchange.mask_range, config.num_silos)
+    if config.exchange.protect_blocks:
+        parts["block_exchange"] = FixedBlocks(config.exchange.mask_range)
     if config.exchange.block_bits < 32:
         parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
     if config.federation.labels is not None:
@@ -160,7 +177,7 @@ def _refuse_other_members(config: Config) -> None:
     keys = ("optimizer", "schedule", "hub_optimizer", "hub_step_size", "momentum", "overlap", "participation")
     train, plain = config.train, TrainSection()
     given = [f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)]
-    given += [f"exchange.{key} = {value}" for key, value in config.exchange.model_dump().items() if value != 32]
+    given += config.exchange.changed
     given += [f"federation.labels = {config.federation.labels!r}"] if config.federation.labels else []
     given += [f"silo '{silo.name}': period = {silo.period}" for silo in config.silos if silo.period > 1]
     if given:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tdcd.core.choices import Algorithm, EngineName, Gradient, Keep, Loss, Precision, Preset
+from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, Keep, Loss, Precision, Preset
 from tdcd.core.schedule import Minibatches
 from tdcd.core.settings import Dtype
 from tdcd.federation.partition import RowRule
@@ -117,6 +117,10 @@ class FederationSection(_Section):
     """Give the first silo a column of ones; by default for linear blocks."""
     labels: Name | None = None
     """The only silo whose clients have labels; by default all have them."""
+    label_epsilon: float | None = None
+    """Randomise the labels once, with this epsilon of differential privacy, and train with a corrected loss."""
+    label_classes: Annotated[list[str | int], Field(min_length=2)] | None = None
+    """With ``label_epsilon`` and ``source = "files"``: every class that a label can be."""
     share_model: bool = False
     """In the real federation, give every hub all silos' blocks at the end. All agree to it by sharing this file."""
     client_grace_s: PositiveFloat | None = None
@@ -186,12 +190,24 @@ class TrainSection(_Section):
 
 
 class ExchangeSection(_Section):
-    """How many bits numbers take up on the wire."""
+    """How numbers are sent: in how many bits, and what hides them."""
 
     phi_bits: Literal[32, 8, 4] = 32
     """Of phi, between hubs and between clients and their hub; 32 sends it as it is."""
     block_bits: Literal[32, 8] = 32
     """Of what clients send up: with 8, what their steps changed of the block; 32 sends the block as it is."""
+    protect: Literal["none", "mask"] = "none"
+    """With "mask", hubs add masks to their phi that cancel in the sum: each learns the sum of the others' phi only."""
+    protect_blocks: bool = False
+    """The same for blocks: a hub learns the weighted sum of its clients' blocks only."""
+    mask_range: Annotated[float, Field(gt=0, le=2**20)] = MASK_RANGE
+    """The largest magnitude that masked numbers may have."""
+
+    @property
+    def changed(self) -> list[str]:
+        """The keys that are not at their defaults, with their values."""
+        plain = type(self)().model_dump()
+        return [f"exchange.{key} = {value!r}" for key, value in self.model_dump().items() if value != plain[key]]
 
 
 class EvaluateSection(_Section):

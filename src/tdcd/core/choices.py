@@ -14,3 +14,5 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 
 PYTHON = "python"
 """The ``data.source`` of a run whose federation was handed over in Python."""
+MASK_RANGE = 256.0
+"""The largest magnitude that numbers in fixed point have room for, unless a file says otherwise."""

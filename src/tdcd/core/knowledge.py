@@ -1,15 +1,18 @@
 r"""What a client knows of a row besides its features: its label and the others' phi, or how the loss slopes.
 
 **Labels at one silo.** Its hub gathers the other silos' phi and computes, with its own, the slope of every row's loss
-at the round's start, :math:`\delta_0 = \partial f / \partial \phi`. That is what it sends back. Clients of the other
-silos step on the surrogate
+at the round's start, :math:`\delta = \partial f / \partial \phi`. That is all that it sends back. How the loss goes on
+from there follows from the slope, :attr:`tdcd.core.losses.Loss.change`:
 
-.. math:: \delta_0^\top \phi + \tfrac12\, (\phi - \phi_0)^\top H (\phi - \phi_0)
+=========  ==============================================================================
+squared    :math:`\delta d + d^2 / 2`
+logistic   :math:`\log(1 - p + p\,e^d) - y d`, with :math:`\delta = p - y`
+softmax    :math:`\log \sum_c p_c e^{d_c} - d_y`, with :math:`\delta = p - e_y`
+=========  ==============================================================================
 
-with :math:`\phi_0` the row's own phi at the round's start, and H a bound of the loss's second derivative that holds for
-every label (:attr:`tdcd.core.losses.Loss.quadratic`). The surrogate touches the loss at the round's start and is
-nowhere below it. For the squared loss it is the loss, up to a constant; for one local step its gradient is the
-loss's own.
+for a change d of the row's own phi since the round began. So clients without labels take the very steps that they would
+take with labels; nothing is approximated. The price is that a slope gives a class away to whoever looks for it: the
+sign of :math:`p - y` is the label. ``federation.label_epsilon`` is what protects labels.
 """
 
 from dataclasses import dataclass
@@ -86,7 +89,7 @@ class LabelsEverywhere:
 
 @dataclass(frozen=True)
 class LabelsAt:
-    """One silo has the labels, and steps on them; the others step on a surrogate that needs none."""
+    """One silo has the labels; the others step on what the loss's slope tells of it."""
 
     silo: int
 
@@ -96,7 +99,7 @@ class LabelsAt:
         return self.silo
 
     def needs_phi_start(self, silo: int) -> bool:
-        """The surrogate is around it."""
+        """Slopes are of that phi."""
         return silo != self.silo
 
     def pass_on(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
@@ -104,10 +107,10 @@ class LabelsAt:
         return others if silo == self.silo else slope(own + others, labels, objective)
 
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
-        """The objective's own loss where the labels are; elsewhere the surrogate."""
+        """The objective's own loss where the labels are; elsewhere what it has grown by since the round began."""
         if silo == self.silo:
             return objective.losses(phi + known.received, known.labels)
-        return jnp.sum(known.received * phi, axis=-1) + objective.kind.quadratic(phi - known.phi_start)
+        return objective.change(known.received, phi - known.phi_start)
 
 
 def slope(scores: Array, labels: Array, objective: Objective) -> Array:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.randomized import Response
+
 if TYPE_CHECKING:
     from jax import Array
 
@@ -47,9 +49,12 @@ class Loss:
     """Which finite labels it takes."""
     losses: Callable[["Array", "Array"], "Array"]
     """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]``."""
-    quadratic: Callable[["Array"], "Array"]
-    """Half of d' H d for a change d of a sample's scores, ``[..., C]`` to ``[...]``, where H is at least the second
-    derivative of the loss, whatever the scores and the label are."""
+    change: Callable[["Array", "Array", Response], "Array"]
+    """How much a sample's loss grows when its scores change, from its slope before (the derivative by the scores) and
+    the change, ``[..., C]`` each, to ``[...]``. The slope says all that there is to know of label and scores. Labels
+    may have been randomised: the loss is then the corrected one."""
+    corrected: Callable[["Array", "Array", Response], "Array"] | None = None
+    """The loss of randomised labels, with that of the true ones as its mean; None where labels are no classes."""
 
     def num_outputs(self, num_classes: int) -> int:
         """C, the scores of a sample."""
@@ -79,10 +84,48 @@ def _softmax(phi: "Array", labels: "Array") -> "Array":
     return logsumexp(phi, axis=-1) - picked
 
 
-def _centred(change: "Array") -> "Array":
-    """H = (I - 11'/C) / 2 (Boehning 1992): the mean of a change, which moves no probability, counts nothing."""
-    outputs = change.shape[-1]
-    return ((change**2).sum(axis=-1) - change.sum(axis=-1) ** 2 / outputs) / 4
+def _corrected_logistic(phi: "Array", labels: "Array", response: Response) -> "Array":
+    return _logistic(phi, (labels - response.other) / response.slope)
+
+
+def _corrected_softmax(phi: "Array", labels: "Array", response: Response) -> "Array":
+    import jax.numpy as jnp
+    from jax.nn import logsumexp
+
+    picked = jnp.take_along_axis(phi, labels[..., None].astype(jnp.int32), axis=-1)[..., 0]
+    return logsumexp(phi, axis=-1) - (picked - response.other * phi.sum(axis=-1)) / response.slope
+
+
+def _squared_change(slope: "Array", change: "Array", response: Response) -> "Array":
+    return (slope * change + change**2 / 2)[..., 0]
+
+
+def _logistic_change(slope: "Array", change: "Array", response: Response) -> "Array":
+    """The slope is p - y: p itself where y is 0, and p - 1 where it is 1; corrected, y is below 0 or above 1."""
+    import jax.numpy as jnp
+
+    slope, change = slope[..., 0], change[..., 0]
+    label = ((slope < 0).astype(slope.dtype) - response.other) / response.slope
+    chance, rest = label + slope, (1 - label) - slope
+    return _log_mean(jnp.stack([rest, chance], axis=-1), jnp.stack([0 * change, change], axis=-1)) - label * change
+
+
+def _softmax_change(slope: "Array", change: "Array", response: Response) -> "Array":
+    """The slope is p - 1 for the label's class, where alone it is negative, and p for the others; corrected too."""
+    import jax.numpy as jnp
+
+    is_label = jnp.arange(slope.shape[-1]) == jnp.argmin(slope, axis=-1)[..., None]
+    label = (is_label.astype(slope.dtype) - response.other) / response.slope
+    return _log_mean(slope + label, change) - jnp.sum(label * change, axis=-1)
+
+
+def _log_mean(chances: "Array", change: "Array") -> "Array":
+    """The logarithm of the mean of exp(change)."""
+    from jax.nn import logsumexp
+
+    # Rounding may leave a chance just below zero.
+    found: Array = logsumexp(change, axis=-1, b=chances.clip(0))
+    return found
 
 
 LOSSES: Mapping[LossName, Loss] = {
@@ -94,7 +137,7 @@ LOSSES: Mapping[LossName, Loss] = {
         is_quadratic=True,
         fits=lambda labels: np.ones(labels.shape, bool),
         losses=_squared,
-        quadratic=lambda change: change[..., 0] ** 2 / 2,
+        change=_squared_change,
     ),
     "logistic": Loss(
         target="binary",
@@ -104,7 +147,8 @@ LOSSES: Mapping[LossName, Loss] = {
         is_quadratic=False,
         fits=lambda labels: (labels == 0) | (labels == 1),
         losses=_logistic,
-        quadratic=lambda change: change[..., 0] ** 2 / 8,
+        change=_logistic_change,
+        corrected=_corrected_logistic,
     ),
     "softmax": Loss(
         target="classes",
@@ -114,7 +158,8 @@ LOSSES: Mapping[LossName, Loss] = {
         is_quadratic=False,
         fits=lambda labels: (labels >= 0) & (labels == np.round(labels)),
         losses=_softmax,
-        quadratic=_centred,
+        change=_softmax_change,
+        corrected=_corrected_softmax,
     ),
 }
 """By name."""

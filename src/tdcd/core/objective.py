@@ -11,6 +11,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.core.losses import LOSSES, Loss, LossName
+from tdcd.core.randomized import KEPT, Response, problem_with
 
 Tree = Any
 """A block's parameters: any nesting of dicts, lists and tuples of arrays."""
@@ -31,13 +32,21 @@ class Objective:
 
     loss: LossName = "squared"
     l2: float = 0.0
+    label_epsilon: float | None = None
+    """The labels were randomised with this epsilon: losses are corrected for it (:mod:`tdcd.core.randomized`)."""
 
     def __post_init__(self) -> None:
-        """Refuse a loss that there is not, and a negative l2."""
+        """Refuse a loss that there is not, a negative l2, and randomised labels that are no classes."""
         if self.loss not in get_args(LossName):
             raise ValueError(f"loss must be one of {', '.join(get_args(LossName))}, not '{self.loss}'")
         if not 0 <= self.l2 < float("inf"):
             raise ValueError(f"l2 must be a number of at least 0, not {self.l2}")
+        if self.label_epsilon is not None:
+            problem = problem_with(self.label_epsilon)
+            if self.kind.corrected is None:
+                problem = f"randomised response needs classes, and the {self.loss} loss predicts amounts"
+            if problem:
+                raise ValueError(f"label_epsilon = {self.label_epsilon:g}: {problem}")
 
     def check_labels(self, labels: NDArray[Any]) -> None:
         """Refuse labels that the loss cannot take."""
@@ -62,7 +71,17 @@ class Objective:
 
     def losses(self, phi: Array, labels: Array) -> Array:
         """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""
-        return self.kind.losses(phi, labels)
+        if self.label_epsilon is None or self.kind.corrected is None:
+            return self.kind.losses(phi, labels)
+        return self.kind.corrected(phi, labels, self._response(phi.shape[-1]))
+
+    def change(self, slope: Array, change: Array) -> Array:
+        """How much every sample's loss grows with a change of its scores, from its slope before."""
+        return self.kind.change(slope, change, self._response(slope.shape[-1]))
+
+    def _response(self, outputs: int) -> Response:
+        """What happened to the labels; a single output has two classes."""
+        return KEPT if self.label_epsilon is None else Response.of(self.label_epsilon, max(2, outputs))
 
     def penalty(self, block: Tree) -> Array:
         """The regulariser of one block, l2 / 2 times the sum of its squared parameters."""

@@ -67,7 +67,8 @@ def silo_works(
     - a message takes its link's latency plus its bytes over the bandwidth, alone on the link: no headers, no
       handshakes, no loss, no other traffic;
     - every client has a link of its own to its hub, as fast both ways, and the hub serves all of them at once;
-    - what a hub sends to its N - 1 peers shares its uplink; it sends while it receives;
+    - what a hub sends to its N - 1 peers shares its uplink; it sends while it receives; with labels at one silo, its
+      hub sends slopes when phi has come, so that two messages follow one another;
     - a client's part of phi is its share of the rows, so the largest client is the one that its hub waits for;
     - messages inside every silo take as long as those of the silo in which they take longest;
     - averaging, stacking and summing at the hubs take no time.
@@ -103,13 +104,15 @@ def silo_works(
     latency = message(0)
     if count == 1:
         latency = rows_sent = phi_seconds = 0.0
+    # In a star one message goes to the hub with labels, and from it one to each of the others.
+    sent_on = phi.hub_hub + (count - 1) * phi.client_hub if ledger.is_star else (count - 1) * phi.hub_hub
     return tuple(
         Work(
             before=block_down + latency,
             per_phi=times * phi_seconds + rows_sent - latency,
             steps=rows_sent + times * local_steps * step_seconds + block_up,
-            upload=between.seconds((count - 1) * phi.hub_hub) - between.latency_s,
-            latency=between.latency_s,
+            upload=between.seconds(sent_on) - between.latency_s,
+            latency=(2 if ledger.is_star else 1) * between.latency_s,
         )
         for times in slower or [1.0] * count
     )

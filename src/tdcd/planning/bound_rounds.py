@@ -74,7 +74,7 @@ def bound_rounds(planned: Plan, facts: Facts, local_steps: int, target: float, l
         facts.constants,
         facts.noise.maximum,
         level=2 * planned.objective.l2 * (target - lowest),
-        gap=facts.initial - (facts.optimum or 0.0),
+        gap=facts.initial - facts.least,
         local_steps=local_steps,
         num_silos=facts.num_silos,
         num_clients=effective_clients(planned.federation),

@@ -37,6 +37,8 @@ class Candidate(NamedTuple):
 
     def applied(self, planned: Plan) -> Plan:
         """The plan with this overlap, these periods and these bits."""
+        if planned.config.exchange.protect == "mask":
+            return planned._replace(variant=replace(planned.variant, timing=self.timing))
         exchange = AsItIs() if self.phi_bits == AS_IT_IS else Quantised(self.phi_bits)
         variant = replace(planned.variant, timing=self.timing, exchange=exchange, client_exchange=exchange)
         return planned._replace(variant=variant)
@@ -66,15 +68,18 @@ def find_candidates(planned: Plan, slower: Mapping[str, float]) -> list[Candidat
     count, names = planned.federation.num_silos, [silo.name for silo in planned.federation.silos]
     rounds = config.train.rounds or max(OVERLAPS) + 1
     # A client that is away has sent phi of later rounds: neither goes with the grace period.
-    may_be_late = count > 1 and config.federation.client_grace_s is None
+    # With labels at one silo slopes are of this round, in full.
+    is_free = count > 1 and config.federation.labels is None
+    may_be_late = is_free and config.federation.client_grace_s is None
     overlaps = {own.overlap, *(depth for depth in OVERLAPS if may_be_late and depth < rounds), 0}
     times = [slower.get(name, 1.0) for name in names]
     periods = {own.periods, (1,) * count}
     if may_be_late:
         periods.add(tuple(min(rounds, max(1, round(each / min(times)))) for each in times))
     # Nobody who asks for float64 is served with the fewest bits.
-    bits = {own.phi_bits, *(each for each in BITS if count > 1 and (each > FEWEST or config.dtype == "float32"))}
-    bits.add(AS_IT_IS)
+    bits = {own.phi_bits, *(each for each in BITS if is_free and (each > FEWEST or config.dtype == "float32"))}
+    # Masks take up all bits.
+    bits = {AS_IT_IS} if config.exchange.protect == "mask" else {*bits, AS_IT_IS}
     return [
         Candidate(depth, own_periods, each)
         for own_periods, depth, each in product(sorted(periods), sorted(overlaps), sorted(bits, reverse=True))

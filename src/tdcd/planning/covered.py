@@ -3,6 +3,8 @@
 from tdcd.config import Config, ConfigError
 from tdcd.config.schema import TrainSection
 from tdcd.core.exchange import AsItIs, WholeBlock
+from tdcd.core.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.knowledge import LabelsAt
 from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
@@ -11,11 +13,13 @@ VARIANT_KEYS = ("optimizer", "schedule", "hub_optimizer", "participation", "vari
 """The keys under ``[train]`` that make a member of the family that is not covered."""
 COVERED: dict[str, tuple[type, ...]] = {
     "timing": (Overlap,),
-    "exchange": (AsItIs, Quantised),
+    "exchange": (AsItIs, Quantised, FixedPoint),
     "client_exchange": (AsItIs, Quantised),
-    "block_exchange": (WholeBlock, QuantisedChange),
+    "block_exchange": (WholeBlock, QuantisedChange, FixedBlocks),
+    "knowledge": (LabelsAt,),
 }
-"""Parts of a variant that may differ from Algorithm 1, and how. What few bits leave open is said as a caveat."""
+"""Parts of a variant that may differ from Algorithm 1, and how. What few bits leave open is said as a caveat.
+Labels at one silo change no step."""
 
 
 def refuse_uncovered(config: Config, variant: Variant, where: str = "the configuration") -> None:

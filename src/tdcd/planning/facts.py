@@ -22,6 +22,8 @@ class Facts:
     """Their loss."""
     optimum: float | None
     """The least loss there is, where it is known: for linear blocks and the squared loss."""
+    least: float
+    """No loss is below it: the optimum, or else 0; of randomised labels it may be below 0, and minus infinity."""
     constants: Constants | None
     """None for a model without second derivatives."""
     noise: Noise | None
@@ -57,6 +59,9 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
             gap = initial_gap(federation, blocks, objective, start, seconds=seconds, observe=observe)
             # If the optimum is not known in time, the gap is taken to be the whole loss.
             optimum = initial - gap if gap < initial else None
+        least = 0.0 if optimum is None else optimum
+        if objective.label_epsilon is not None:
+            least = initial - initial_gap(federation, blocks, objective, start, seconds=seconds, observe=observe)
         if is_linear(planned) and objective.l2 > 0:
             noise = sigmas(
                 federation,
@@ -68,4 +73,4 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
                 seconds=seconds,
                 observe=observe,
             )
-    return Facts(start, initial, optimum, known, noise, federation.num_silos, covered_timing(planned.variant))
+    return Facts(start, initial, optimum, least, known, noise, federation.num_silos, covered_timing(planned.variant))

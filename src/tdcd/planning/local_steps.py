@@ -15,7 +15,7 @@ from tdcd.planning.facts import Facts, gather_facts
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
 from tdcd.planning.recommend import recommend
-from tdcd.theory import Constants, bits_caveats, caveats
+from tdcd.theory import Constants, bits_caveats, caveats, epsilon_caveats
 from tdcd.theory.progress import Observer, silent
 from tdcd.theory.step_size import vanishing
 
@@ -127,9 +127,11 @@ def _checked(planned: Plan, candidates: Sequence[int]) -> list[int]:
 def _check_target(target: float, facts: Facts) -> None:
     if not (isfinite(target) and target < facts.initial):
         raise ValueError(f"target = {target:g}: the loss before training is {facts.initial:.6g}; give a lower target")
-    if target <= (facts.optimum or 0.0):
+    if target <= facts.least:
         least = (
-            f"the lowest possible loss of this model is {facts.optimum:.6g}" if facts.optimum else "no loss is below 0"
+            f"the lowest possible loss of this model is {facts.optimum:.6g}"
+            if facts.optimum
+            else f"no loss is below {facts.least:.6g}"
         )
         raise ValueError(f"target = {target:g}: {least}; give a higher target")
 
@@ -186,4 +188,4 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
         )
     else:
         notes += caveats(planned.federation, planned.settings, facts.noise)
-    return notes + bits_caveats(planned.variant, planned.blocks, planned.objective)
+    return notes + bits_caveats(planned.variant, planned.blocks, planned.objective) + epsilon_caveats(planned.objective)

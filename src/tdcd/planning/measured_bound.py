@@ -1,7 +1,7 @@
 """Whether the bound of Theorem 1 holds on a finished run, and which of its terms dominates."""
 
 from dataclasses import dataclass
-from math import ceil, isclose, lcm
+from math import ceil, isclose, isfinite, lcm
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from tdcd.theory import (
     caveats,
     constants,
     effective_clients,
+    epsilon_caveats,
     gradient_norms,
     initial_gap,
     max_step_size,
@@ -59,7 +60,7 @@ class MeasuredBound:
     """K of the theorem."""
     gradients: Measured
     bound: Bound | None
-    """After the iterations measured; None if the step size is not admissible."""
+    """After the iterations measured; None if the step size is not admissible, or the gap not finite."""
     caveats: tuple[str, ...]
     """Where the run departs from what the theorem assumes."""
 
@@ -105,6 +106,11 @@ class MeasuredBound:
         return " ".join([*self._outcome(), *([vanished] if vanished else [])])
 
     def _outcome(self) -> list[str]:
+        if not isfinite(self.gap):
+            return [
+                "Theorem 1 bounds nothing here: the corrected loss of randomised labels has a least value that is "
+                "known only for linear blocks with model.l2 > 0."
+            ]
         if self.bound is None or self.dominant is None:
             return self._outside()
         if not self.holds:
@@ -169,7 +175,8 @@ def measure_bound(
         gap = initial_gap(federation, blocks, objective, measured.first, seconds=seconds / 8, observe=observe)
     num_clients = effective_clients(federation)
     limit = None
-    if settings.step_size <= max_step_size(known, settings.local_steps, federation.num_silos, timing=timing):
+    largest = max_step_size(known, settings.local_steps, federation.num_silos, timing=timing)
+    if settings.step_size <= largest and isfinite(gap):
         limit = bound(
             known,
             noise.maximum,
@@ -181,7 +188,11 @@ def measure_bound(
             gap=gap,
             timing=timing,
         )
-    departures = (*caveats(federation, settings, noise), *bits_caveats(planned.variant, blocks, objective))
+    departures = (
+        *caveats(federation, settings, noise),
+        *bits_caveats(planned.variant, blocks, objective),
+        *epsilon_caveats(objective),
+    )
     return MeasuredBound(run, planned, known, noise, gap, num_clients, measured, limit, departures)
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 
 from tdcd.config.resolve import Plan
+from tdcd.core.fixed_point import BeyondRangeError
 from tdcd.planning.cost import Cost
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
@@ -92,7 +93,10 @@ class Pilot:
         state = simulation.advance(self.state, begin, rounds)
         jax.block_until_ready(state)  # type: ignore[no-untyped-call]
         pace = (time.monotonic() - began) / (rounds * self.local_steps)
-        loss = simulation.loss(state.blocks, simulation.scores(state.blocks), self.planned.federation.labels)
+        try:
+            loss = simulation.loss(state.blocks, simulation.scores(state.blocks), self.planned.federation.labels)
+        except BeyondRangeError:
+            loss = math.inf
         if math.isfinite(loss) and loss <= BLOWN_UP * self.curve[0].loss:
             self.state = state
             self.curve.append(Point(begin + rounds, loss))

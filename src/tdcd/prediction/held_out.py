@@ -49,12 +49,24 @@ def scores_of(federation: Federation, blocks: Sequence[Block], hub_blocks: Seque
     return np.concatenate(chunks)
 
 
-def write_held_out(folder: Path, id_column: str, samples: HeldOut, label_encoding: LabelEncoding, loss: Loss) -> None:
-    """Write ``held-out.csv`` into a run folder: ids, ``label``, and the predictions of the run's model."""
+def write_held_out(
+    folder: Path,
+    id_column: str,
+    samples: HeldOut,
+    label_encoding: LabelEncoding,
+    loss: Loss,
+    *,
+    randomized: bool = False,
+) -> None:
+    """Write ``held-out.csv`` into a run folder: ids, ``label``, and the predictions of the run's model.
+
+    Args:
+        randomized: the labels are randomised ones; their column is called ``randomised_label``.
+    """
     # A client that was absent left no scores of its samples.
     known = np.flatnonzero(np.isfinite(samples.scores).all(axis=1)).tolist()
     columns = {
-        "label": [samples.labels[row] for row in known],
+        "randomised_label" if randomized else "label": [samples.labels[row] for row in known],
         **predicted(samples.scores[known], label_encoding, loss),
     }
     path = RunFolder(folder).held_out_file

@@ -12,14 +12,25 @@ from jax import Array
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.core import algorithm
+from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
 
 
-@partial(jax.jit, static_argnames=("rows", "blocks", "several"))
+@partial(jax.jit, static_argnames=("rows", "blocks", "several", "fixed"))
 def scores(
-    hub_blocks: list[Tree], features: list[Array], begin: Array, *, rows: int, blocks: tuple[Block, ...], several: bool
+    hub_blocks: list[Tree],
+    features: list[Array],
+    begin: Array,
+    *,
+    rows: int,
+    blocks: tuple[Block, ...],
+    several: bool,
+    fixed: FixedPoint | None = None,
 ) -> Array:
-    """The summed phi of all silos, for ``rows`` samples from ``begin`` on; ``[S, rows, C]`` of ``several`` runs."""
+    """The summed phi of all silos, for ``rows`` samples from ``begin`` on; ``[S, rows, C]`` of ``several`` runs.
+
+    Hubs that add phi up in ``fixed`` point do so here too.
+    """
     dtype = jax.tree.leaves(hub_blocks)[0].dtype
     parts = [jax.lax.dynamic_slice_in_dim(part, begin, rows).astype(dtype)[None] for part in features]
 
@@ -28,7 +39,7 @@ def scores(
             algorithm.phi(block, part, apply=phi_in_portions(model))[0]
             for model, block, part in zip(blocks, hub_blocks, parts, strict=True)
         ]
-        return sum(phis[1:], start=phis[0])
+        return sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis)
 
     return jax.vmap(one)(hub_blocks) if several else one(hub_blocks)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.execution import Execution
+from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
@@ -22,6 +23,7 @@ from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State
+from tdcd.simulation.ranges import check_largest, fixed_point_of, largest_finite, start_largest
 from tdcd.simulation.staging import prefetch
 
 ROWS_AT_ONCE = 4096
@@ -94,6 +96,7 @@ class Simulation:
             raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
         if len(getattr(self.variant.timing, "periods", ())) not in (0, len(blocks)):
             raise ValueError(f"{self.variant.timing} must have a period for each of the {len(blocks)} silos, or none")
+        self._fixed = fixed_point_of(self.variant)
         self.num_samples = federation.num_samples
         self.batch_size = settings.effective_batch_size(self.num_samples)
         objective.check_labels(federation.labels)
@@ -161,7 +164,8 @@ class Simulation:
             past = [jax.tree.map(lambda leaf: jnp.stack([leaf] * depth), b) if depth else () for b in blocks]
         slow = [self.variant.timing.period(silo) > 1 for silo in range(len(blocks))]
         pending = [both if is_slow else () for is_slow, *both in zip(slow, blocks, updates, strict=True)]
-        return State(list(blocks), updates, past, [tuple(both) for both in pending])
+        largest = start_largest(self.variant, len(blocks), self.settings.dtype)
+        return State(list(blocks), updates, past, [tuple(both) for both in pending], largest)
 
     def join(self, states: Sequence[State]) -> State:
         """The state of all runs, from one of each."""
@@ -229,22 +233,46 @@ class Simulation:
         Args:
             features: each silo's columns of the other samples.
         """
-        several = len(self.runs) > 1
+        tables = self._tables if features is None else features
+        resident = self._on_device if features is None else None
+        scores = self._scores(hub_blocks, tables, resident, self.blocks, self._fixed)
+        if self._fixed is not None and not np.isfinite(scores).all():
+            self._explain(hub_blocks, tables)
+        return scores
+
+    def _explain(self, hub_blocks: list[Tree], tables: Sequence[Any]) -> None:
+        """Say whose phi fixed point has no room for, if that is why scores are not finite."""
+        each = [slice(silo, silo + 1) for silo in range(len(tables))]
+        alone = [self._scores(hub_blocks[one], tables[one], None, self.blocks[one], None) for one in each]
+        check_largest(self.variant, self.federation.silos, [[*map(largest_finite, alone)], [0.0] * len(alone)])
+
+    def check_range(self, state: State) -> None:
+        """Stop a run in fixed point whose phi was beyond the range."""
+        if len(state.largest):
+            check_largest(self.variant, self.federation.silos, state.largest)
+
+    def _scores(
+        self,
+        hub_blocks: list[Tree],
+        tables: Sequence[Any],
+        resident: Sequence[Any] | None,
+        blocks: tuple[Block, ...],
+        fixed: FixedPoint | None,
+    ) -> NDArray[Any]:
+        """The sum of these silos' phi, from tables that may be ``resident`` on the device."""
+        several, total = len(self.runs) > 1, len(tables[0])
         with self._context():
-            tables = self._tables if features is None else features
-            resident = self._on_device if features is None else None
-            total = len(tables[0])
             most = SCORES_AT_ONCE // (len(self.runs) * self.num_outputs) if several else ROWS_AT_ONCE
-            rows = min(max(1, most), total)
-            chunks = []
+            rows, chunks = min(max(1, most), total), []
             for start in range(0, total, rows):
                 # The last chunk starts early enough to be whole, and skips what the one before it had.
                 begin = min(start, total - rows)
-                held: Sequence[Any] | None = resident
-                first = begin
+                held, first = resident, begin
                 if held is None:
                     held, first = [table[begin : begin + rows] for table in tables], 0
-                chunk = evaluation.scores(hub_blocks, held, first, rows=rows, blocks=self.blocks, several=several)
+                chunk = evaluation.scores(
+                    hub_blocks, held, first, rows=rows, blocks=blocks, several=several, fixed=fixed
+                )
                 chunks.append(np.asarray(chunk)[..., start - begin :, :])
         return np.concatenate(chunks, axis=-2)
 

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.core.settings import Dtype
+from tdcd.data.randomized import trial_key
 from tdcd.federation.partition import Rows, sizes_of, split_rows
 from tdcd.federation.silos import Federation, Silo, aligned_empty
-from tdcd.tables.client_table import row_numbers
+from tdcd.tables.client_table import refuse_label, row_numbers
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.loader import read_rows
 from tdcd.tables.preparation import Preparation, merge_summaries, summarize
+from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
 
 logger = logging.getLogger("tdcd.tables")
@@ -58,6 +60,7 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
     tables = _read(config)
     ids = _common_ids(config, tables)
     numbers = {one: number for number, one in enumerate(ids)}
+    # From here on there are randomised labels only, if the file asks for them.
     encoded = _labels(config, tables, numbers)
     held_out = choose_held_out(encoded, config.evaluate.holdout, config.data.seed, stratify=config.evaluate.stratify)
     if held_out.all():
@@ -77,7 +80,7 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         labels[held_out] if held_out.any() else None,
         label_encoding.scale,
         name=config.title,
-        labels_in_words=in_words(encoded, config.model.loss),
+        labels_in_words=with_noise(config, in_words(encoded, config.model.loss), len(encoded.classes)),
         label_mean=label_encoding.mean,
     )
     named = np.array(ids, object)
@@ -103,11 +106,14 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
     folder = Path(config.data.folder or "")
     tables: dict[str, list[RawRows]] = {}
     errors: list[TableError] = []
+    owner = [section for section in config.silos if section.name == config.federation.labels]
     for section in config.silos:
         paths = [client.table for client in section.client] or [section.table or ""]
         tables[section.name] = []
         for path in paths:
             try:
+                if owner and owner[0].name != section.name:
+                    refuse_label(config, section, folder / path, owner[0].label or "")
                 rows = read_rows(folder / path, Columns.of(config, section))
                 tables[section.name].append(rows)
                 for caution in row_numbers(rows):
@@ -168,8 +174,13 @@ def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Ma
     (first, values), *others = found.items()
     for name, theirs in others:
         _check_agreement([*numbers], first, values, name, theirs)
+    if config.federation.label_epsilon is not None:
+        key = trial_key(config.data.seed)
+        values = np.asarray(randomized_labels(config, values, [*numbers], key, f"silo '{first}'"))
     try:
-        return encode(values, config.model.loss)
+        encoded = encode(values, config.model.loss)
+        check_all_classes(config, encoded)
+        return encoded
     except ValueError as error:
         raise TableError([f"the labels of silo '{first}': {error}"]) from None
 

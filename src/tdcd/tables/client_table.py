@@ -16,6 +16,7 @@ from tdcd.tables.errors import TableError
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
 from tdcd.tables.loader import read_header, read_rows
 from tdcd.tables.preparation import CategoryStats, NumericStats
+from tdcd.tables.randomized import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
 
 LABELLED_ONLY = ", or leave those rows out with --ids FILE, the common ids that tdcd align writes"
@@ -36,6 +37,18 @@ def find_silo(config: Config, silo: str, client: str) -> SiloSection:
     return sections[silo]
 
 
+def read_labels(config: Config, silo: str, data: Path) -> RawRows:
+    """The ids and true labels in a table of the silo that they come from."""
+    section = next((one for one in config.silos if one.name == silo), None)
+    if section is None or section.label is None:
+        known = ", ".join(one.name for one in config.silos if one.label is not None)
+        raise ConfigError([f"silo '{silo}' has no label = \"...\"; silos that have: {known or 'none'}"])
+    rows = read_rows(data, _columns_of_labels(config, section, data, section.label))
+    if _epsilon_of(rows) is not None:
+        raise TableError([f"{data}: its labels were randomised already; give the table of true ones"])
+    return rows
+
+
 def read_client(
     config: Config, silo: SiloSection, data: Path, labels: Path | None = None, ids: Path | None = None
 ) -> RawRows:
@@ -51,7 +64,9 @@ def read_client(
     if label is None:
         raise ConfigError(['silos: no silo has a label: name the column to predict, label = "...", in one of them'])
     if config.federation.labels not in (None, silo.name):
-        _refuse_label(config, silo, data, label)
+        if labels is not None:
+            raise TableError([f"--labels {labels}: silo '{silo.name}' has none (federation.labels); leave it out"])
+        refuse_label(config, silo, data, label)
         return _chosen(read_rows(data, replace(columns, label=None)), ids)
     if labels is None:
         return _chosen(read_rows(data, replace(columns, label=label)), ids)
@@ -67,10 +82,21 @@ def read_client(
             f"{labels}: has no label for {len(absent)} of the {len(rows)} ids in {data}, such as {shown}: {advice}"
         )
         raise TableError([hint] * bool(hint) + [problem], 1)
-    return replace(rows, labels=known.take(np.array([places[one] for one in rows.ids], np.int64)).labels)
+    taken = known.take(np.array([places[one] for one in rows.ids], np.int64))
+    return replace(rows, labels=taken.labels, label_epsilon=_epsilon_of(known))
 
 
-def _refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> None:
+def _epsilon_of(labels: RawRows) -> float | None:
+    """The epsilon in every row of a table of labels that were randomised; None of one of true labels."""
+    if EPSILON_COLUMN not in labels.features:
+        return None
+    values: Any = np.unique(np.asarray(labels.features[EPSILON_COLUMN]))
+    if len(values) != 1 or not values[0] > 0:
+        raise TableError([f"{labels.source}: column '{EPSILON_COLUMN}' must have the same number in every row"])
+    return float(values[0])
+
+
+def refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> None:
     """Refuse a table of a silo without labels that has the label column."""
     header, _ = read_header(data, silo.id, Dialect.of(config))
     if label in header:
@@ -98,9 +124,9 @@ def _columns_of_labels(config: Config, silo: SiloSection, path: Path, label: str
     """
     header, _ = read_header(path, dialect=Dialect.of(config))
     named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
-    others = [name for name in header if name != label]
+    others = [name for name in header if name not in (label, EPSILON_COLUMN)]
     return replace(
-        Columns.of(config, silo).only(()),
+        Columns.of(config, silo).only([EPSILON_COLUMN] if EPSILON_COLUMN in header else ()),
         id=next((name for name in named if name in others), others[0] if len(others) == 1 else silo.id),
         label=label,
         id_advice=f"; it must have the ids: rename their column to '{silo.id}', which is id = \"...\" of silo "
@@ -112,12 +138,14 @@ def _columns_of_labels(config: Config, silo: SiloSection, path: Path, label: str
 
 def taken_for(config: Config, rows: RawRows) -> str:
     """What a client's labels are taken for, in words; refuses labels that do not fit ``model.loss``."""
-    assert rows.labels is not None
+    if rows.labels is None:
+        return f"none here; silo '{config.federation.labels}' has them"
     try:
         encoded = encode(rows.labels, config.model.loss, partly=True)
     except ValueError as error:
         raise TableError([f"the labels of {rows.source}: {error}"]) from None
-    return in_words(encoded, config.model.loss, partly=True)
+    words = in_words(encoded, config.model.loss, partly=True)
+    return with_noise(config, words, len(classes_of(config)))
 
 
 class ColumnFacts(NamedTuple):
@@ -162,7 +190,7 @@ def cautions(rows: RawRows) -> Sequence[str]:
     zeros = next((one for one in rows.ids if one.isdecimal() and len(one) > 1 and one.startswith("0")), None)
     if zeros is not None:
         found.append(f"ids are compared as exact texts: others must write {zeros!r} with its zeros too")
-    if len({canonical_label(label) for label in np.asarray(rows.labels).tolist()}) == 1:
+    if rows.labels is not None and len({canonical_label(label) for label in np.asarray(rows.labels).tolist()}) == 1:
         found.append("every label is the same here; other clients must have others")
     return found
 

@@ -58,6 +58,8 @@ class RawRows:
     """What the cells of each column of amounts are; nothing of one that is all blank."""
     counters: tuple[str, ...] = ()
     """The columns of the file that only count its rows: 0, 1, 2, ... or 1, 2, 3, ..."""
+    label_epsilon: float | None = None
+    """The labels come from a table that says that they were randomised with this epsilon."""
 
     def __len__(self) -> int:
         """The number of rows, n."""

@@ -31,17 +31,19 @@ def split_table(
     clients: Sequence[int],
     id_column: str = "id",
     label: str,
+    labels_at: str | None = None,
     seed: int = 0,
     parquet: bool = False,
 ) -> Path:
     """Cut a table into silos by columns and clients by rows, and write a file for each client to ``out``.
 
-    Every silo deals out and shuffles the rows in its own way. Every client's file has the labels of its rows. Columns
-    of which most values are not numbers are categorical.
+    Every silo deals out and shuffles the rows in its own way. Every client's file has the labels of its rows, or only
+    those of one silo. Columns of which most values are not numbers are categorical.
 
     Args:
         silos: how many, or the columns of each by name.
         clients: how many per silo, one number for each or one for all.
+        labels_at: the only silo that gets labels; all by default.
         parquet: write Parquet rather than CSV files.
 
     Returns:
@@ -64,13 +66,18 @@ def split_table(
     table = _with_numbers(table, set(used) - set(categorical), parquet)
     suffix = "parquet" if parquet else "csv"
     keys = _configuration(groups, counts, id_column, label, categorical, suffix, table.num_rows)
+    if labels_at is not None:
+        keys["federation"] = {"labels": labels_at}
+        for section in keys["silos"]:
+            section["label"] = label if section["name"] == labels_at else None
     check_config(keys, "the split")
     for index, (names, section) in enumerate(zip(groups.values(), keys["silos"], strict=True)):
         rng = np.random.default_rng([seed, index])
         (out / section["name"]).mkdir(parents=True)
         parts = shuffled_rows(table.num_rows, sizes[index], rng)
         for client, rows in zip(section["client"], parts, strict=True):
-            part = table.select([id_column, label, *names]).take(pa.array(rng.permutation(rows)))
+            labelled = [] if section["label"] is None else [label]
+            part = table.select([id_column, *labelled, *names]).take(pa.array(rng.permutation(rows)))
             _write(part, out / client["table"])
     (out / "federation.toml").write_text(_toml(keys), encoding="utf-8")
     return out / "federation.toml"

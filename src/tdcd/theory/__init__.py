@@ -6,7 +6,7 @@ from tdcd.theory.noise import Noise, sigmas
 from tdcd.theory.progress import Progress
 from tdcd.theory.smoothness import Constants, constants
 from tdcd.theory.step_size import largest_overlap, max_step_size
-from tdcd.theory.theorem import Bound, bound, caveats, effective_clients, initial_gap
+from tdcd.theory.theorem import Bound, bound, caveats, effective_clients, epsilon_caveats, initial_gap
 
 __all__ = [
     "Bound",
@@ -20,6 +20,7 @@ __all__ = [
     "caveats",
     "constants",
     "effective_clients",
+    "epsilon_caveats",
     "gradient_norms",
     "initial_gap",
     "largest_overlap",

@@ -131,11 +131,18 @@ def initial_gap(
     For linear blocks and the squared loss it is the difference itself, :math:`\frac12 g^T H^+ g` with the gradient g
     and the Hessian H, by conjugate gradients. Otherwise, or when time is up, it is the objective at the start, as no
     loss is below zero.
+
+    The corrected loss of randomised labels can be below zero, and has no least value by itself. With linear blocks and
+    l2 regularisation :math:`\lambda` the objective is strongly convex, and :math:`|g|^2 / 2 \lambda` is a bound;
+    otherwise it is infinite.
     """
     full_objective = FullObjective(federation, blocks, objective)
     theta = full_objective.flatten(hub_blocks)
     loss, gradient = full_objective.loss_and_gradient(theta)
-    if not objective.kind.is_quadratic or not all(isinstance(block, Linear) for block in blocks):
+    is_linear = all(isinstance(block, Linear) for block in blocks)
+    if objective.label_epsilon is not None:
+        return float(gradient @ gradient) / (2 * objective.l2) if is_linear and objective.l2 else math.inf
+    if not objective.kind.is_quadratic or not is_linear:
         return loss
     meter = Meter(1, seconds, observe)
     found = _quadratic_gap(full_objective, theta, gradient, meter)
@@ -163,6 +170,17 @@ def _quadratic_gap(full_objective: FullObjective, theta: Vector, gradient: Vecto
         previous, squared = squared, float(residual @ residual)
         direction = residual + squared / previous * direction
     return gap
+
+
+def epsilon_caveats(objective: Objective) -> list[str]:
+    """What randomised labels change of Theorem 1, in sentences."""
+    if objective.label_epsilon is None:
+        return []
+    return [
+        f"Labels are randomised with epsilon = {objective.label_epsilon:g}: losses, gradients and sigma are those of "
+        "the corrected loss. It is curved as the loss of true labels is, so L and the step sizes stay; it is noisier, "
+        "so sigma grows; and it can be below 0."
+    ]
 
 
 def caveats(federation: Federation, settings: Settings, noise: Noise) -> list[str]:

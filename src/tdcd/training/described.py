@@ -16,6 +16,7 @@ from tdcd.training.identity import identity, unknown_in
 
 FREE = ("train.rounds", "federation.name", "federation.labels", "federation.engine")
 """What may differ when a run is resumed."""
+EPSILON = "federation.label_epsilon"
 SHOWN = 80
 """Characters of a value that a message shows."""
 
@@ -36,7 +37,8 @@ def describe_call(
         "seed": chosen.pop("seed"),
         "dtype": chosen.pop("dtype"),
         "data": {"source": PYTHON, "keep": execution.keep},
-        "model": {**_model(blocks), **asdict(objective)},
+        "federation": {"label_epsilon": objective.label_epsilon},
+        "model": {**_model(blocks), "loss": objective.loss, "l2": objective.l2},
         "train": {"rounds": rounds, **chosen, **_member(variant), "precision": execution.precision},
         "evaluate": {"every": evaluate_every},
     }
@@ -89,8 +91,8 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
     >>> differences({"train": {"rounds": 9, "step_size": 0.1}}, {"train": {"rounds": 5, "step_size": 0.05}})
     ['train.step_size = 0.1: the run has 0.05; give that, or another folder']
     """
-    # Without a variant of its own, a run is what the other keys say.
-    before, now = ({"train.variant": None, **dict(_flat(keys))} for keys in (found, asked))
+    # Without a variant of its own, a run is what the other keys say; without an epsilon, labels are as they are.
+    before, now = ({"train.variant": None, EPSILON: None, **dict(_flat(keys))} for keys in (found, asked))
     unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block") if key in now}
     return [
         f"{key}: a run folder cannot tell one {kind} from another, so such a run cannot be resumed: make it a frozen "

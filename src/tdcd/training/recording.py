@@ -112,7 +112,8 @@ class TrainingRun:
         for index, tree in zip(kept, trees[len(names) :], strict=True):
             memory[index] = tree
         updates, past, pending = zip(*memory, strict=True)
-        return State(trees[: len(names)], [*updates], [*past], [*pending]), known
+        state = self.state._replace(blocks=trees[: len(names)], updates=[*updates], past=[*past], pending=[*pending])
+        return state, known
 
     def is_due(self, every: int, rounds: int) -> bool:
         """Whether this round is to be evaluated, and is not yet."""

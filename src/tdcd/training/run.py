@@ -70,7 +70,8 @@ def save_assembled(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> N
         scores = scores_of(federation, planned.blocks, hub_blocks)
         samples = HeldOut(assembled.test_ids, assembled.test_labels, scores)
         id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
-        write_held_out(folder, id_column, samples, assembled.label_encoding, planned.objective.loss)
+        epsilon, encoding = planned.objective.label_epsilon, assembled.label_encoding
+        write_held_out(folder, id_column, samples, encoding, planned.objective.loss, randomized=epsilon is not None)
 
 
 def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from tdcd.config.baselines import rewrite
+from tdcd.config.baselines import labelled_silos, rewrite
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.train import train
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def train_silo_only(
     plan: "Plan", folder: Path, should_stop: Callable[[], bool] = lambda: False
 ) -> dict[str, dict[str, float | None]]:
-    """Train every silo on its own columns with its own clients, for as many local steps as the plan.
+    """Train every silo that has labels on its own columns with its own clients, for as many local steps as the plan.
 
     Several processes train together, as for the plan itself, and the first one writes. Nothing else of these runs is
     kept. With the whole federation's model in ``folder``, its report shows both.
@@ -31,8 +31,8 @@ def train_silo_only(
         if it was stopped.
     """
     found = {}
-    for silo in plan.federation.silos:
-        silo_only = rewrite(plan, "local-sgd", silo.name)
+    for silo in labelled_silos(plan):
+        silo_only = rewrite(plan, "local-sgd", silo)
         rounds = silo_only.config.train.rounds
         result = train(
             silo_only.federation,
@@ -48,7 +48,7 @@ def train_silo_only(
         if result.status == "interrupted":
             return {}
         figures = result.history[-1].metrics
-        found[silo.name] = figures.get("test", figures["train"])
+        found[silo] = figures.get("test", figures["train"])
     if jax.process_index() == 0:
         RunFolder(folder).write_alone(found)
     return found

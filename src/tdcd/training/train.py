@@ -164,6 +164,7 @@ class Training:
         self._state = self._simulation.advance(self._state, now, rounds)
         jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
         seconds = time.perf_counter() - began
+        self._simulation.check_range(self._state)
         sizer.took(rounds, seconds)
         for run in self._still_finite():
             run.advanced(rounds, seconds / len(self._runs))
@@ -216,7 +217,8 @@ def _check_classes(federation: Federation, objective: Objective) -> None:
 
 def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
     """Every run's losses and metrics of its global model, over the training samples and the held-out ones."""
-    federation, runs = simulation.federation, range(len(simulation.runs))
+    federation, objective, runs = simulation.federation, simulation.objective, range(len(simulation.runs))
+    scale = federation.label_scale
     samples: dict[str, tuple[Any, Any]] = {"train": (None, federation.labels)}
     if federation.test_labels is not None:
         samples["test"] = ([silo.test_features for silo in federation.silos], federation.test_labels)
@@ -225,7 +227,7 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
         scores = simulation.scores(hub_blocks, features)
         losses[split] = simulation.losses(hub_blocks, scores, labels)
         each = scores if len(runs) > 1 else [scores]
-        figures[split] = [metrics(simulation.objective.loss, own, labels, federation.label_scale) for own in each]
+        figures[split] = [metrics(objective.loss, own, labels, scale, objective.label_epsilon) for own in each]
     return [
         Figures(
             losses["train"][run],

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
+from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
@@ -22,6 +23,8 @@ from tdcd.federation.partition import shares_of
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.links import Links, precision
+from tdcd.runtime.compute.masks import Masks, What
+from tdcd.runtime.compute.sums import add_steps
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.sample_index import IncompatibleParties, SampleIndex
 from tdcd.runtime.protocol.structure import Arrays
@@ -53,16 +56,24 @@ class Left(NamedTuple):
 class HubCompute:
     """A silo's numbers, as its hub sees them: phi and blocks, never features."""
 
-    def __init__(self, job: Job, silo: int, sample_index: SampleIndex, feature_shape: tuple[int, ...]) -> None:
-        """Take the silo's index, its samples and the shape of one of them."""
+    def __init__(
+        self,
+        job: Job,
+        silo: int,
+        sample_index: SampleIndex,
+        feature_shape: tuple[int, ...],
+        masks: Masks | None = None,
+    ) -> None:
+        """Take the silo's index, its samples, the shape of one of them, and the hub's masks if it has any."""
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
-        outputs = sample_index.outputs(job.config)
-        self.objective, self.num_outputs = Objective(outputs.loss, job.config.model.l2), outputs.count
+        config, outputs = job.config, sample_index.outputs(job.config)
+        self.objective = Objective(outputs.loss, config.model.l2, config.federation.label_epsilon)
+        self.num_outputs = outputs.count
         self.variant, self._rounds = job.variant, job.config.train.rounds
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
         self.num_exchanged = self.settings.num_exchanged
         self.phi_shape = (self.num_exchanged, self.batch_size, self.num_outputs)
-        self.links = Links(self.variant, self.settings, silo, self.phi_shape)
+        self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks)
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
@@ -202,6 +213,10 @@ class HubCompute:
     def average(self, round_index: int, block: Tree, answers: Sequence[Arrays | None]) -> Tree:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
         sent = {client: answer for client, answer in enumerate(answers) if answer is not None}
+        exchange = self.variant.block_exchange
+        if isinstance(exchange, FixedBlocks):
+            total = {name: add_steps([answer[name] for answer in sent.values()]) for name in self.block_layout}
+            return exchange.average(self.tree(total), self.settings.dtype)
         stacked = self.links.decode_blocks(round_index, block, [*sent.values()], [*sent], self.block_layout)
         return algorithm.average(stacked, self._shares(tuple(answer is not None for answer in answers)))
 
@@ -226,21 +241,23 @@ class HubCompute:
         """What part of the rows each of these clients holds."""
         return shares_of(self._held[np.array(present)]).astype(self.settings.dtype)
 
-    def scores_part(self, answers: Sequence[Arrays | None]) -> Arrays:
+    def scores_part(self, round_index: int, answers: Sequence[Arrays | None]) -> Arrays:
         """The silo's part of an evaluation, from each client's scores.
 
         Returns:
-            ``train`` ``[M, C]`` and ``test`` ``[m, C]``, phi of all training and all held-out samples in sample order;
-            if clients have no answer, ``train_absent`` and ``test_absent``, 1 for their samples.
+            ``train`` ``[M, C]`` and ``test`` ``[m, C]``, phi of all training and all held-out samples in sample order,
+            as hubs send it; if clients have no answer, ``train_absent`` and ``test_absent``, 1 for their samples.
         """
         part: dict[str, NDArray[Any]] = {}
         masks: dict[str, NDArray[np.uint8]] = {}
-        for name, held_out in (("train", False), ("test", True)):
+        sets: tuple[tuple[What, bool], ...] = (("train", False), ("test", True))
+        for name, held_out in sets:
             places = [both[held_out][both[held_out] >= 0] for both in self._places]
             total = int(self.sample_index.held_out.sum()) if held_out else self.sample_index.num_samples
-            part[name] = np.empty((total, self.num_outputs), self.settings.dtype)
+            scores = np.empty((total, self.num_outputs), self.settings.dtype)
             for answer, place in zip(answers, places, strict=True):
-                part[name][place] = self._rows(answer, name, len(place))
+                scores[place] = self._rows(answer, name, len(place))
+            part[name] = self.links.scores_part(name, round_index, scores)
             masks[f"{name}_absent"] = _mask(total, [answer is None for answer in answers], places)
         return {**part, **{name: mask for name, mask in masks.items() if mask.any()}}
 
@@ -263,7 +280,8 @@ class HubCompute:
             truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
             losses = _losses(scores, truth, objective=self.objective)
         loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
-        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], sample_index.known.label_scale)
+        scale, epsilon = sample_index.known.label_scale, self.objective.label_epsilon
+        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], scale, epsilon)
 
 
 @partial(jax.jit, static_argnames=("update",))

@@ -23,10 +23,13 @@ from tdcd.core.exchange import (
     sent_up,
     sum_others,
 )
+from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.records.run_folder import named_leaves
+from tdcd.runtime.compute.masks import Masks, What
+from tdcd.runtime.compute.sums import Sums
 from tdcd.runtime.protocol.structure import Arrays
 
 Layout = dict[str, tuple[str, tuple[int, ...]]]
@@ -43,9 +46,25 @@ def precision(dtype: str) -> Any:
 class Links:
     """The links of one silo: both ends of each encode and decode alike."""
 
-    def __init__(self, variant: Variant, settings: Settings, silo: int, shape: tuple[int, int, int]) -> None:
-        """Take the silo's index and ``(E, B, C)``, the shape of a round's phi."""
+    def __init__(
+        self,
+        variant: Variant,
+        settings: Settings,
+        silo: int,
+        shape: tuple[int, int, int],
+        hub: str = "",
+        masks: Masks | None = None,
+    ) -> None:
+        """Take the silo's index and ``(E, B, C)``, the shape of a round's phi.
+
+        Args:
+            hub: the hub, and the masks that it adds to what it sends to others.
+        """
         self._variant, self._settings, self._silo, self._shape = variant, settings, silo, shape
+        fixed = variant.exchange if isinstance(variant.exchange, FixedPoint) else None
+        self._sums = None if fixed is None else Sums(fixed, settings.dtype, hub, masks)
+        self.scores_dtype = settings.dtype if fixed is None else "uint32"
+        """Of the scores that hubs send each other."""
         self._seed = seed_words(settings.seed)
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
         """What a round's phi is between hubs."""
@@ -64,6 +83,8 @@ class Links:
         """The silo's phi ``[E, B, C]`` as the other hubs are sent it; as it is where it stays with its hub."""
         if self._variant.exchange == AsItIs() or self._stays:
             return {"phi": phi}
+        if self._sums is not None:
+            return {"phi": self._sums.part("phi", round_index, phi)}
         sending = self._sending(round_index, self._silo)
         with precision(self._settings.dtype):
             sent = _encode(phi, *sending[:2], silo=self._silo, shape=self._shape, exchange=self._variant.exchange)
@@ -73,6 +94,8 @@ class Links:
         """The silo's own phi ``[E, B, C]``, from what :meth:`to_hubs` gave."""
         if self._variant.exchange == AsItIs() or self._stays:
             return part["phi"]
+        if self._sums is not None:
+            return self._sums.own("phi", round_index, part["phi"])
         sending, sent = self._sending(round_index, self._silo), {name: part[name] for name in self.between_hubs}
         with precision(self._settings.dtype):
             phi = _decode(sent, *sending[:2], silo=self._silo, shape=self._shape, exchange=self._variant.exchange)
@@ -85,9 +108,20 @@ class Links:
         sent: list[Any] = [{name: part[name] for name in self.between_hubs if name in part} for part in parts]
         if exchange == AsItIs():
             return np.asarray(algorithm.sum_others([one["phi"] for one in sent], self._silo))
+        if self._sums is not None:
+            del sent[self._silo]
+            return self._sums.others("phi", round_index, [one["phi"] for one in sent])
         sending = self._sending(round_index, self._silo)
         with precision(self._settings.dtype):
             return np.asarray(_others(sent, *sending[:2], silo=self._silo, shape=self._shape, exchange=exchange))
+
+    def scores_part(self, what: What, round_index: int, scores: NDArray[Any]) -> NDArray[Any]:
+        """The silo's scores ``[n, C]`` of an evaluation as the other hubs are sent them."""
+        return scores if self._sums is None else self._sums.part(what, round_index, scores)
+
+    def add_scores(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The sum of all silos' scores, from what every hub sent; in silo order, whatever the order of arrival."""
+        return np.asarray(sum(parts[1:], start=parts[0])) if self._sums is None else self._sums.all(parts)
 
     def rows_layout(self, rows: int) -> Layout:
         """What phi of so many of a client's rows is between it and its hub."""

@@ -12,20 +12,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
 from tdcd.federation.party_names import client_of
+from tdcd.runtime.certificates.agreement import Certified, Keys
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
+from tdcd.runtime.process.label_key import LABEL_KEY, NEW_KEY, label_key
 from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.hub_folder import HubFolder
+from tdcd.runtime.storage.mask_key import mask_key
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
+from tdcd.tables.randomized import protected
 
 
 class PartySection(BaseModel):
@@ -45,6 +49,8 @@ class PartySection(BaseModel):
     """A second table with the labels of those rows, if the first has none."""
     ids: str | None = None
     """A text file of the ids to train on, one a line; other rows are left out."""
+    label_key: str | None = None
+    """The secret that a client randomises its labels with; made at first need. By default certs/labels.key."""
     insecure: bool = False
     """Without TLS; only where every address is this machine's own."""
 
@@ -52,7 +58,7 @@ class PartySection(BaseModel):
 def own_file(path: Path | None, **given: Any) -> PartySection:
     """A party's own file with what was ``given`` on the command line on top; relative paths count from the file."""
     keys: dict[str, Any] = {} if path is None else read_config(path)
-    for name in ("certs", "out", "data", "labels", "ids"):
+    for name in ("certs", "out", "data", "labels", "ids", "label_key"):
         if path is not None and isinstance(keys.get(name), str):
             keys[name] = str(path.parent / keys[name])
     keys |= {name: value for name, value in given.items() if value is not None and value is not False}
@@ -80,8 +86,15 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         return Outcome(folder.about["status"], f"{folder.path} holds the whole run already")
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
-    secret, restored = secret_of(job, own), folder.restored
-    hub = Hub(job, index, secret=secret, nonce=folder.nonce, restored=restored, absences=folder.absences)
+    hub = Hub(
+        job,
+        index,
+        secret=secret_of(job, own),
+        nonce=folder.nonce,
+        restored=folder.restored,
+        absences=folder.absences,
+        keys=keys_of(job, job.hubs[index], own, folder.path) if job.config.exchange.protect == "mask" else None,
+    )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
         return HubDriver(hub, transport, folder, job.config.runtime.resend_s).run(should_stop)
@@ -96,7 +109,9 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     data = read_data(job.config, index, own)
     if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
-    machine = Client(job, index, client_of(silo, client), data, secrets.token_hex(8))
+    name = client_of(silo, client)
+    keys = keys_of(job, name, own) if job.config.exchange.protect_blocks else None
+    machine = Client(job, index, name, data, secrets.token_hex(8), keys)
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
         return ClientDriver(machine, transport).run(should_stop)
@@ -119,13 +134,30 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     rows = read_client(config, config.silos[silo], path, labels, ids)
     for caution in row_numbers(rows):
         event("table", logging.WARNING, why=caution)
+    rows = protected(config, config.silos[silo].name, rows, lambda: _label_key(own))
     return ClientData([*rows.ids], rows.labels, table=rows)
+
+
+def _label_key(own: PartySection) -> bytes:
+    """The secret to randomise this client's labels with."""
+    path = Path(own.certs) / LABEL_KEY if own.label_key is None else Path(own.label_key)
+    if not path.exists():
+        event("label key", logging.WARNING, file=str(path), why=NEW_KEY)
+    return label_key(path)
 
 
 def secret_of(job: Job, own: PartySection) -> bytes:
     """The key of the digests that parties compare."""
     # Without certificates everything is on one machine: the digests then need no key that others lack.
     return bytes.fromhex(job.digest) if own.insecure else read_secret(Path(own.certs) / SECRET)
+
+
+def keys_of(job: Job, party: str, own: PartySection, folder: Path | None = None) -> Keys:
+    """What a party's masks follow from: a secret in its run folder or, without one, the key of its certificate."""
+    if own.insecure:
+        return Keys.of_secret(party, secret_of(job, own))
+    signer = Certified(Path(own.certs), party)
+    return Keys(party, signer.secret if folder is None else mask_key(folder), signer)
 
 
 def open_transport(job: Job, party: str, peers: list[str], own: PartySection) -> Transport:

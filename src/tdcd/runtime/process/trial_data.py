@@ -14,6 +14,7 @@ from tdcd.runtime.process.client_data import shards
 from tdcd.tables.assemble import Assembled
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.loader import read_header, read_rows
+from tdcd.tables.randomized import write_randomized
 from tdcd.tables.rows import Columns
 from tdcd.tables.split import pick_rows
 
@@ -39,7 +40,7 @@ def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, 
     for index, silo in enumerate(config.silos):
         tables = _tables(config, assembled, index, folder)
         has_labels = config.federation.labels in (None, silo.name)
-        labels = _labels(config, silo, tables, folder) if has_labels else []
+        labels = _labels(config, assembled, silo, tables, folder) if has_labels else []
         for client, path in tables.items():
             options[client_of(silo.name, client)] = ["--data", str(path), "--ids", str(ids), *labels]
     return options
@@ -61,16 +62,27 @@ def _tables(config: Config, assembled: Assembled, index: int, folder: Path) -> d
     return paths
 
 
-def _labels(config: Config, silo: SiloSection, tables: dict[str, Path], folder: Path) -> list[str]:
-    """The option for a file of labels, for a silo whose tables have none: those of a silo that has."""
+def _labels(
+    config: Config, assembled: Assembled, silo: SiloSection, tables: dict[str, Path], folder: Path
+) -> list[str]:
+    """The option for a file of labels, for a silo whose tables have none: those of a silo that has.
+
+    Randomised labels are in a file for every silo.
+    """
     holder = next(other for other in config.silos if other.label is not None)
     label = silo.label or holder.label
     assert label is not None
+    out = folder / f"labels.{silo.name}.parquet"
+    if config.federation.label_epsilon is not None:
+        federation, names = assembled.federation, assembled.label_encoding.classes
+        drawn = [names[int(number)] for number in federation.labels] + [*assembled.test_labels]
+        ids = [*assembled.ids, *assembled.test_ids]
+        write_randomized(out, (silo.id, label), ids, drawn, config.federation.label_epsilon)
+        return ["--labels", str(out)]
     if all(label in read_header(path, silo.id, Dialect.of(config))[0] for path in tables.values()):
         return []
     home = Path(config.data.folder or "")
     sources = [home / client.table for client in holder.client] or [home / (holder.table or "")]
-    out = folder / f"labels.{silo.name}.parquet"
     columns = replace(Columns.of(config, holder).only(()), label=holder.label)
     parts = [read_rows(source, columns) for source in sources]
     ids = [one for part in parts for one in part.ids]

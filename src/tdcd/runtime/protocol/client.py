@@ -16,21 +16,21 @@ from tdcd.blocks.start import start_block
 from tdcd.core.losses import LOSSES
 from tdcd.core.objective import Objective, Tree
 from tdcd.records.run_folder import named_leaves
+from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute, ClientRows, Presence
 from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.protocol.client_masks import ClientMasks
+from tdcd.runtime.protocol.groups import Remaining
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.messages import (
     Begin,
-    Block,
     Bye,
     ColumnSummary,
-    Diverged,
     Enrol,
     Evaluate,
     Phi,
     Prepare,
     Ready,
-    Remaining,
     Scores,
     Status,
     Steps,
@@ -55,10 +55,12 @@ class Ending(NamedTuple):
 class Client:
     """One client of a silo, as a state machine."""
 
-    def __init__(self, job: Job, silo: int, name: str, data: ClientData, session: str = "") -> None:
+    def __init__(
+        self, job: Job, silo: int, name: str, data: ClientData, session: str = "", keys: Keys | None = None
+    ) -> None:
         """Take the party's full ``name``, as on its certificate, its rows, and what tells this process from another."""
         self.job, self.silo, self.name, self.data = job, silo, name, data
-        self._session = session
+        self._session, self._masks = session, ClientMasks(job, silo, name, keys)
         self.hub = job.hubs[silo]
         self.round = -1
         """The round that it works on; -1 before the first."""
@@ -102,6 +104,7 @@ class Client:
             target=target,
             is_table=data.table is not None,
             rows=data.digest,
+            card=self._masks.card(),
         )
         return [enrol]
 
@@ -119,7 +122,8 @@ class Client:
                 raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
             # A question that is asked again gets the same answer, byte for byte.
             known = self._answers.get(message.kind)
-            if known is not None and known.round == message.round:
+            is_other = self._masks.is_other_group(message.round, getattr(message, "group", None))
+            if known is not None and known.round == message.round and not is_other:
                 return [known]
         return handler(message)
 
@@ -143,6 +147,9 @@ class Client:
         if message.session != self._session:
             return self._on_successor()
         self._check_welcome(message)
+        if wrong := self._masks.agree(message.cards, message.run):
+            self.ending = Ending("refused", wrong)
+            return []
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
         self._rows, self.round = None, -1
@@ -201,8 +208,8 @@ class Client:
         welcome = self._welcome
         assert welcome is not None
         train, test = self._places(welcome)
-        labels = self._labels(welcome)
-        objective = Objective(welcome.loss, self.job.config.model.l2)
+        labels, config = self._labels(welcome), self.job.config
+        objective = Objective(welcome.loss, config.model.l2, config.federation.label_epsilon)
         model, settings = self.job.blocks[self.silo], self.job.settings
         chosen = train >= 0
         self._compute = ClientCompute(
@@ -273,9 +280,8 @@ class Client:
         assert self._compute is not None
         assert self._rows is not None
         stepped = self._compute.steps(self._block, self._rows, phi_others, message.round, presence)
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(stepped)):
-            return self._answer(message, Diverged)
-        return self._answer(message, Block, block=named(self._compute.block_sent(stepped, self._block, message.round)))
+        kind, content = self._masks.answer(self._compute, stepped, self._block, message)
+        return self._answer(message, kind, **content)
 
     def _on_evaluate(self, message: Evaluate) -> list[Message]:
         """Phi of all rows, for the global model's loss and metrics."""

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tdcd.config.resolve import has_bias
+from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.runtime.compute.masks import Masks
+from tdcd.runtime.protocol.agreeing import MaskAgreement, is_other_key
 from tdcd.runtime.protocol.comparing import check_outputs, compare_settings, difference
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import (
@@ -36,11 +39,14 @@ from tdcd.tables.preparation import Preparation, Summary, merge_summaries
 class Handshake:
     """The phases before the first round, as a state machine."""
 
-    def __init__(self, job: Job, silo: int, secret: bytes, nonce: str, rows: Sequence[str] = ()) -> None:
+    def __init__(
+        self, job: Job, silo: int, secret: bytes, nonce: str, rows: Sequence[str] = (), keys: Keys | None = None
+    ) -> None:
         """Take the silo's index, the federation's secret and a nonce of this run.
 
         Args:
             rows: a digest of each client's rows, if the run has begun already.
+            keys: for masks; by default made of the secret, which hides nothing from those who have it.
         """
         self.job, self.silo, self.name = job, silo, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
@@ -56,6 +62,8 @@ class Handshake:
         self.published: dict[str, Hello | Opening] = {}
         """What this hub tells its peers."""
         self._secret, self._nonce, self._label_hub = secret, nonce, job.audience.label_hub
+        self._agreement = MaskAgreement(job, silo, keys or Keys.of_secret(self.name, secret), nonce)
+        self._masks: Masks | None = None
         self._rows = dict(zip(self.clients, rows, strict=False))
         self._enrolments: dict[str, Enrolment] = {}
         self._peer_hellos: dict[str, Hello] = {}
@@ -102,6 +110,8 @@ class Handshake:
         is_other = before is not None and self.sample_index is not None and not _same_rows(before, enrolment)
         if is_other or self._rows.get(client, enrolment.rows) != enrolment.rows:
             raise IncompatibleParties(f"{client} came back with other rows than it had when the run began")
+        if before is not None and self.sample_index is not None and is_other_key(before, enrolment):
+            raise IncompatibleParties(f"{client} came back with another key for masks: start {self.name} again, too")
         self._enrolments[client] = enrolment
         self.ready.pop(client, None)
         return [self._welcome(client)] if self.run else []
@@ -142,6 +152,10 @@ class Handshake:
         if before is not None and self.run and message.nonce != before.nonce:
             raise IncompatibleParties(
                 f"{message.sender} has begun another run: begin anew everywhere, or restore its run folder"
+            )
+        if before is not None and self.run and is_other_key(before, message):
+            raise IncompatibleParties(
+                f"{message.sender} came with another key for masks: begin anew everywhere, or restore its run folder"
             )
         self._peer_hellos[message.sender] = message
         return []
@@ -193,6 +207,7 @@ class Handshake:
             held_out=digests.held_out,
             labels=digests.labels if is_shared else None,
             outputs=None if is_shared else outputs,
+            card=self._agreement.card(self.rows()),
         )
         return self._publish(hello)
 
@@ -212,6 +227,7 @@ class Handshake:
         hellos = {**self._peer_hellos, self.name: mine}
         nonces = [hellos[hub].nonce for hub in self.job.hubs]
         self.run = hashlib.sha256("\n".join([self.job.digest, *nonces]).encode()).hexdigest()[:32]
+        self._masks = self._agreement.masks(hellos, self.run)
         self.phase = "preparing"
         return [self._welcome(client) for client in self.clients]
 
@@ -231,6 +247,7 @@ class Handshake:
             train=Array.of(train),
             test=Array.of(test),
             labels=None if meaning is None else Array.of(meaning.labels[samples.rows[index]]),
+            cards={other: one.card for other, one in self._enrolments.items() if one.card is not None},
         )
 
     def _fit(self) -> list[Message]:
@@ -250,7 +267,7 @@ class Handshake:
     def _open(self) -> list[Message]:
         assert self.sample_index is not None
         shape = next(iter(self.ready.values()))
-        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape)
+        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks)
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         opening = Opening(
             self.name,

@@ -7,6 +7,7 @@ any time: it introduces itself again, and is told again what it needs.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.protocol.handshake import Handshake
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
 from tdcd.runtime.protocol.job import Job
@@ -45,6 +46,7 @@ class Hub:
         nonce: str,
         restored: State | Shutdown | None = None,
         absences: Sequence[Absence] = (),
+        keys: Keys | None = None,
     ) -> None:
         """Take the silo's index and what was saved of it, if this is not its first start.
 
@@ -52,11 +54,13 @@ class Hub:
             secret: known to all parties of the federation and to nobody else.
             nonce: drawn once for this run of the silo, and kept.
             absences: all that were made durable.
+            keys: for masks; see :class:`.Handshake`.
         """
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
         self._silo, self._restored = silo, restored if isinstance(restored, State) else None
-        self.handshake = Handshake(job, silo, secret, nonce, () if self._restored is None else self._restored.rows)
+        rows = () if self._restored is None else self._restored.rows
+        self.handshake = Handshake(job, silo, secret, nonce, rows, keys)
         self.rounds: Rounds | None = None
         self.shutdown = restored if isinstance(restored, Shutdown) else None
         """The end of the run, when it has come."""

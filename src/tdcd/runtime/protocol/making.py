@@ -10,8 +10,9 @@ from tdcd.records.history import Record
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute, Left
 from tdcd.runtime.protocol.absence import Claims, union
+from tdcd.runtime.protocol.groups import Remaining
 from tdcd.runtime.protocol.label_messages import Figures, FiguresPart, SlopePart
-from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Remaining, Scores, ScoresPart, Steps
+from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Scores, ScoresPart, Steps
 from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Arrays, Message, arrays_of, named
 from tdcd.tables.preparation import Preparation
@@ -41,7 +42,7 @@ def scores_part(
 ) -> ScoresPart:
     """The silo's phi of all samples, and what it says of its clients."""
     sender, round_index, run, received = header
-    found = named(compute.scores_part([_scores_in(answer) for answer in answers]))
+    found = named(compute.scores_part(round_index, [_scores_in(answer) for answer in answers]))
     return ScoresPart(
         sender,
         "",

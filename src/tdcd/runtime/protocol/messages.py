@@ -11,6 +11,8 @@ import msgspec
 from tdcd.core.choices import Loss
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
+from tdcd.runtime.protocol.cards import Card
+from tdcd.runtime.protocol.groups import Group, Remaining
 from tdcd.runtime.protocol.label_messages import FiguresPart, Outputs, SlopePart
 from tdcd.runtime.protocol.structure import Array, Count, Digest, Json, Message, Named, Nonce, Part, Setting, Shape
 
@@ -41,6 +43,7 @@ class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
     is_table: bool = False
     rows: Digest
     """Of all rows, features too: a client that comes back must have the same."""
+    card: Card | None = None
 
 
 class ColumnSummary(Message, frozen=True, kw_only=True, tag="summary"):
@@ -65,10 +68,13 @@ class Block(Message, frozen=True, kw_only=True, tag="block"):
     """The client's block after its local steps, as the links encode it."""
 
     block: Named
+    group: Group | None = None
 
 
 class Diverged(Message, frozen=True, kw_only=True, tag="diverged"):
-    """The client's block stopped being finite."""
+    """The client's block stopped being finite, or for a ``reason`` cannot be sent."""
+
+    reason: str = ""
 
 
 class Scores(Message, frozen=True, kw_only=True, tag="scores"):
@@ -99,6 +105,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     test: Array
     labels: Array | None = None
     """Of every row, where the silo has labels."""
+    cards: dict[str, Card] = msgspec.field(default_factory=dict)
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
@@ -118,17 +125,7 @@ class Begin(Message, frozen=True, kw_only=True, tag="begin"):
     """The block at the start of a round."""
 
     block: Named
-
-
-class Remaining(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
-    """What is left of a round's minibatches without the absent clients."""
-
-    absent: Array
-    """``[n]``: 1 for those of the client's rows that take no part."""
-    present: Array
-    """``[E]``: how many samples each minibatch still has."""
-    rows: int
-    """How many samples the silo's clients that take part hold."""
+    group: Group | None = None
 
 
 class Steps(Message, frozen=True, kw_only=True, tag="steps"):
@@ -136,6 +133,7 @@ class Steps(Message, frozen=True, kw_only=True, tag="steps"):
 
     phi_others: Named
     remaining: Remaining | None = None
+    group: Group | None = None
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
@@ -161,6 +159,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """Where all silos have them."""
     outputs: Outputs | None = None
     """From the hub with the labels, if one silo alone has them."""
+    card: Card | None = None
     config: dict[str, Setting]
 
 
@@ -281,6 +280,7 @@ class PredictHello(Message, frozen=True, kw_only=True, tag="predict_hello"):
 
     model_run: str | None = None
     model_status: str | None = None
+    card: Card | None = None
     digests: Array
     config: dict[str, Setting]
 

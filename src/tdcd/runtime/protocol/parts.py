@@ -61,8 +61,8 @@ def _check_phi(message: PhiPart, job: Job, compute: HubCompute) -> None:
 
 def _check_scores(message: ScoresPart, job: Job, compute: HubCompute) -> None:
     training, held_out = compute.sample_index.num_samples, int(compute.sample_index.held_out.sum())
-    take(message.train, "train", job.settings.dtype, [training, compute.num_outputs])
-    take(message.test, "test", job.settings.dtype, [held_out, compute.num_outputs])
+    take(message.train, "train", compute.links.scores_dtype, [training, compute.num_outputs])
+    take(message.test, "test", compute.links.scores_dtype, [held_out, compute.num_outputs])
     if not math.isfinite(message.penalty):
         raise RejectedMessage("'penalty' is not finite")
     if (message.absent or message.unscored) and job.config.federation.client_grace_s is None:

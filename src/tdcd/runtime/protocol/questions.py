@@ -2,14 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 
+from tdcd.config.protection import FEWEST_LEFT
+from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.objective import Tree
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.absence import Absences
+from tdcd.runtime.protocol.groups import Group
 from tdcd.runtime.protocol.instructions import Absence, Instruction
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Evaluate, Phi, Scores, Steps
 from tdcd.runtime.protocol.parts import check_answer
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Message, named
 from tdcd.runtime.protocol.wire import RejectedMessage
 
@@ -26,6 +30,9 @@ class Questions:
         self._free_from = free_from
         self._hub, self.clients, self._compute, self._run = job.hubs[silo], job.clients(silo), compute, run
         self._is_alone = not job.peers(silo)
+        self._adds_up = isinstance(job.variant.block_exchange, FixedBlocks)
+        self._fewest = FEWEST_LEFT if job.config.exchange.protect_blocks else 1
+        self._questions: Sequence[Message] = ()
         self._has_grace = job.config.federation.client_grace_s is not None
         self.absences = Absences(self.clients, absences)
         self.asked: dict[str, Message] = {}
@@ -35,9 +42,17 @@ class Questions:
     def ask(self, round_index: int, questions: Sequence[Message]) -> list[Instruction]:
         """Ask every client that takes part; ``questions`` are in client order."""
         self._answers.clear()
-        out = self.absences.out(round_index, questions[0].kind)
-        self.asked = {one.receiver: one for index, one in enumerate(questions) if index not in out}
+        self._questions, out = questions, self.absences.out(round_index, questions[0].kind)
+        asked = {index: one for index, one in enumerate(questions) if index not in out}
+        if self._adds_up and self._wants_block(questions[0]):
+            rows = sum(self._compute.rows_of(index, held_out=False) for index in asked)
+            group = Group(tuple(asked), rows)
+            asked = {index: one.replace(group=group) for index, one in asked.items()}
+        self.asked = {one.receiver: one for one in asked.values()}
         return [*self.asked.values()]
+
+    def _wants_block(self, question: Message) -> bool:
+        return isinstance(question, Steps) or (isinstance(question, Begin) and self._is_alone)
 
     def ask_with_block(self, kind: type[Begin | Evaluate], round_index: int, block: Tree) -> list[Instruction]:
         """The same, and send the hub's block."""
@@ -55,6 +70,7 @@ class Questions:
         client, asked = message.sender, self.asked.get(message.sender)
         if asked is not None and self._is_answer(message, asked):
             check_answer(message, self.clients.index(client), self._compute)
+            _check_group(message, asked)
             del self.asked[client]
             self._answers[client] = message
             return
@@ -64,7 +80,7 @@ class Questions:
         self.absences.show_life(client)
 
     def _is_answer(self, message: Message, asked: Message) -> bool:
-        expected = Block if isinstance(asked, Begin) and self._is_alone else _ANSWER_TO[asked.kind]
+        expected = Block if self._wants_block(asked) else _ANSWER_TO[asked.kind]
         return message.round == asked.round and isinstance(message, expected | Diverged)
 
     def take_back(self, round_index: int) -> list[Absence]:
@@ -78,6 +94,8 @@ class Questions:
         """
         has_rows = any(self._compute.rows_of(self.clients.index(client), held_out=False) for client in self._answers)
         is_free = self._has_grace and round_index >= self._free_from
+        # A sum over fewer would show a client's block.
+        is_free = is_free and len(self.asked) + len(self._answers) > self._fewest
         return [*(self.asked.values() if has_rows and is_free else ()), *self.absences.open_questions()]
 
     def overdue(self, question: Message, round_index: int) -> list[Instruction]:
@@ -87,7 +105,11 @@ class Questions:
         if self.asked.get(question.receiver) is not question:
             return [question]
         del self.asked[question.receiver]
-        return [self.absences.leave_out(question)]
+        left_out = self.absences.leave_out(question)
+        if self._adds_up and self._wants_block(question):
+            # Those who have answered did so with masks that cancel only with the one that is gone.
+            return [left_out, *self.ask(question.round, self._questions)]
+        return [left_out]
 
     def back(self, client: str, block: Tree) -> list[Message]:
         """What a client that was away must be asked again; the round began with ``block``."""
@@ -98,3 +120,11 @@ class Questions:
         # Before its steps it needs the round's block again.
         begin = Begin(self._hub, client, message.round, self._run, block=named(named_leaves(block)))
         return [begin, message] if isinstance(message, Steps) else [message]
+
+
+def _check_group(message: Message, asked: Message) -> None:
+    """Refuse a block with the masks of another group; one that cannot be masked ends the run."""
+    if isinstance(message, Diverged) and message.reason:
+        raise IncompatibleParties(message.reason)
+    if isinstance(message, Block) and message.group != getattr(asked, "group", None):
+        raise RejectedMessage("it is for the sum of other clients' blocks than are asked for now")

@@ -57,14 +57,16 @@ class Records:
 
     def test_scores(self, parts: Sequence[ScoresPart]) -> NDArray[Any]:
         """``[m, C]``: the held-out samples' scores; not a number for those that are not in every part."""
-        scores, absent = _sum([part.test.values for part in parts]), union(part.test_absent for part in parts)
+        scores = self.compute.links.add_scores([part.test.values for part in parts])
+        absent = union(part.test_absent for part in parts)
         return scores if absent is None else np.where(absent[:, None], np.nan, scores)
 
     def _figures(
         self, parts: Sequence[tuple[Array, Array | None]], held_out: bool, penalty: float
     ) -> tuple[float, dict[str, float | None]] | None:
         """Loss and metrics over the samples that are in every part; None if there are none."""
-        scores, absent = _sum([scores.values for scores, _ in parts]), union(mask for _, mask in parts)
+        scores = self.compute.links.add_scores([scores.values for scores, _ in parts])
+        absent = union(mask for _, mask in parts)
         if not len(scores) or (absent is not None and absent.all()):
             return None
         return self.compute.figures(scores, held_out, penalty, absent)
@@ -102,8 +104,3 @@ class Records:
             messages=ledger.traffic(round_index, "messages"),
             seconds=0.0,
         )
-
-
-def _sum(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """In silo order, whatever the order of arrival."""
-    return np.asarray(sum(parts[1:], start=parts[0]))

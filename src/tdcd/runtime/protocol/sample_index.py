@@ -17,11 +17,13 @@ from tdcd.config import Config
 from tdcd.core.choices import Loss
 from tdcd.core.losses import LOSSES, Task, fitting
 from tdcd.data.table import holdout_mask
+from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.label_messages import Outputs
 from tdcd.runtime.protocol.messages import Enrol, Target
 from tdcd.runtime.protocol.taking import take
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
+from tdcd.tables.randomized import check_all_classes, with_noise
 from tdcd.tables.rows import id_order
 
 MOST_CLASSES = 100_000
@@ -59,6 +61,8 @@ class Enrolment:
     is_table: bool
     rows: str
     """A digest of all its rows, features too: a client that comes back must have the same."""
+    card: Card | None = None
+    """Its key for masks."""
 
     @classmethod
     def read(cls, message: Enrol, *, has_labels: bool = True) -> "Enrolment":
@@ -75,7 +79,7 @@ class Enrolment:
         numbers = names if labels is None else take(labels, "labels", np.float64, [len(ids)])
         mask = message.held_out
         held_out = None if mask is None else take(mask, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
-        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows)
+        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows, message.card)
 
 
 class Digests(NamedTuple):
@@ -228,6 +232,8 @@ def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: Target | None,
     else:
         numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
         words = in_words(labels, config.model.loss)
+    if labels.task != "regression":
+        words = with_noise(config, words, int(numbers.max()) + 1)
     return Meaning(numbers, labels.task, labels.classes, mean, scale, words, labels.of(held_out))
 
 
@@ -253,6 +259,8 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
     if target is not None:
         return Labels(target.task, values)
     try:
-        return encode(values, config.model.loss)
+        encoded = encode(values, config.model.loss)
+        check_all_classes(config, encoded)
+        return encoded
     except ValueError as error:
         raise UnfitLabels(f"the labels: {error}") from None

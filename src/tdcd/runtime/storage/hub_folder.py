@@ -7,6 +7,8 @@
     hub.lock                 locked by the hub's process for as long as it lives
     held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables,
                              and only in a silo with labels
+    held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables
+    mask.key                 what the hub's masks follow from; with exchange.protect = "mask", and for its eyes only
     absences.jsonl           which clients were left out when, and since when they are back; if there were any
     checkpoint/*.tdcd        the last few states
     shutdown.tdcd            after the end: what slower hubs may still ask for
@@ -234,7 +236,8 @@ class HubFolder:
             return
         samples = HeldOut(sample_index.test_ids, sample_index.known.test_originals, scores)
         id_column = config.silos[handshake.silo].id
-        write_held_out(self.path, id_column, samples, load_label_encoding(self.path), sample_index.loss(config))
+        encoding, randomized = load_label_encoding(self.path), config.federation.label_epsilon is not None
+        write_held_out(self.path, id_column, samples, encoding, sample_index.loss(config), randomized=randomized)
 
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], shutdown: Shutdown) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""

@@ -47,6 +47,8 @@ class State(NamedTuple):
     """Each hub's blocks of earlier rounds, the latest first, if the timing needs them; ``()`` otherwise."""
     pending: list[Any]
     """Of each silo that does not step in every round: its next block and update state; ``()`` of the others."""
+    largest: Any = ()
+    """``[2, N]``, in fixed point only: the largest magnitudes that each silo's phi, and its clients' blocks, had."""
 
 
 class Problem(NamedTuple):
@@ -212,9 +214,9 @@ def run_rounds(state: State, shared: Any, own: Any, num_rounds: Array, *, rounds
 class TracedObjective(Objective):
     """An objective whose l2 is an argument of the compiled program, and so cannot be checked."""
 
-    def __init__(self, loss: Any, l2: Any) -> None:
+    def __init__(self, loss: Any, l2: Any, label_epsilon: float | None = None) -> None:
         """Take a loss and a traced l2."""
-        super().__init__(loss, l2)
+        super().__init__(loss, l2, label_epsilon)
 
     def __post_init__(self) -> None:
         """Check nothing."""
@@ -222,7 +224,7 @@ class TracedObjective(Objective):
     @classmethod
     def of(cls, objective: Objective, l2: Any) -> Objective:
         """The objective with a traced l2, or as it is if there is none."""
-        return objective if l2 is None else cls(objective.loss, l2)
+        return objective if l2 is None else cls(objective.loss, l2, objective.label_epsilon)
 
 
 def padded(part: NDArray[Any], capacity: int) -> NDArray[Any]:

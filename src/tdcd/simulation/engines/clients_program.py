@@ -15,12 +15,14 @@ from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
 from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, AsItIs, Exchange, Sending, WholeBlock, Wire, sum_others
+from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Placement
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import State, TracedObjective
+from tdcd.simulation.ranges import add_parts, in_range, magnitudes_of, track_largest
 
 
 class Shared(NamedTuple):
@@ -93,8 +95,8 @@ class ClientsProgram:
         own = self._now(own, index)
         silos = range(len(self.blocks))
         exchanged = Exchanged([self._hub_phi(silo, state, shared, own) for silo in silos], self.variant.exchange, own)
-        averages = [self._stepped(silo, state, shared, own, exchanged) for silo in silos]
-        summed: list[Tree] = self.devices.sum(averages)
+        averages, magnitudes = zip(*(self._stepped(silo, state, shared, own, exchanged) for silo in silos), strict=True)
+        summed: list[Tree] = in_range(self.devices.sum([*averages]), magnitudes, self.variant)
         moved = [
             self.variant.hub_update.step(block, average, remembered)
             for block, average, remembered in zip(state.blocks, summed, state.updates, strict=True)
@@ -105,7 +107,7 @@ class ClientsProgram:
             for silo, now in enumerate(moved)
         ]
         blocks, updates, pending = (list(part) for part in zip(*ended, strict=True))
-        return State(blocks, updates, past, pending)
+        return State(blocks, updates, past, pending, track_largest(state.largest, exchanged.phis, magnitudes))
 
     def _ended(self, silo: int, round_index: Array, state: State, moved: tuple[Tree, Any]) -> tuple[Tree, Any, Any]:
         """A slow silo's block, the state of its update and what is pending, at the end of a round.
@@ -170,8 +172,11 @@ class ClientsProgram:
         """``[K, E, P]``: which of the round's E * B samples each row is."""
         return positions + batch_size * jnp.arange(positions.shape[1])[:, None]
 
-    def _stepped(self, silo: int, state: State, shared: Shared, own: Own, exchanged: "Exchanged") -> Tree:
-        """The average of the clients' blocks after their local steps: lines 13 to 19, and 5."""
+    def _stepped(self, silo: int, state: State, shared: Shared, own: Own, exchanged: "Exchanged") -> tuple[Tree, Any]:
+        """The average of the clients' blocks after their local steps: lines 13 to 19, and 5.
+
+        In fixed point it is in steps, and comes with the largest magnitude of each client's block.
+        """
         placement, block = own.placements[silo], state.blocks[silo]
         # The sample ids of every client's rows, [K, E, P].
         rows = jax.vmap(lambda positions: jnp.take_along_axis(own.ids, positions, axis=1))(placement.positions)
@@ -198,7 +203,10 @@ class ClientsProgram:
             self._weights(silo, own, rows.shape[2]),
         )
         stepped = self.map_clients(client_steps, (minibatches, placement.counts))
-        return algorithm.average(self._received(silo, stepped, block, own), own.shares[silo])
+        exchange, shares = self.variant.block_exchange, own.shares[silo]
+        if isinstance(exchange, FixedBlocks):
+            return add_parts(exchange, stepped, shares), self.devices.gather(magnitudes_of(stepped), axis=0)
+        return algorithm.average(self._received(silo, stepped, block, own), shares), ()
 
     def _received(self, silo: int, blocks: Tree, before: Tree, own: Own) -> Tree:
         """The clients' blocks as their hub gets them."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from tdcd.config import Config
 from tdcd.config.resolve import Plan, plan
-from tdcd.core.objective import Objective
 from tdcd.data import Table, load
 from tdcd.federation.silos import Federation
 
@@ -34,7 +33,7 @@ def _tuned(like: Plan, config: Config) -> Plan:
     return like._replace(
         config=like.config.model_copy(update={"train": train, "model": model}),
         settings=replace(like.settings, step_size=config.train.step_size),
-        objective=Objective(like.objective.loss, config.model.l2),
+        objective=replace(like.objective, l2=config.model.l2),
     )
 
 

@@ -1,0 +1,135 @@
+r"""Phi and blocks in fixed point: whole numbers modulo 2^32, which add up without rounding, in any order.
+
+A number x is sent as :math:`\mathrm{round}(2^f x)` modulo :math:`2^{32}`. Masks that cancel in the sum can be added to
+such numbers and leave no trace in it, so that a masked run and this one are the same to the last bit. Every number is
+off by :math:`2^{-f-1}` at most. All magnitudes must be at most a stated range; f is as large as the sum of all terms
+allows then. A larger number, or one that is not finite, is never wrapped: it becomes a mark, and sums with it are not a
+number. Real parties stop before they send one.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from tdcd.core.algorithm import library_of
+from tdcd.core.choices import MASK_RANGE
+from tdcd.core.exchange import Sending, Wire
+from tdcd.core.objective import Tree
+
+_MARK = np.uint32(2**31)
+"""What a number beyond the range becomes: no sum of numbers within it is this large."""
+
+
+class BeyondRangeError(ValueError):
+    """A number that fixed point has no room for; the text says whose, and which setting to raise."""
+
+
+def beyond(whose: str, found: float, largest: float) -> str:
+    """The sentence for a number beyond the range."""
+    return (
+        f"{whose} reached {found:.4g}, and exchange.mask_range = {largest:g} is the most that masked numbers may have: "
+        "raise mask_range, or lower train.step_size if the numbers grow without end"
+    )
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Numbers that are added up, as whole numbers modulo 2^32.
+
+    >>> FixedPoint(64.0, terms=3).bits, FixedPoint(1024.0, terms=3).bits
+    (23, 19)
+    """
+
+    largest: float = MASK_RANGE
+    """The range: no number may have a larger magnitude."""
+    terms: int = 3
+    """How many of them are added up at most."""
+
+    def __post_init__(self) -> None:
+        """Refuse ranges that leave no digits."""
+        if not 0 < self.largest < math.inf or self.terms < 1 or self.bits < 1:
+            raise ValueError(
+                f"a range of {self.largest:g} for {self.terms} terms leaves no digits after the point in 32 bits: "
+                "lower exchange.mask_range"
+            )
+
+    @property
+    def bits(self) -> int:
+        """f, the binary digits after the point."""
+        # With a margin, since single precision may round the range up.
+        return math.floor(math.log2((2**31 - 1) / (self.terms * self.largest * (1 + 2.0**-20))))
+
+    def steps(self, numbers: Any) -> Any:
+        """Whole steps modulo 2^32, of a JAX or a NumPy array; numbers beyond the range are marked."""
+        library = library_of(numbers)
+        fits = library.abs(numbers) <= self.largest
+        whole = library.round(library.where(fits, numbers, 0) * 2.0**self.bits).astype(library.int32)
+        return library.where(fits, whole.astype(library.uint32), _MARK)
+
+    def numbers(self, steps: Any, dtype: Any) -> Any:
+        """What a sum of steps, none of which is a mark, stands for."""
+        return steps.astype(library_of(steps).int32).astype(dtype) * 2.0**-self.bits
+
+    def sum(self, numbers: Sequence[Any]) -> Any:
+        """The sum of arrays as fixed point has it; not a number where one of them was beyond the range."""
+        return self._added([self.steps(some) for some in numbers])
+
+    def _added(self, parts: Sequence[Any]) -> Any:
+        library, dtype = library_of(parts[0]), jax.dtypes.canonicalize_dtype(float)
+        is_marked = library.stack([part == _MARK for part in parts]).any(axis=0)
+        total = self.numbers(sum(parts[1:], start=parts[0]), dtype)
+        return library.where(is_marked, library.asarray(math.nan, dtype=dtype), total)
+
+    def encode(self, phi: Array, sending: Sending) -> Wire:
+        """Whole steps."""
+        return {"phi": self.steps(phi)}
+
+    def decode(self, sent: Wire, sending: Sending) -> Array:
+        """What was sent, to within half a step."""
+        return self.decode_sum([sent], [sending])
+
+    def decode_sum(self, sent: Sequence[Wire], sendings: Sequence[Sending]) -> Array:
+        """The sum of what was sent; not a number where one of them was beyond the range."""
+        found: Array = self._added([one["phi"] for one in sent])
+        return found
+
+    def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Four bytes per number."""
+        return {"phi": ("uint32", shape)}
+
+
+@dataclass(frozen=True)
+class FixedBlocks:
+    """What a client's block adds to the average: the block times the client's part of the rows, in fixed point.
+
+    Its hub needs only the sum. With shares that add up to 1, that is within the range if every block is.
+    """
+
+    largest: float = MASK_RANGE
+    """The range of the numbers of a block."""
+
+    @property
+    def fixed(self) -> FixedPoint:
+        """The form of the numbers."""
+        return FixedPoint(self.largest, terms=1)
+
+    def part(self, block: Tree, share: Any) -> Tree:
+        """Whole steps of what a block within the range adds to the average; of a JAX or a NumPy tree."""
+        return jax.tree.map(lambda leaf: self.fixed.steps(leaf * share), block)
+
+    def average(self, total: Tree, dtype: Any) -> Tree:
+        """The average, from the sum of all parts."""
+        return jax.tree.map(lambda leaf: self.fixed.numbers(leaf, dtype), total)
+
+    def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
+        """The part of a client that holds all rows."""
+        return self.part(block, 1)
+
+    def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:
+        """What was sent, to within half a step."""
+        return self.average(sent, jax.tree.leaves(before)[0].dtype)

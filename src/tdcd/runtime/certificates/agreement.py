@@ -1,0 +1,159 @@
+"""Secrets that two parties share and nobody else: X25519, with public keys that are bound to certificates.
+
+A party derives its key pair from a secret of its own that lasts, so that one that was restarted makes the same masks
+again. The public key travels on a :class:`~tdcd.runtime.protocol.cards.Card`, signed with the key of the party's
+certificate: whoever passes cards on, as a hub does for its clients, cannot put keys of its own in their place.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from tdcd.runtime.certificates.check import facts_of, read_certificate, read_key
+from tdcd.runtime.certificates.issue import AUTHORITY
+from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
+from tdcd.runtime.protocol.cards import Card
+
+KEY_BYTES = 32
+
+
+class ForgedCardError(ValueError):
+    """A card that is not the party's; the text says why."""
+
+
+class Signer(Protocol):
+    """Signs for one party, and checks what others have signed."""
+
+    def sign(self, text: bytes) -> tuple[bytes, bytes]:
+        """The party's certificate, and its signature."""
+        ...
+
+    def check(self, party: str, text: bytes, card: Card) -> None:
+        """Raise :class:`ForgedCardError` unless ``party`` has signed the text."""
+        ...
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a party derives its key pairs from, and signs them with."""
+
+    party: str
+    secret: bytes
+    """Known to this party alone, and the same after a restart."""
+    signer: Signer
+
+    def pair(self, purpose: str, *, kept_with: str = "") -> "KeyPair":
+        """The key pair for a purpose that all who check it know; another one if ``kept_with`` is another."""
+        private = derive(self.secret, "tdcd key pair", self.party, purpose, kept_with)
+        return KeyPair(self, purpose, X25519PrivateKey.from_private_bytes(private))
+
+    @classmethod
+    def of_secret(cls, party: str, secret: bytes) -> "Keys":
+        """Where parties have no certificates, but a secret of all of them: for trials on one machine."""
+        return cls(party, derive(secret, "tdcd party", party), SharedSecret(secret))
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A party's key pair for one purpose."""
+
+    keys: Keys
+    purpose: str
+    private: X25519PrivateKey
+
+    def card(self) -> Card:
+        """The public key, signed."""
+        public = self.private.public_key().public_bytes_raw()
+        return Card(public, *self.keys.signer.sign(_text(self.keys.party, self.purpose, public)))
+
+    def agree(self, party: str, purpose: str, card: Card | None) -> bytes:
+        """The secret that this party shares with another one, whose card this is for that ``purpose``."""
+        if card is None:
+            raise ForgedCardError(f"{party} sent no key for masks: run the same version of tdcd everywhere")
+        self.keys.signer.check(party, _text(party, purpose, card.public), card)
+        try:
+            return self.private.exchange(X25519PublicKey.from_public_bytes(card.public))
+        except ValueError:
+            raise ForgedCardError(f"the key for masks of {party} is none that a secret could come of") from None
+
+
+def derive(secret: bytes, *purposes: str) -> bytes:
+    """A key for these purposes: HKDF with SHA-256."""
+    info = b"".join(len(one.encode()).to_bytes(4, "little") + one.encode() for one in purposes)
+    return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
+
+
+def _text(party: str, purpose: str, public: bytes) -> bytes:
+    return b"\n".join([b"tdcd key for masks", party.encode(), purpose.encode(), public])
+
+
+@dataclass(frozen=True)
+class SharedSecret:
+    """Signs with a secret that all parties have: it tells parties of one federation from others, and no more."""
+
+    secret: bytes
+
+    def sign(self, text: bytes) -> tuple[bytes, bytes]:
+        """No certificate, and a keyed digest."""
+        return b"", hmac.new(self.secret, text, hashlib.sha256).digest()
+
+    def check(self, party: str, text: bytes, card: Card) -> None:
+        """Whether the digest is right."""
+        if not hmac.compare_digest(self.sign(text)[1], card.signature):
+            raise ForgedCardError(f"the key for masks of {party} is not signed with the federation's secret")
+
+
+class Certified:
+    """Signs with the key of a party's certificate."""
+
+    def __init__(self, folder: Path, party: str) -> None:
+        """Take a party's folder of certificates; who is revoked is read again at every check."""
+        key = read_key(folder / f"{party}.key")
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError(f"{folder / f'{party}.key'} is no elliptic curve's key, and masks need one: tdcd certs")
+        self._key, self._authority = key, read_certificate(folder / AUTHORITY)
+        # The transport tells of the same list.
+        self._revoked = WatchedList(folder / REVOKED, folder / AUTHORITY, lambda news: None)
+        self._certificate = read_certificate(folder / f"{party}.pem").public_bytes(Encoding.DER)
+
+    @property
+    def secret(self) -> bytes:
+        """What lasts as long as the certificate's key does, and only this party knows."""
+        return derive(self._key.private_numbers().private_value.to_bytes(66), "tdcd secret of a certificate's holder")
+
+    def sign(self, text: bytes) -> tuple[bytes, bytes]:
+        """The certificate, and a signature with its key."""
+        return self._certificate, self._key.sign(text, ec.ECDSA(hashes.SHA256()))
+
+    def check(self, party: str, text: bytes, card: Card) -> None:
+        """Whether the certificate is the party's, of this federation's authority and valid, and signed the text."""
+        where = f"the key for masks of {party}"
+        try:
+            cert = x509.load_der_x509_certificate(card.certificate)
+            facts, key = facts_of(cert), cert.public_key()
+            cert.verify_directly_issued_by(self._authority)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            raise ForgedCardError(f"{where} comes with no certificate of this federation's authority") from None
+        if facts.name != party:
+            raise ForgedCardError(f"{where} comes with the certificate of {facts.name}")
+        self._revoked.changed()
+        if facts.common_name != self._revoked.current.current_name(party):
+            raise ForgedCardError(f"{where} comes with a certificate that was revoked")
+        if not facts.not_before <= datetime.now(UTC) <= facts.not_after:
+            raise ForgedCardError(f"{where} comes with a certificate that expired, or is not valid yet")
+        try:
+            assert isinstance(key, ec.EllipticCurvePublicKey)
+            key.verify(card.signature, text, ec.ECDSA(hashes.SHA256()))
+        except (InvalidSignature, AssertionError):
+            raise ForgedCardError(f"{where} is not signed with its certificate's key") from None

@@ -1,0 +1,86 @@
+"""Fixed point in a simulation: sums of clients' blocks, what the largest numbers were, and whose were beyond the range.
+
+What is beyond the range makes blocks that are not a number, and the run is stopped before anybody uses them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd.core.fixed_point import BeyondRangeError, FixedBlocks, FixedPoint, beyond
+from tdcd.core.objective import Tree
+from tdcd.core.variant import Variant
+from tdcd.federation.silos import Silo
+
+
+def fixed_point_of(variant: Variant) -> FixedPoint | None:
+    """How hubs add phi up, if that is in fixed point."""
+    return variant.exchange if isinstance(variant.exchange, FixedPoint) else None
+
+
+def start_largest(variant: Variant, num_silos: int, dtype: str) -> Any:
+    """``[2, N]``: the largest magnitudes of phi and of blocks before round 0; ``()`` without fixed point."""
+    is_fixed = fixed_point_of(variant) is not None or isinstance(variant.block_exchange, FixedBlocks)
+    return np.zeros((2, num_silos), dtype) if is_fixed else ()
+
+
+def magnitudes_of(blocks: Tree) -> Array:
+    """``[K]``: the largest magnitude in each client's block; not finite if one is not."""
+    each = [jnp.max(jnp.abs(leaf).reshape(len(leaf), -1), axis=1, initial=0) for leaf in jax.tree.leaves(blocks)]
+    return jnp.max(jnp.stack(each), axis=0)
+
+
+def add_parts(exchange: FixedBlocks, blocks: Tree, shares: Array) -> Tree:
+    """The sum of what the clients' blocks ``[K, ...]`` add to the average, in steps."""
+    parts = jax.vmap(exchange.part)(blocks, shares)
+    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=jnp.uint32), parts)
+
+
+def in_range(summed: list[Tree], magnitudes: Sequence[Any], variant: Variant) -> list[Tree]:
+    """Averages from sums of steps; as they are without fixed point, and not a number if a block is beyond the range."""
+    exchange = variant.block_exchange
+    if not isinstance(exchange, FixedBlocks):
+        return summed
+    averages = []
+    for total, largest in zip(summed, magnitudes, strict=True):
+        fits = jnp.all(largest <= exchange.largest)
+        average = exchange.average(total, largest.dtype)
+        averages.append(jax.tree.map(lambda leaf, fits=fits: jnp.where(fits, leaf, math.nan), average))
+    return averages
+
+
+def track_largest(before: Any, phis: Sequence[Array], magnitudes: Sequence[Any]) -> Any:
+    """The largest magnitudes so far, if they are kept; what is not finite does not count: that diverged."""
+    if not jax.tree.leaves(before):
+        return before
+
+    def largest(numbers: Any) -> Array:
+        return jnp.max(jnp.where(jnp.isfinite(numbers), jnp.abs(numbers), 0), initial=0)
+
+    blocks = [largest(jnp.asarray(one, before.dtype)) for one in magnitudes]
+    return jnp.maximum(before, jnp.stack([jnp.stack([largest(phi) for phi in phis]), jnp.stack(blocks)]))
+
+
+def check_largest(variant: Variant, silos: Sequence[Silo], largest: Any) -> None:
+    """Stop a run whose numbers were beyond the range: what followed from that is of no use.
+
+    Args:
+        largest: ``[..., 2, N]``, the largest magnitudes of phi and of blocks.
+    """
+    found = np.asarray(largest).reshape(-1, 2, len(silos)).max(axis=0)
+    forms = (("phi", variant.exchange), ("a client's block", variant.block_exchange))
+    for (what, form), each in zip(forms, found, strict=True):
+        for silo, number in zip(silos, each, strict=True):
+            if isinstance(form, FixedPoint | FixedBlocks) and number > form.largest:
+                raise BeyondRangeError(beyond(f"silo '{silo.name}': {what}", float(number), form.largest))
+
+
+def largest_finite(numbers: NDArray[Any]) -> float:
+    """The largest magnitude, of those that are finite."""
+    return float(np.max(np.abs(numbers), where=np.isfinite(numbers), initial=0))

@@ -1,0 +1,40 @@
+"""Crashes and bad links where what hubs send is masked: a hub that comes back makes the same masks again."""
+
+import pytest
+from lab import ROUGH, Lab, in_mode, prepared, reference_of
+
+MASKED = ["mask", "mask, overlap 1, period 4", "mask, protect blocks"]
+"""All modes: see campaign.py."""
+
+
+@pytest.fixture(scope="module", params=MASKED)
+def masked(request, tmp_path_factory):
+    """Config, rows, and the history to which nothing happened."""
+    config, data = prepared(**in_mode(request.param))
+    return config, data, reference_of(config, data, tmp_path_factory.mktemp("masked") / "run")[0]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_crashes_and_bad_links(masked, tmp_path, seed):
+    config, data, reference = masked
+    lab = Lab(config, data, tmp_path, seed, ROUGH).run(reference)
+    assert set(lab.outcomes.values()) == {"finished"}
+    assert lab.counts["crash of a hub"] > 0
+    assert (tmp_path / "hub.lab" / "mask.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("masked", MASKED[:1], indirect=True)
+def test_a_hub_that_lost_its_key_cannot_go_on(masked, tmp_path):
+    """Its masks would no longer cancel. Put right, the same commands go on."""
+    config, data, reference = masked
+    lab = Lab(config, data, tmp_path, 0).begin()
+    lab.until(lambda: lab.drivers["hub.lab"].hub.round == 2)
+    lab.crash("hub.lab")
+    key = tmp_path / "hub.lab" / "mask.key"
+    kept = key.read_text()
+    key.write_text("5" * 64)
+    lab.until_over()
+    assert set(lab.outcomes.values()) == {"refused"}
+    assert "hub.lab came with another key for masks" in (tmp_path / "hub.clinic" / "status.json").read_text()
+    key.write_text(kept)
+    assert set(Lab(config, data, tmp_path, 1).run(reference).outcomes.values()) == {"finished"}

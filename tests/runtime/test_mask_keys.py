@@ -1,0 +1,75 @@
+"""Keys for masks on certificates: whose they are is checked, and a hub's last as long as its run folder."""
+
+import pytest
+
+from tdcd.runtime.certificates.agreement import Certified, ForgedCardError, Keys
+from tdcd.runtime.certificates.issue import issue, throwaway
+from tdcd.runtime.certificates.revoke import revoke
+from tdcd.runtime.storage.mask_key import mask_key
+
+HUBS = {f"hub.{name}": ["127.0.0.1"] for name in "abc"}
+PURPOSE = "some purpose"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The certificates of a federation, and of another one with the same names."""
+    home = tmp_path_factory.mktemp("certs")
+    for name in ("own", "foreign"):
+        throwaway(home / name, HUBS, [])
+    return home / "own", home / "foreign"
+
+
+def keys(folder, party, secret=b"s" * 32):
+    return Keys(party, secret, Certified(folder, party))
+
+
+def test_two_parties_agree_on_a_secret_that_a_third_does_not_have(folders):
+    a, b, c = (keys(folders[0], hub, hub.encode()).pair(PURPOSE) for hub in HUBS)
+    assert a.agree("hub.b", PURPOSE, b.card()) == b.agree("hub.a", PURPOSE, a.card())
+    assert c.agree("hub.b", PURPOSE, b.card()) != a.agree("hub.b", PURPOSE, b.card())
+    # The same after a restart; another one for another purpose.
+    assert keys(folders[0], "hub.a", b"hub.a").pair(PURPOSE).card().public == a.card().public
+    assert keys(folders[0], "hub.a", b"hub.a").pair("another").card().public != a.card().public
+
+
+def test_forged_cards_are_refused(folders):
+    own, foreign = folders
+    me, right = keys(own, "hub.a").pair(PURPOSE), keys(own, "hub.b").pair(PURPOSE).card()
+    stolen = keys(own, "hub.c").pair(PURPOSE).card()
+    cases = {
+        "sent no key for masks": None,
+        "comes with the certificate of hub.c": stolen,
+        "comes with no certificate of this federation's authority": keys(foreign, "hub.b").pair(PURPOSE).card(),
+        "is not signed with its certificate's key": type(right)(stolen.public, right.certificate, right.signature),
+    }
+    for text, card in cases.items():
+        with pytest.raises(ForgedCardError, match=text):
+            me.agree("hub.b", PURPOSE, card)
+    with pytest.raises(ForgedCardError, match="is not signed"):
+        me.agree("hub.b", "another purpose", right)
+    weak = Keys("hub.b", b"", Certified(own, "hub.b"))
+    signed = weak.signer.sign(b"\n".join([b"tdcd key for masks", b"hub.b", PURPOSE.encode(), bytes(32)]))
+    with pytest.raises(ForgedCardError, match="none that a secret could come of"):
+        me.agree("hub.b", PURPOSE, type(right)(bytes(32), *signed))
+
+
+def test_a_revoked_certificate_binds_nothing(tmp_path):
+    throwaway(tmp_path, HUBS, [])
+    me, before = keys(tmp_path, "hub.a").pair(PURPOSE), keys(tmp_path, "hub.b").pair(PURPOSE).card()
+    me.agree("hub.b", PURPOSE, before)
+    revoke(tmp_path, ["hub.b"])
+    with pytest.raises(ForgedCardError, match="a certificate that was revoked"):
+        me.agree("hub.b", PURPOSE, before)
+    issue(tmp_path, "hub.b", ["127.0.0.1"], renew=True)
+    me.agree("hub.b", PURPOSE, keys(tmp_path, "hub.b").pair(PURPOSE).card())
+
+
+def test_the_key_of_a_run_folder_stays_and_is_for_its_owner_alone(tmp_path):
+    first = mask_key(tmp_path)
+    assert mask_key(tmp_path) == first
+    path = tmp_path / "mask.key"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("half")
+    with pytest.raises(ValueError, match=r"mask.key is damaged: .* restore the run folder"):
+        mask_key(tmp_path)

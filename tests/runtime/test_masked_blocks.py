@@ -1,0 +1,240 @@
+"""Blocks that a hub learns the sum of only: the run of plain fixed point, and clients that are gone."""
+
+import sys
+
+import numpy as np
+import pytest
+from in_process import InProcess
+from test_machines import RIDGE, with_keys
+from test_variants import assert_same_history, simulated
+
+from tdcd.config import ConfigError
+from tdcd.config.resolve import plan
+from tdcd.core.fixed_point import BeyondRangeError, FixedBlocks
+from tdcd.runtime.certificates.agreement import Keys
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.groups import Group
+from tdcd.runtime.protocol.hub import Hub
+from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Steps, Welcome
+from tdcd.runtime.protocol.structure import arrays_of
+from tdcd.runtime.protocol.wire import RejectedMessage
+
+PROTECT = {"exchange": {"protect_blocks": True}}
+GRACE = {**PROTECT, "federation": {"client_grace_s": 1.0}}
+HUB, CLIENTS = "hub.lab", ("client.lab.north", "client.lab.south", "client.lab.west")
+BITS = FixedBlocks().fixed.bits
+
+
+@pytest.fixture(scope="module")
+def protected():
+    """A run of real parties, with what they sent, and its simulation."""
+    config = with_keys(RIDGE, **PROTECT)
+    planned, result = simulated(config)
+    return config, shards(planned), InProcess(config, shards(planned), seed=1).run(), result
+
+
+def test_the_run_is_that_of_plain_fixed_point_and_the_simulation(protected, tmp_path, monkeypatch):
+    _, data, masked, result = protected
+    (tmp_path / "plain_blocks.py").write_text(
+        "from tdcd import Variant\nfrom tdcd.core.fixed_point import FixedBlocks\n"
+        "plain = Variant(block_exchange=FixedBlocks())\n"
+    )
+    monkeypatch.delitem(sys.modules, "plain_blocks", raising=False)
+    train = {"variant": "plain_blocks:plain", "folder": str(tmp_path)}
+    unmasked = InProcess(with_keys(RIDGE, train=train), data, seed=2).run()
+    both = [[record.to_json() for record in office.history[HUB]] for office in (masked, unmasked)]
+    assert both[0] == both[1]
+    assert_same_history(masked, result)
+    _, exact = simulated(with_keys(RIDGE))
+    for ours, theirs in zip(result.history, exact.history, strict=True):
+        assert ours.train_loss == pytest.approx(theirs.train_loss, abs=100 * 2.0**-BITS)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"silos": RIDGE["silos"][:1], **PROTECT},
+        {**PROTECT, "train": {"hub_optimizer": "momentum", "momentum": 0.5, "overlap": 1}},
+    ],
+)
+def test_so_it_is_of_one_silo_alone_and_with_a_hub_optimizer(sections):
+    config = with_keys(RIDGE, **sections)
+    planned, result = simulated(config)
+    assert_same_history(InProcess(config, shards(planned)).run(), result)
+
+
+def test_what_a_hub_gets_says_nothing_without_the_masks(protected):
+    blocks = [m for m in protected[2].sent if isinstance(m, Block) and m.receiver == HUB]
+    numbers = np.unique(np.concatenate([leaf.ravel() for m in blocks for leaf in arrays_of(m.block).values()]))
+    bits = np.unpackbits(numbers.view(np.uint8)).reshape(-1, 32)
+    assert len(numbers) > 50
+    assert np.abs(bits.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(len(bits))
+
+
+def played_without(config, data, is_lost):
+    """A federation in which some messages are lost, played until nothing happens any more."""
+    office = InProcess(config, data, seed=3)
+    office.start()
+    is_over = False
+    while not is_over:
+        for queue in office.queues.values():
+            for raw in [raw for raw in queue if is_lost(office, raw)]:
+                queue.remove(raw)
+        is_over = not office.deliver()
+    return office
+
+
+def test_a_client_that_is_gone_is_left_out_of_a_sum_with_fresh_masks(protected):
+    """West stops answering in round 4, in the middle of its steps: the others are asked again."""
+    data = protected[1]
+    config = with_keys(RIDGE, **GRACE)
+    west = b"\xa4kind\xa5block\xa6sender\xaf" + CLIENTS[2].encode()
+    office = played_without(config, data, lambda office, raw: office.machines[HUB].round >= 4 and west in raw)
+    hub = office.machines[HUB]
+    assert (hub.round, hub.phase) == (4, "stepping")
+    before = {m.sender: m for m in office.sent if isinstance(m, Block) and m.round == 4 and m.receiver == HUB}
+    (question,) = hub.open_questions()
+    office.act(HUB, hub.overdue(question))
+    asked = [m for m in office.sent if isinstance(m, Steps) and m.round == 4 and m.group.clients == (0, 1)]
+    assert sorted(m.receiver for m in asked) == [*CLIENTS[:2]]
+    while office.deliver():
+        pass
+    again = {m.sender: m for m in office.sent if isinstance(m, Block) and m.round == 4 and m.group.clients == (0, 1)}
+    for client in CLIENTS[:2]:
+        for name, leaf in arrays_of(again[client].block).items():
+            assert (leaf != arrays_of(before[client].block)[name]).all()
+    assert {end.status for end in office.ends.values()} == {"finished"}
+    assert office.history[HUB][-1].unscored == [CLIENTS[2]]
+
+
+def test_the_last_two_are_not_let_go(protected):
+    """The sum over one client is its block."""
+    config = with_keys(RIDGE, **GRACE)
+    gone = [b"sender\xb0" + CLIENTS[1].encode(), b"sender\xaf" + CLIENTS[2].encode()]
+    office = played_without(
+        config, protected[1], lambda office, raw: office.machines[HUB].round >= 4 and any(one in raw for one in gone)
+    )
+    hub = office.machines[HUB]
+    office.act(HUB, hub.overdue(hub.open_questions()[0]))
+    assert not any(question.round == hub.round for question in hub.open_questions() if question.receiver != CLIENTS[1])
+    assert len(hub.left_out()) == 1
+
+
+def test_a_block_with_the_masks_of_another_group_is_refused(protected):
+    office = protected[2]
+    sent = [m for m in office.sent if isinstance(m, Block) and m.sender == CLIENTS[0]][-1]
+    hub = office.machines[HUB]
+    steps = [m for m in office.sent if isinstance(m, Steps) and m.receiver == CLIENTS[0]][-1]
+    questions = hub.rounds.questions
+    questions.asked = {CLIENTS[0]: steps.replace(group=Group((0, 1), 100))}
+    with pytest.raises(RejectedMessage, match="for the sum of other clients' blocks"):
+        questions.receive(sent)
+    questions.asked = {}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda group: None, "does not say whose blocks are added up"),
+        (lambda group: Group((0,), group.rows), "the sum would be of 1 client's block: at least 2 are needed"),
+        (lambda group: Group((1, 2), group.rows), "this one among them"),
+        (lambda group: Group((0, 0, 1), group.rows), "must be clients of the silo"),
+        (lambda group: Group((0, 9), group.rows), "must be clients of the silo"),
+        (lambda group: Group(group.clients, 1), "at least the client's own rows"),
+    ],
+)
+def test_a_client_refuses_sums_that_would_show_its_block(protected, change, text):
+    client, steps = _asked(protected)
+    with pytest.raises(RejectedMessage, match=text):
+        client.receive(steps.replace(group=change(steps.group)))
+
+
+def _asked(protected):
+    """A client that has just been sent a round's first message, and the question that follows."""
+    _, data, office, _ = protected
+    client = Client(office.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "")
+    mine = [m for m in office.sent if m.receiver == CLIENTS[0]]
+    welcome, begin = (next(m for m in mine if isinstance(m, kind)) for kind in (Welcome, Begin))
+    client.receive(welcome)
+    client.receive(begin)
+    return client, next(m for m in mine if isinstance(m, Steps))
+
+
+def test_a_client_answers_a_round_once(protected):
+    """Smaller sums may follow when somebody is gone; larger ones, or the same with other numbers, may not."""
+    client, steps = _asked(protected)
+    (whole,), (again,) = client.receive(steps), client.receive(steps)
+    assert whole is again
+    smaller = steps.replace(group=Group((0, 2), steps.group.rows - 50))
+    (part,) = client.receive(smaller)
+    assert part.group == smaller.group
+    with pytest.raises(RejectedMessage, match="clients that were not in the round's sum before"):
+        client.receive(steps)
+    other, question = _asked(protected)
+    other._masks._sent = client._masks._sent
+    array = question.phi_others["phi"]
+    changed = {"phi": type(array).of(array.values + 1)}
+    with pytest.raises(RejectedMessage, match="another block of a round that was answered"):
+        other.receive(question.replace(phi_others=changed))
+
+
+def test_a_hub_cannot_put_keys_of_its_own_in_the_place_of_its_clients(protected):
+    _, data, office, _ = protected
+    client = Client(office.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "")
+    welcome = next(m for m in office.sent if isinstance(m, Welcome) and m.receiver == CLIENTS[0])
+    forged = Keys.of_secret(CLIENTS[1], b"the hub's own").pair("blocks").card()
+    client.receive(welcome.replace(cards={**welcome.cards, CLIENTS[1]: forged}))
+    assert client.ending.status == "refused"
+    assert f"the key for masks of {CLIENTS[1]} is not signed" in client.ending.reason
+
+
+def test_a_block_beyond_the_range_stops_everybody():
+    sections = {**PROTECT, "exchange": {"protect_blocks": True, "mask_range": 0.01}}
+    config = with_keys(RIDGE, **sections)
+    with pytest.raises(BeyondRangeError, match=r"silo '\w+': a client's block reached .*mask_range = 0.01"):
+        simulated(config)
+    office = InProcess(config, shards(plan(config))).run()
+    assert {end.status for end in office.ends.values()} == {"refused"}
+    assert any("its block reached" in end.reason and "mask_range" in end.reason for end in office.ends.values())
+
+
+def test_a_block_that_is_not_finite_diverges():
+    """In one step from within the range to what is not a number."""
+    config = with_keys(RIDGE, dtype="float32", train={"step_size": 3e38, "rounds": 3}, **PROTECT)
+    office = InProcess(config, shards(plan(config))).run()
+    assert any(isinstance(m, Diverged) and not m.reason for m in office.sent)
+    assert {end.status for end in office.ends.values()} == {"diverged"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        (
+            {**PROTECT, "silos": [{"name": "a", "clients": 2}, {"name": "b", "clients": 3}]},
+            r"every silo needs 3 clients.* fewer at a \(2\)",
+        ),
+        ({"exchange": {"protect_blocks": True, "block_bits": 8}}, "exchange.block_bits = 8: does not go with"),
+        (
+            {**PROTECT, "train": {"participation": 0.5}},
+            "train.participation = 0.5: does not go with exchange.protect_b",
+        ),
+        ({**PROTECT, "train": {"algorithm": "sgd"}}, "exchange.protect_blocks = True: goes with train.algorithm"),
+    ],
+)
+def test_what_cannot_work_gets_a_sentence(sections, text):
+    with pytest.raises(ConfigError, match=text):
+        with_keys(RIDGE, **sections)
+
+
+def test_a_hub_remembers_no_client_key_but_that_of_the_run(protected):
+    """A client that comes back with another key is turned away: its masks would not cancel."""
+    config, data, *_ = protected
+    fresh = InProcess(config, data, seed=5)
+    fresh.start()
+    while fresh.machines[HUB].round < 2:
+        fresh.deliver()
+    other = Client(fresh.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "", Keys.of_secret(CLIENTS[0], b"new"))
+    hub: Hub = fresh.machines[HUB]
+    turned = hub.receive(other.introduce()[0])
+    assert any("came back with another key for masks" in getattr(one, "reason", "") for one in turned)
