@@ -243,9 +243,11 @@ class RunFolder:
         first, facts = parts[0], [part.facts() for part in parts]
         if any(part.records() != first.records() for part in parts):
             raise ValueError(f"the hubs in {first.path.parent} have different histories")
-        # Where one silo alone has labels, it alone has predictions of held-out samples, and knows what they mean.
-        told = next((part for part in parts if part.held_out_file.exists()), first)
-        for file in (first.config_file, first.history_file, told.labels_file, told.held_out_file):
+        # Where one silo alone has labels, it alone knows what they are.
+        names, holder = [silo["name"] for silo in facts[0]["silos"]], first.config()["federation"].get("labels")
+        index = names.index(holder) if holder in names else 0
+        knows = parts[index]
+        for file in (first.config_file, first.history_file, knows.labels_file, knows.held_out_file):
             if file.exists():
                 shutil.copy(file, self.path)
         for name in ("model", "preparation"):
@@ -253,7 +255,7 @@ class RunFolder:
                 if (part.path / name).exists():
                     shutil.copytree(part.path / name, self.path / name, dirs_exist_ok=True)
         # Only a silo itself knows the names of its columns.
-        self.write_facts({**facts[0], "silos": [fact["silos"][index] for index, fact in enumerate(facts)]})
+        self.write_facts({**facts[index], "silos": [fact["silos"][place] for place, fact in enumerate(facts)]})
 
 
 def _read_json(path: Path) -> Any:

@@ -143,7 +143,7 @@ class Exchange:
             for hub in self.audience.heard_by_several
         }
 
-    def _is_told(self, part: AnyPart) -> bool:
+    def _is_told(self, part: Published) -> bool:
         """Whether anybody but its sender has a part."""
         return bool(self.audience.receivers(part.kind, part.sender))
 
@@ -169,6 +169,10 @@ class Exchange:
     def forget(self, round_index: int, oldest_wanted: int) -> None:
         """A round begins: drop what nobody needs from now on; parts of earlier rounds may still be wanted here."""
         self._oldest = oldest = round_index - kept_rounds(self._timing)
-        self._outbox = {key: message for key, message in self._outbox.items() if key[1] >= oldest}
+        self._outbox = {
+            key: message
+            for key, message in self._outbox.items()
+            if key[1] >= (oldest if self._is_told(message) else oldest_wanted)
+        }
         self._inbox = {key: parts for key, parts in self._inbox.items() if key[1] >= oldest_wanted}
         self.digests = {stage: found for stage, found in self.digests.items() if stage >= oldest}
