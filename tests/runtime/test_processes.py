@@ -42,7 +42,9 @@ def processes(logs):
     def start(party, *arguments):
         with (logs / f"{party}.log").open("ab") as log:
             command = [sys.executable, "-m", "tdcd", *map(str, arguments)]
-            started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment()))
+            started.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment())
+            )
         return started[-1]
 
     try:

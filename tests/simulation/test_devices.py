@@ -12,8 +12,9 @@ import pytest
 
 from tdcd.simulation.devices import Devices, join
 
-FOUR_DEVICES = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-ONE_DEVICE = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+ONE_DEVICE = {**os.environ, "JAX_PLATFORMS": "cpu"}
+FOUR = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+FOUR_DEVICES = {**ONE_DEVICE, "XLA_FLAGS": FOUR}
 
 COMPARE = """
 import sys
