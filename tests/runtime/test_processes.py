@@ -32,6 +32,7 @@ from tdcd.training.run import run
 pytestmark = pytest.mark.slow
 SOON = 120.0
 """Seconds for what should take a few; machines that run tests may be busy."""
+ENVIRONMENT = environment()
 
 
 @contextmanager
@@ -42,9 +43,7 @@ def processes(logs):
     def start(party, *arguments):
         with (logs / f"{party}.log").open("ab") as log:
             command = [sys.executable, "-m", "tdcd", *map(str, arguments)]
-            started.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment())
-            )
+            started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT))
         return started[-1]
 
     try:
