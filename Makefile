@@ -9,6 +9,10 @@ VENV := .venv
 EXTRAS ?= dev
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Most of a test's time goes into compiling programs that then run for milliseconds. Where no last bits are compared with those of
+# another program, or with numbers that were written down, tests compile them without optimisation. Plain pytest optimises everywhere.
+QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
+	--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 .PHONY: demo test lint format bench clean
 
@@ -16,7 +20,8 @@ demo: $(VENV)/installed
 	$(BIN)/tdcd run
 
 test: $(VENV)/installed-$(EXTRAS)
-	$(BIN)/python -m pytest -n 2
+	$(QUICKLY) $(BIN)/python -m pytest -n 3 -m "not optimised"
+	$(BIN)/python -m pytest -n 2 -m optimised
 
 lint: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from command import tdcd
 from tdcd.compare import Contender, compare, network_of, plan_all, write_page
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute
@@ -211,29 +212,24 @@ def test_unknown_names_and_another_algorithm_are_refused_at_once():
 
 
 def test_the_command(tmp_path):
-    """A real process: it shows both tables, writes the page, and another network finds the runs done."""
+    """A real process shows both tables, writes the page, and another network finds the runs done."""
     (tmp_path / "small.toml").write_text(
         '[data]\nsource = "diabetes"\n[federation]\nclients = 2\n[model]\nblock = "linear"\n'
         "[train]\nrounds = 4\nbatch_size = 32\n[evaluate]\nevery = 2\n"
     )
     command = [sys.executable, "-c", "from tdcd.cli import main; main()", "compare", "small.toml"]
-
-    def run(*arguments):
-        return subprocess.run(
-            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-        )
-
-    done = run("--with", "tdcd-reused, local-sgd")
+    options = ["--with", "tdcd-reused, local-sgd"]
+    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     for words in ("tdcd-reused", "local-sgd/silo2", "silo1 alone", "Page: runs/compare-small/compare.html"):
         assert words in done.stdout
     page = (tmp_path / "runs" / "compare-small" / "compare.html").read_text()
     assert "hub to hub 30 ms, 100 Mbit/s" in page
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.jsonl")}
-    again = run("--with", "tdcd-reused", "--network", "lan")
-    assert again.returncode == 0, again.stderr
+    again = tdcd("compare", "small.toml", "--with", "tdcd-reused", "--network", "lan", cwd=tmp_path)
+    assert again.exit_code == 0, again.stderr
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.jsonl")} == stamps
     assert "0.2 ms, 1000 Mbit/s" in (tmp_path / "runs" / "compare-small" / "compare.html").read_text()
-    failed = run("--network", "lann")
-    assert failed.returncode == 2
+    failed = tdcd("compare", "small.toml", "--network", "lann", cwd=tmp_path)
+    assert failed.exit_code == 2
     assert "there is no network 'lann'; there are lan, wan, mobile" in failed.stderr

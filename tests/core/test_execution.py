@@ -84,7 +84,8 @@ run_experiment(Experiment("fig2a", "", (Curve("x", keys),), 2, ()), out / "sweep
 
 def test_plans_comparisons_bounds_and_experiments_run_on_several_devices(tmp_path):
     """The same numbers as on one device, up to the order of a sum over clients."""
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     keys = {**KEYS, "dtype": "float64"}
     command = [sys.executable, "-c", ON_TWO.format(keys=keys), str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

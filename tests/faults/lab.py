@@ -340,7 +340,7 @@ class Lab:
 
     def until_over(self):
         """Play until every party has ended."""
-        self.until(lambda: len(self.outcomes) == len(self.parties))
+        self.until(lambda: len(self.outcomes) == len(self.parties), 20_000 + 100 * self.job.config.train.rounds)
 
     def run(self, reference=None):
         """Play it all, with crashes."""

@@ -30,7 +30,7 @@ with ZenohTransport(party, peers, tls=tls, **where) as end:
     while True:
         for peer in peers:
             end.send(peer, bytes(20_000))
-        while event := end.receive(0.001):
+        while event := end.receive(0.01):
             if isinstance(event, Received):
                 print(event.sender, flush=True)
 """

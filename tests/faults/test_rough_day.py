@@ -1,23 +1,18 @@
 """A short rough day of real processes; ``campaign.py`` and ``scenarios.py`` are the long ones."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import scenarios
 from processes import Processes, reference
 
+from command import tdcd
+
 KEYS = {"rounds": 500, "evaluate": {"every": 10}}
 
 
 def status_of(folder, *options):
-    command = [
-        sys.executable,
-        "-c",
-        "import typer; from tdcd.cli.status import status; typer.run(status)",
-    ]
-    return subprocess.run([*command, *options, str(folder)], capture_output=True, text=True, check=False)
+    return tdcd("status", *options, folder, cwd=folder)
 
 
 @pytest.mark.slow
@@ -37,7 +32,7 @@ def test_a_rough_day_ends_with_the_history_of_a_quiet_one(tmp_path):
         assert not parties.is_over
         parties.check(expected)
         status = status_of(parties.trial.folder)
-        assert status.returncode == 0
+        assert status.exit_code == 0
         assert "hub.lab: " in status.stdout
         assert "alive" in status.stdout
         parties.proxy.delay_s = 0.0
@@ -49,7 +44,7 @@ def test_a_rough_day_ends_with_the_history_of_a_quiet_one(tmp_path):
 
 def test_status_of_what_is_no_hub_folder(tmp_path):
     found = status_of(tmp_path)
-    assert found.returncode == 2
+    assert found.exit_code == 2
     assert f"{tmp_path} has no status.json: give the run folder of a hub" in found.stderr
 
 
@@ -57,5 +52,5 @@ def test_status_of_what_is_no_hub_folder(tmp_path):
 def test_status_of_a_damaged_file(tmp_path, content):
     (tmp_path / "status.json").write_text(content)
     found = status_of(tmp_path)
-    assert found.returncode == 2
+    assert found.exit_code == 2
     assert f"{tmp_path / 'status.json'} is damaged" in found.stderr.replace("\n", "")

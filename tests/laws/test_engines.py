@@ -73,6 +73,7 @@ def test_data_on_the_host_and_on_the_device_give_the_same(engine, shape, minibat
     assert distance(run(problem, engine, "host"), problem.solve(2)) < TOLERANCE
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("engine", ENGINES)
 def test_many_calls_in_flight_do_not_disturb_each_other(engine):
     """A call's memory is filled again for the call after the next; here the device is slower than the host."""
@@ -151,6 +152,7 @@ def test_unknown_ways_are_refused(field, value):
         Execution(**{field: value})
 
 
+@pytest.mark.optimised
 def test_on_a_cpu_every_precision_is_float32():
     problem = Problem.draw(MIXED, Objective("squared"), 1)
     settings = replace(problem.settings, dtype="float32")

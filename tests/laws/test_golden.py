@@ -12,6 +12,7 @@ from tdcd.runtime.process.client_data import shards
 from tdcd.training.run import simulate
 from tdcd.training.train import measure
 
+pytestmark = pytest.mark.optimised
 ROUNDS = 4
 SILOS = [{"name": "a", "clients": 3}, {"name": "b", "clients": 2}]
 DIABETES, CANCER, DIGITS = ({"source": name, "rows": 200} for name in ("diabetes", "breast_cancer", "digits"))

@@ -77,6 +77,7 @@ def test_any_overlap_period_and_bits_are_the_plain_loops(overlap, periods, phi_b
     assert distance(problem.simulate(ROUNDS, variant=variant), problem.solve(ROUNDS, variation)) < TOLERANCE
 
 
+@pytest.mark.optimised
 def test_without_them_nothing_changes():
     problem = Problem.draw(SHAPE, Objective("logistic", 0.1), SEED)
     same = Variant(timing=Overlap(0, (1, 1)))
@@ -150,6 +151,7 @@ def test_periods_are_those_of_all_silos():
         Problem.draw(SHAPE, Objective("squared"), SEED).simulation(variant=Variant(timing=Overlap(0, (2, 1, 1))))
 
 
+@pytest.mark.optimised
 def test_state_goes_on_bit_for_bit_in_any_grouping_of_rounds():
     problem = Problem.draw(SHAPE, Objective("logistic"), SEED)
     few = {"exchange": Quantised(8), "client_exchange": Quantised(8), "block_exchange": QuantisedChange()}

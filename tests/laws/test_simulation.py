@@ -126,6 +126,7 @@ def crowded(seed: int, crowded_round: int) -> Problem:
     )
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rounds_that_overflow_the_usual_padding_agree_with_the_oracle_in_any_grouping(engine):
     problem = crowded(seed=5, crowded_round=2)
@@ -137,6 +138,7 @@ def test_rounds_that_overflow_the_usual_padding_agree_with_the_oracle_in_any_gro
     assert distance(arrays(state), problem.simulate(5, engine)) == 0
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     ("engine", "shape"),
     [("clients", MIXED), *((engine, SHAPES[1]) for engine in ENGINES)],
@@ -185,6 +187,7 @@ def test_every_sample_is_scored_once_when_chunks_do_not_divide_them():
     assert loss == pytest.approx(half_mean_square + 0.05 * np.sum(weight**2), abs=1e-12)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     ("engine", "shape"), [("clients", SMALL), ("grouped", SHAPES[1]), ("flat", SHAPES[1])], ids=ENGINES
 )

@@ -55,6 +55,7 @@ def test_the_order_of_silos_does_not_matter(engine, shape, order):
     assert distance(expected, arrays(problem.start)) > MOVED
 
 
+@pytest.mark.optimised
 @EVERY_ENGINE
 def test_the_order_of_rows_within_a_client_does_not_matter(engine, shape):
     problem = Problem.draw(shape, Objective("logistic", 0.1), seed=7)

@@ -1,4 +1,4 @@
-"""``tdcd plan`` and ``tdcd bound`` as a user runs them: real processes, real signals."""
+"""``tdcd plan`` and ``tdcd bound`` as a user gives them, with a real signal."""
 
 import os
 import signal
@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from command import tdcd
+
 COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 SETTINGS = (
     '[data]\nsource = "diabetes"\n[federation]\nclients = 3\n[model]\nblock = "linear"\nl2 = 0.01\n'
@@ -14,15 +16,9 @@ SETTINGS = (
 )
 
 
-@pytest.fixture
-def tdcd(tmp_path):
+@pytest.fixture(autouse=True)
+def settings(tmp_path):
     (tmp_path / "small.toml").write_text(SETTINGS)
-
-    def call(*arguments):
-        command = [*COMMAND, *map(str, arguments)]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-
-    return call
 
 
 def words(text):
@@ -30,9 +26,9 @@ def words(text):
     return " ".join(text.split())
 
 
-def test_a_plan_is_printed_and_nothing_is_written(tdcd, tmp_path):
-    done = tdcd("plan", "small.toml", "--network", "mobile", "--target", "0.4", "--seconds", "3600")
-    assert done.returncode == 0, done.stderr
+def test_a_plan_is_printed_and_nothing_is_written(tmp_path):
+    done = tdcd("plan", "small.toml", "--network", "mobile", "--target", "0.4", "--seconds", "3600", cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
     shown = words(done.stdout)
     for expected in (
         "Target loss 0.4000: before training it is 0.5000, the least possible is",
@@ -51,10 +47,10 @@ def test_a_plan_is_printed_and_nothing_is_written(tdcd, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
 
 
-def test_a_run_is_held_against_its_bound(tdcd, tmp_path):
-    assert tdcd("run", "small.toml", "--out", "r").returncode == 0
-    done = tdcd("bound", "r", "--seconds", "3600")
-    assert done.returncode == 0, done.stderr
+def test_a_run_is_held_against_its_bound(tmp_path):
+    assert tdcd("run", "small.toml", "--out", "r", cwd=tmp_path).exit_code == 0
+    done = tdcd("bound", "r", "--seconds", "3600", cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
     for expected in ("T = 50", "staleness: eta^2 L_max^2 sigma^2 Q^2 N^2", "The bound holds", "Page: r/bound.html"):
         assert expected in words(done.stdout)
     assert (tmp_path / "r" / "bound.html").read_text().startswith("<!DOCTYPE html>")
@@ -73,14 +69,14 @@ def test_a_run_is_held_against_its_bound(tdcd, tmp_path):
         (["bound", "."], ". is not a run folder: it has no config.toml"),
     ],
 )
-def test_bad_input_is_status_2(tdcd, arguments, sentence):
-    failed = tdcd(*arguments)
-    assert failed.returncode == 2
+def test_bad_input_is_status_2(tmp_path, arguments, sentence):
+    failed = tdcd(*arguments, cwd=tmp_path)
+    assert failed.exit_code == 2
     assert sentence in words(failed.stderr)
     assert "Traceback" not in failed.stderr
 
 
-def test_ctrl_c_ends_a_plan(tdcd, tmp_path):
+def test_ctrl_c_ends_a_plan(tmp_path):
     process = subprocess.Popen(
         [*COMMAND, "plan", "small.toml"],
         cwd=tmp_path,

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import shutil
 import signal
 import socket
@@ -25,6 +24,7 @@ from tdcd.records.run_folder import toml_text
 from tdcd.records.timeline import Timeline
 from tdcd.report.timeline import Lane
 from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.process.launch import environment
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.tables.split import split_table
 from tdcd.training.run import run
@@ -32,7 +32,7 @@ from tdcd.training.run import run
 pytestmark = pytest.mark.slow
 SOON = 120.0
 """Seconds for what should take a few; machines that run tests may be busy."""
-ENVIRONMENT = {**os.environ, "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = environment()
 
 
 @contextmanager

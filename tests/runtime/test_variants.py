@@ -162,6 +162,7 @@ def test_the_example_rounds_without_bias():
     assert abs(np.mean(errors)) < 5 * 12**-0.5 / np.size(errors) ** 0.5
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("keys", [MEMBERS["both"], MEMBERS["hub adam"]], ids=["momentum", "adam"])
 def test_a_hub_that_comes_back_from_its_checkpoint_goes_on_bit_for_bit(keys, tmp_path):
     config = with_keys(RIDGE, train={**keys, "rounds": 8})

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from command import tdcd
 from tdcd.simulation.devices import Devices, join
 
-FOUR_DEVICES = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-ONE_DEVICE = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+FOUR = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+FOUR_DEVICES = {**os.environ, "XLA_FLAGS": FOUR, "JAX_PLATFORMS": "cpu"}
 
 COMPARE = """
 import sys
@@ -63,9 +64,9 @@ alone = true
 """
 
 
-def tdcd(*arguments: str, env: dict[str, str]) -> subprocess.Popen[str]:
+def started(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tdcd", "run", *arguments]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, env=FOUR_DEVICES, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def history(folder: Path) -> list[tuple[int, float, float]]:
@@ -77,18 +78,17 @@ def history(folder: Path) -> list[tuple[int, float, float]]:
 def test_two_processes_with_two_devices_each_write_the_run_of_one(tmp_path, block):
     config = tmp_path / "config.toml"
     config.write_text(CONFIG.format(block=block))
-    alone = tdcd(str(config), "--out", str(tmp_path / "alone"), env=ONE_DEVICE)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     together = [
-        tdcd(
+        started(
             *(str(config), "--out", str(tmp_path / f"process{process}"), "--devices", "2"),
             *("--coordinator", f"127.0.0.1:{port}", "--process", str(process), "--processes", "2"),
-            env=FOUR_DEVICES,
         )
         for process in range(2)
     ]
-    for running in (alone, *together):
+    assert tdcd("run", config, "--out", tmp_path / "alone", cwd=tmp_path).exit_code == 0
+    for running in together:
         output, _ = running.communicate(timeout=300)
         assert running.returncode == 0, output
     assert not (tmp_path / "process1").exists()
@@ -115,11 +115,10 @@ def test_two_processes_with_two_devices_each_write_the_run_of_one(tmp_path, bloc
         ),
     ],
 )
-def test_what_cannot_be_is_refused(arguments, message):
-    running = tdcd(*arguments, env=ONE_DEVICE)
-    output, _ = running.communicate(timeout=300)
-    assert running.returncode == 2
-    assert message in re.sub(r"\s+", " ", output)
+def test_what_cannot_be_is_refused(tmp_path, arguments, message):
+    refused = tdcd("run", *arguments, cwd=tmp_path)
+    assert refused.exit_code == 2
+    assert message in re.sub(r"\s+", " ", refused.stderr)
 
 
 def test_one_device_needs_no_mesh():

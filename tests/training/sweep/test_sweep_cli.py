@@ -10,11 +10,15 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+from command import tdcd
+
 COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 LINEAR = ["--set", "data.source=diabetes", "--set", "model.block=linear", "--set", "train.batch_size=32"]
 
 
-def tdcd(*arguments, cwd):
+def process(*arguments, cwd):
     command = [*COMMAND, *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
@@ -24,48 +28,49 @@ def test_lists_in_the_file_and_on_the_command_line(tmp_path):
         "seed = [0, 1]\n[data]\nsource = 'diabetes'\n[model]\nblock = 'linear'\n[train]\nbatch_size = 32\nrounds = 10\n"
     )
     shown = tdcd("run", "my.toml", "--set", "train.local_steps=[1,5]", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    assert shown.exit_code == 0, shown.stderr
     folder = tmp_path / "runs" / "sweep-my-seed-local_steps"
     assert f"Page:         {folder.relative_to(tmp_path)}/sweep.html" in shown.stdout
     assert shown.stdout.count("kB") == 4
     runs = {path.name for path in folder.iterdir() if path.is_dir()}
     assert runs == {f"seed={seed},local_steps={q}" for seed in (0, 1) for q in (1, 5)}
     again = tdcd("run", "my.toml", "--set", "train.local_steps=[1,5]", cwd=tmp_path)
-    assert again.returncode == 0
+    assert again.exit_code == 0
     assert "local_steps=5 and" not in again.stdout
 
 
 def test_bad_lists_are_status_2_and_run_nothing(tmp_path):
     failed = tdcd("run", "--set", "train.step_size=[0.1,-1.0]", cwd=tmp_path)
-    assert failed.returncode == 2
+    assert failed.exit_code == 2
     assert "train.step_size = -1.0: must be greater than 0" in failed.stderr
     assert not (tmp_path / "runs").exists()
     both = tdcd("run", "--set", "seed=[0,1]", "--devices", "1", cwd=tmp_path)
-    assert both.returncode == 2
+    assert both.exit_code == 2
     assert "a sweep runs in one process, on one device: leave --devices and --coordinator out" in both.stderr
 
 
+@pytest.mark.optimised
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path):
-    settings = [*LINEAR, "--set", "seed=[0,1,2]", "--set", "train.rounds=12000", "--set", "evaluate.every=100"]
-    process = subprocess.Popen(
+    settings = [*LINEAR, "--set", "seed=[0,1,2]", "--set", "train.rounds=6000", "--set", "evaluate.every=100"]
+    running = subprocess.Popen(
         [*COMMAND, "run", *settings, "--out", "cut"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
     history = tmp_path / "cut" / "seed=0" / "history.jsonl"
     deadline = time.monotonic() + 300
-    while not history.exists() or len(history.read_text().splitlines()) < 5:
+    while not history.exists() or len(history.read_text().splitlines()) < 3:
         assert time.monotonic() < deadline, "the sweep did not start"
-        assert process.poll() is None, "the sweep ended before it could be interrupted"
+        assert running.poll() is None, "the sweep ended before it could be interrupted"
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 130, output
+    os.kill(running.pid, signal.SIGINT)
+    output, _ = running.communicate(timeout=300)
+    assert running.returncode == 130, output
     assert "To continue: tdcd run --resume cut" in output
     assert (tmp_path / "cut" / "sweep.html").exists()
     refused = tdcd("run", "--resume", "cut", "--set", "train.rounds=5", cwd=tmp_path)
     assert "leave CONFIG, --out and --set out" in refused.stderr
-    resumed = tdcd("run", "--resume", "cut", cwd=tmp_path)
+    resumed = process("run", "--resume", "cut", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert tdcd("run", *settings, "--out", "whole", cwd=tmp_path).returncode == 0
+    assert process("run", *settings, "--out", "whole", cwd=tmp_path).returncode == 0
     for seed in (0, 1, 2):
         cut, whole = ((tmp_path / name / f"seed={seed}").joinpath for name in ("cut", "whole"))
         assert cut("model/silo1.safetensors").read_bytes() == whole("model/silo1.safetensors").read_bytes()
@@ -76,10 +81,10 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path):
 def test_the_commands_on_the_page_work_as_printed(tmp_path):
     settings = [*LINEAR, "--set", "seed=[0,1]", "--set", "train.rounds=2"]
     done = tdcd("run", *settings, "--out", "runs/my first sweep", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     page = (tmp_path / "runs/my first sweep/sweep.html").read_text()
     printed = [html.unescape(line) for line in re.findall(r"tdcd (?:run|report) .*?(?=\n|<)", page)]
     assert [line.split()[1] for line in printed] == ["run", "report"]
     for line in printed:
         again = tdcd(*shlex.split(line)[1:], cwd=tmp_path)
-        assert again.returncode == 0, line + again.stderr
+        assert again.exit_code == 0, line + again.stderr
