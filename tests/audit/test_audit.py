@@ -82,7 +82,7 @@ def test_masks_do_not_hide_a_silo_from_somebody_who_knows_enough_rows(done):
     few, more = done.worst("few known rows", MASKED), done.worst("known rows", MASKED)
     assert few.recovered < 0.9 < more.recovered
     assert more.known == 11 + 10 + 4
-    assert "masks do not change that" in reading(more)
+    assert "Masks do not change that" in reading(more)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,7 @@ _OUTCOMES = {
         "A handful of known rows was not enough for this attack; see the next one.",
     ),
     "known rows": (
-        "Somebody who knows enough rows from elsewhere reads all others; masks do not change that, since the sum of "
-        "linear silos is linear too.",
+        "Somebody who knows enough rows from elsewhere reads all others.",
         "Known rows and the transcript together give part of the columns.",
         "The transcript adds nothing to what known rows say.",
     ),
@@ -43,7 +42,7 @@ _OUTCOMES = {
     "client": (
         "A client that knows enough of its own rows in another silo reads the rest of its rows there.",
         "A client that knows some of its own rows in another silo gets part of the rest.",
-        "A client learns no more than from what it knows already.",
+        "By this attack a client learns no more than from what it knows already.",
     ),
     "score": (
         "A hub knows what this silo thinks of every sample.",
@@ -114,6 +113,8 @@ def _about_mode(finding: Finding) -> list[str]:
         return ["Summing the blocks does not help: phi of every row still reaches the hub, and the sum is the block."]
     if mode.bits < 32 and line in ("own hub", "few known rows", "known rows"):
         return ["Few bits do not help: evaluations send phi as it is, and noise averages out over rounds."]
+    if mode.masked and line == "known rows":
+        return ["Masks do not change that: a sum of linear silos is linear too."]
     if mode.masked and line == "own hub":
         return ["Masks are between hubs; inside a silo nothing changes."]
     if mode.epsilon is not None and BY_KEY[line].target.startswith(("its clients'", "a silo's", "the label silo's")):

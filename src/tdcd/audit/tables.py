@@ -52,7 +52,11 @@ def of_line(audit: Audit, key: str) -> TextTable:
 
 def _told(found: Finding) -> tuple[str, ...]:
     """A row but for its mode."""
-    known = f" {found.known} are known from elsewhere." if found.known else ""
+    known = (
+        f" It knows {found.known} {'labels' if found.line == 'probe' else 'rows'} from elsewhere."
+        if found.known
+        else ""
+    )
     silo = f" of {found.silo}" if found.silo and found.recovered is not None else ""
     return (
         f"{found.party}: {found.sees}.{known}",
