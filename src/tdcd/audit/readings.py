@@ -107,16 +107,17 @@ def _held(finding: Finding) -> str:
 def _about_mode(finding: Finding) -> list[str]:
     """Why a mode does not help where one may think that it does."""
     mode, line = finding.mode, finding.line
-    if finding.gain < PARTLY:
-        return []
-    if mode.blocks_summed and line == "own hub":
-        return ["Summing the blocks does not help: phi of every row still reaches the hub, and the sum is the block."]
-    if mode.bits < 32 and line in ("own hub", "few known rows", "known rows"):
-        return ["Few bits do not help: evaluations send phi as it is, and noise averages out over rounds."]
-    if mode.masked and line == "known rows":
-        return ["Masks do not change that: a sum of linear silos is linear too."]
-    if mode.masked and line == "own hub":
-        return ["Masks are between hubs; inside a silo nothing changes."]
-    if mode.epsilon is not None and BY_KEY[line].target.startswith(("its clients'", "a silo's", "the label silo's")):
-        return ["Label privacy is about labels only."]
-    return []
+    reasons = [
+        (
+            mode.blocks_summed and line == "own hub",
+            "Summing the blocks does not help: phi of every row still reaches the hub, and the sum is the block.",
+        ),
+        (
+            mode.bits < 32 and line in ("own hub", "few known rows", "known rows"),
+            "Few bits do not help: evaluations send phi as it is, and noise averages out over rounds.",
+        ),
+        (mode.masked and line == "known rows", "Masks do not change that: a sum of linear silos is linear too."),
+        (mode.masked and line == "own hub", "Masks are between hubs; inside a silo nothing changes."),
+        (mode.epsilon is not None and "columns" in BY_KEY[line].target, "Label privacy is about labels only."),
+    ]
+    return [sentence for is_so, sentence in reasons if is_so and finding.gain >= PARTLY]
