@@ -14,9 +14,12 @@ from tdcd.audit.attacks.columns import (
 )
 from tdcd.audit.attacks.labels import by_clusters, by_probe, recovery
 from tdcd.audit.attacks.membership import by_loss
-from tdcd.audit.attacks.slopes import labels_from_slopes, scores_from_slopes
-from tdcd.audit.modes import keep_probability, randomised
+from tdcd.audit.attacks.slopes import labels_from_slopes, scores_from_slopes, uncorrected
+from tdcd.audit.modes import randomised
 from tdcd.blocks import Mlp
+from tdcd.core.knowledge import slope
+from tdcd.core.objective import Objective
+from tdcd.core.randomized import Response
 
 ROWS, COLUMNS, MOMENTS = 60, 4, 12
 RNG = np.random.default_rng(3)
@@ -128,7 +131,20 @@ def test_membership_is_the_auc_of_smaller_losses():
 def test_randomised_response_keeps_as_many_labels_as_epsilon_allows(classes):
     labels = np.random.default_rng(6).integers(0, classes, 20_000)
     kept = np.mean(randomised(labels, 1.0, 7) == labels)
-    assert kept == pytest.approx(keep_probability(1.0, classes), abs=0.02)
+    assert kept == pytest.approx(Response.of(1.0, classes).keep, abs=0.02)
     assert set(np.unique(randomised(labels, 1.0, 7))) == set(range(classes))
     assert (randomised(labels, 1.0, 7) == randomised(labels, 1.0, 7)).all()
-    assert keep_probability(50.0, classes) == pytest.approx(1)
+    assert Response.of(50.0, classes).keep == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("loss", "classes"), [("logistic", 2), ("softmax", 3)])
+def test_whoever_knows_epsilon_undoes_the_correction(loss, classes):
+    rng = np.random.default_rng(1)
+    scores, labels = rng.normal(size=(50, 1, classes if loss == "softmax" else 1)), rng.integers(0, classes, (50, 1))
+    with jax.enable_x64(True):
+        plain, corrected = (
+            np.asarray(slope(jax.numpy.asarray(scores), jax.numpy.asarray(labels), Objective(loss, 0.0, epsilon)))
+            for epsilon in (None, 0.7)
+        )
+    assert uncorrected(corrected, loss, Response.of(0.7, classes)) == pytest.approx(plain, abs=1e-12)
+    assert np.abs(corrected - plain).max() > 0.1

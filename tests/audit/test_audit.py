@@ -15,6 +15,7 @@ from tdcd.audit.readings import _OUTCOMES, reading
 from tdcd.audit.tables import overview
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
+from tdcd.core.knowledge import LabelsAt
 
 KEYS = {
     "name": "<b>breast & co",
@@ -176,3 +177,22 @@ def test_modes_fit_the_federation(planned):
 def test_what_cannot_be_audited_is_refused(keys, options, sentence):
     with pytest.raises(ValueError, match=sentence):
         audit(plan(check_config(KEYS | keys)), **options)
+
+
+def test_what_the_configuration_asks_for_is_among_the_modes_and_marked():
+    federation = {"silos": 3, "clients": 3}
+    several = {"protect": "mask", "protect_blocks": True}
+    asked = {
+        "plain": {},
+        "masked": {"exchange": {"protect": "mask"}},
+        "blocks summed": {"exchange": {"protect_blocks": True}},
+        "8 bits": {"exchange": {"phi_bits": 8}},
+        "as configured": {"federation": {**federation, "labels": "silo2", "label_epsilon": 2.0}, "exchange": several},
+    }
+    for name, keys in asked.items():
+        config = check_config(KEYS | {"federation": federation} | keys)
+        planned = plan(check_config(KEYS))._replace(config=config)
+        if config.federation.labels:
+            planned = planned._replace(variant=replace(planned.variant, knowledge=LabelsAt(1)))
+        found = modes_of(planned, 2.0)
+        assert [mode.name for mode in found if is_configured(mode, planned)] == [name]

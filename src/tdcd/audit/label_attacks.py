@@ -10,11 +10,12 @@ from tdcd.audit.attacks.labels import by_clusters, by_probe, recovery
 from tdcd.audit.attacks.membership import by_loss
 from tdcd.audit.attacks.slopes import labels_from_slopes
 from tdcd.audit.lines import Finding, Measure
-from tdcd.audit.modes import Mode, keep_probability
+from tdcd.audit.modes import Mode
 from tdcd.audit.recording import Floats, Recording
 from tdcd.audit.transcripts import Transcript, of_client, of_hub
 from tdcd.config.resolve import Plan
 from tdcd.core.losses import Target
+from tdcd.core.randomized import Response
 
 MEASURES: dict[Target, Measure] = {"binary": "AUC", "classes": "accuracy", "amount": "squared correlation"}
 KNOWN_LABELS = 20
@@ -26,7 +27,7 @@ def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArr
     observer = (1 if mode.label_silo is None else mode.label_silo + 1) % planned.federation.num_silos
     truth = planned.federation.labels[recording.rows]
     target = planned.objective.kind.target
-    bound = None if mode.epsilon is None else keep_probability(mode.epsilon, len(np.unique(planned.federation.labels)))
+    bound = None if mode.epsilon is None else Response.of(mode.epsilon, len(np.unique(planned.federation.labels))).keep
     plain = Finding("labels of hub", mode, measure=MEASURES[target], guess=no_knowledge(truth, target), bound=bound)
     loss, federation = planned.objective.loss, planned.federation
     hub = of_hub(recording, federation, mode, observer, mode.label_silo or 0, loss)

@@ -1,15 +1,15 @@
 """The protection modes that an audit compares."""
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config.resolve import Plan
-from tdcd.core.exchange import AsItIs
+from tdcd.core.exchange import AsItIs, WholeBlock
 from tdcd.core.knowledge import LabelsAt, LabelsEverywhere
 from tdcd.core.quantised import Quantised
+from tdcd.core.randomized import Response
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 
@@ -41,6 +41,7 @@ class Mode:
     def variant(self, base: Variant) -> Variant:
         """The member of the family that trains in this mode."""
         exchange = AsItIs() if self.bits == 32 else Quantised(self.bits)
+        base = replace(base, block_exchange=WholeBlock())
         if self.label_silo is None:
             return replace(base, knowledge=LabelsEverywhere(), exchange=exchange, client_exchange=exchange)
         # Slopes are of this round's blocks.
@@ -53,7 +54,7 @@ def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
     silos = planned.federation.silos
     label_silo = planned.variant.knowledge.label_silo or 0
     has_classes = planned.objective.kind.target != "amount"
-    modes = []
+    modes: list[Mode] = []
     for at in (None, label_silo):
         modes.append(Mode("plain", at))
         if len(silos) >= FEWEST_TO_SUM:
@@ -64,16 +65,33 @@ def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
             modes.append(Mode("blocks summed", at, blocks_summed=True))
         if has_classes:
             modes.append(Mode(f"label DP, ε\u00a0=\u00a0{epsilon:g}", at, epsilon=epsilon))
-    return modes
+    return modes if any(is_configured(mode, planned) for mode in modes) else [_configured(planned), *modes]
+
+
+def _configured(planned: Plan) -> Mode:
+    """What the configuration asks for, if it is several protections at once."""
+    exchange, epsilon = planned.config.exchange, planned.config.federation.label_epsilon
+    return Mode(
+        "as configured",
+        planned.variant.knowledge.label_silo,
+        exchange.phi_bits,
+        exchange.protect == "mask",
+        exchange.protect_blocks,
+        epsilon,
+    )
 
 
 def is_configured(mode: Mode, planned: Plan) -> bool:
     """Whether the configuration asks for this mode."""
-    if mode.masked or mode.blocks_summed or mode.epsilon is not None:
-        return False
-    variant = planned.variant
-    wanted = mode.variant(variant)
-    return (variant.knowledge, variant.exchange) == (wanted.knowledge, wanted.exchange)
+    exchange, federation = planned.config.exchange, planned.config.federation
+    asked = (
+        planned.variant.knowledge.label_silo,
+        exchange.phi_bits,
+        exchange.protect == "mask",
+        exchange.protect_blocks,
+        federation.label_epsilon,
+    )
+    return asked == (mode.label_silo, mode.bits, mode.masked, mode.blocks_summed, mode.epsilon)
 
 
 def group_of(mode: Mode, planned: Plan) -> str:
@@ -83,23 +101,11 @@ def group_of(mode: Mode, planned: Plan) -> str:
     return f"labels at {planned.federation.silos[mode.label_silo].name}"
 
 
-def keep_probability(epsilon: float, num_classes: int) -> float:
-    r"""How often randomised response keeps a label: :math:`e^\epsilon / (e^\epsilon + C - 1)`.
-
-    It is also the largest accuracy that anybody can reach who sees the randomised label and knows nothing else.
-    Warner 1965; Ghazi et al. 2021, "Deep learning with label differential privacy".
-
-    >>> keep_probability(0.0, 2)
-    0.5
-    """
-    return 1 / (1 + (num_classes - 1) * math.exp(-epsilon))
-
-
 def randomised(labels: NDArray[np.generic], epsilon: float, seed: int) -> NDArray[np.generic]:
-    """Every label kept with :func:`keep_probability`, otherwise replaced by one of the other classes."""
+    """Randomised response to every label; a simulation's own draw, which anybody with the seed could repeat."""
     classes = np.unique(labels)
     generator = np.random.default_rng(seed)
-    kept = generator.random(len(labels)) < keep_probability(epsilon, len(classes))
+    kept = generator.random(len(labels)) < Response.of(epsilon, len(classes)).keep
     other = generator.integers(1, max(len(classes), 2), len(labels))
     changed = classes[(np.searchsorted(classes, labels) + other) % len(classes)]
     return np.where(kept, labels, changed).astype(labels.dtype)

@@ -14,6 +14,7 @@ from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
 from tdcd.core.exchange import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, AsItIs, Exchange, Sending, seed_words
 from tdcd.core.objective import Tree
+from tdcd.core.randomized import Response
 from tdcd.core.settings import draws_of
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
@@ -50,6 +51,8 @@ class Recording:
     """Of each silo ``[T]``: the standard deviation of what rounding does to its phi."""
     labels: NDArray[Any]
     """``[R]``: the labels that were trained with."""
+    response: Response
+    """How they were randomised, which everybody knows."""
     train_losses: Floats
     """Of the R samples at the end, by the true labels."""
     test_losses: Floats
@@ -64,6 +67,7 @@ def record(planned: Plan, mode: Mode, rounds: int, rows: NDArray[np.int64]) -> R
         labels = randomised(labels, mode.epsilon, planned.settings.seed)
     trained = planned._replace(
         federation=replace(federation, labels=labels),
+        objective=replace(planned.objective, label_epsilon=mode.epsilon),
         variant=mode.variant(planned.variant),
         execution=replace(planned.execution, engine="auto"),
     )
@@ -112,6 +116,7 @@ class _Recorder:
             of_each(passed_on),
             [np.array([part[silo] for part in noise], np.float64) for silo in silos],
             self.federation.labels[self.rows],
+            self.planned.objective.response(self.simulation.num_outputs),
             train,
             test,
         )
@@ -182,7 +187,7 @@ class _Recorder:
         return found
 
     def _losses(self, state: State, true_labels: NDArray[Any]) -> tuple[Floats, Floats]:
-        silos, objective = self.federation.silos, self.planned.objective
+        silos, objective = self.federation.silos, replace(self.planned.objective, label_epsilon=None)
 
         def losses(features: list[NDArray[Any]], labels: NDArray[Any]) -> Floats:
             scores = self.simulation.scores(state.blocks, features)

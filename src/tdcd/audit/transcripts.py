@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.attacks.slopes import scores_from_slopes
+from tdcd.audit.attacks.slopes import scores_from_slopes, uncorrected
 from tdcd.audit.modes import Mode
 from tdcd.audit.recording import FLOAT_NOISE, Floats, Recording
 from tdcd.core.losses import LossName
@@ -94,7 +94,7 @@ def _from_slopes(
     name: str,
 ) -> Transcript:
     """Slopes give the scores away, and less the party's own phi those are the sum of the others' phi."""
-    slopes = recording.to_clients[observer][rows]
+    slopes = uncorrected(recording.to_clients[observer][rows], loss, recording.response)
     others = _others(federation, observer)
     own = recording.to_hub[observer][rows]
     scores, errors = scores_from_slopes(slopes, loss, FLOAT_NOISE / 2)

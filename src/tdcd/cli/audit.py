@@ -21,7 +21,12 @@ def audit(
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="How many rounds each attacker gets to see.")] = 60,
-    epsilon: Annotated[float, typer.Option(help="Of the modes that randomise labels.")] = 1.0,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Of the modes that randomise labels [default: the configuration's, or 1].", show_default=False
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the page goes [default: RUN, or runs/audit-NAME].")] = None,
     settings: Assignments = None,
     devices: OnDevices = None,
@@ -40,8 +45,13 @@ def audit(
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
         config = _configuration(source, settings or [])
-        planned = plan_config(config, devices=chosen_devices(devices))
-        found = play(planned, rounds=rounds, epsilon=epsilon, observe=display.observe)
+        own = config.federation.label_epsilon
+        # The attacks are on true labels; modes randomise them anew.
+        plain = config.federation.model_copy(update={"label_epsilon": None})
+        true = plan_config(config.model_copy(update={"federation": plain}), devices=chosen_devices(devices))
+        planned = true._replace(config=config)
+        chosen = epsilon if epsilon is not None else own or 1.0
+        found = play(planned, rounds=rounds, epsilon=chosen, observe=display.observe)
         page = write_page(found, out or _folder(source, config))
     show_audit(screen, found, page)
 

@@ -73,13 +73,13 @@ class Objective:
         """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""
         if self.label_epsilon is None or self.kind.corrected is None:
             return self.kind.losses(phi, labels)
-        return self.kind.corrected(phi, labels, self._response(phi.shape[-1]))
+        return self.kind.corrected(phi, labels, self.response(phi.shape[-1]))
 
     def change(self, slope: Array, change: Array) -> Array:
         """How much every sample's loss grows with a change of its scores, from its slope before."""
-        return self.kind.change(slope, change, self._response(slope.shape[-1]))
+        return self.kind.change(slope, change, self.response(slope.shape[-1]))
 
-    def _response(self, outputs: int) -> Response:
+    def response(self, outputs: int) -> Response:
         """What happened to the labels; a single output has two classes."""
         return KEPT if self.label_epsilon is None else Response.of(self.label_epsilon, max(2, outputs))
 

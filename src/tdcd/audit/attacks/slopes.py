@@ -4,6 +4,7 @@ import numpy as np
 
 from tdcd.audit.recording import Floats
 from tdcd.core.losses import LossName
+from tdcd.core.randomized import KEPT, Response
 
 
 def labels_from_slopes(slopes: Floats, loss: LossName) -> Floats:
@@ -41,6 +42,18 @@ def scores_from_slopes(slopes: Floats, loss: LossName, resolution: float) -> tup
     chance = np.clip(slopes + hot, resolution, 1)
     logs = np.log(chance)
     return logs - logs.mean(axis=-1, keepdims=True), resolution / chance
+
+
+def uncorrected(slopes: Floats, loss: LossName, response: Response) -> Floats:
+    """The slopes that the randomised labels would have without the correction: whoever knows epsilon can undo it."""
+    if response == KEPT:
+        return slopes
+    if loss == "logistic":
+        labels = (slopes < 0).astype(np.float64)
+    else:
+        labels = (np.arange(slopes.shape[-1]) == np.argmin(slopes, axis=-1)[..., None]).astype(np.float64)
+    found: Floats = slopes + (labels - response.other) / response.slope - labels
+    return found
 
 
 def _first_seen(slopes: Floats) -> Floats:
