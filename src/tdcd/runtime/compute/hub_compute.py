@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from tdcd.core.update import HubUpdate, TakeAverage
 from tdcd.federation.partition import shares_of
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
+from tdcd.runtime.compute.layout import Layout, Left, mask_of
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.compute.masks import Masks, What
 from tdcd.runtime.compute.sums import add_steps
@@ -31,26 +32,6 @@ from tdcd.runtime.protocol.structure import Arrays
 
 AT_ONCE, SAMPLES_AT_ONCE = 32, 1 << 16
 """The most rounds that are laid out at once, and the most samples of them: a round takes less time so."""
-
-
-class Layout(NamedTuple):
-    """Which client holds which samples of a round's E minibatches, seen as one run of E * B samples."""
-
-    places: list[NDArray[np.int64]]
-    """Of each client: where its samples are."""
-    slots: NDArray[np.int64]
-    """``[1, E * B]``: where each sample is if the clients' rows follow one another."""
-
-
-class Left(NamedTuple):
-    """What is left of a round's minibatches for one client, if clients are absent."""
-
-    absent: NDArray[np.uint8]
-    """``[n]``: 1 for those of the client's rows that take no part."""
-    present: NDArray[np.int32]
-    """``[E]``: how many samples each minibatch still has."""
-    rows: int
-    """How many samples the silo's clients that take part hold."""
 
 
 class HubCompute:
@@ -149,7 +130,7 @@ class HubCompute:
         ]
         stacked: Any = algorithm.stack(np.concatenate(rows)[None], layout.slots)  # type: ignore[arg-type]
         phi = np.asarray(stacked[0]).reshape(self.phi_shape)
-        mask = _mask(len(stacked[0]), [answer is None for answer in answers], layout.places)
+        mask = mask_of(len(stacked[0]), [answer is None for answer in answers], layout.places)
         return self.links.to_hubs(round_index, phi), mask if mask.any() else None
 
     def _rows(self, answer: Arrays | None, name: str, count: int) -> NDArray[Any]:
@@ -258,7 +239,7 @@ class HubCompute:
             for answer, place in zip(answers, places, strict=True):
                 scores[place] = self._rows(answer, name, len(place))
             part[name] = self.links.scores_part(name, round_index, scores)
-            masks[f"{name}_absent"] = _mask(total, [answer is None for answer in answers], places)
+            masks[f"{name}_absent"] = mask_of(total, [answer is None for answer in answers], places)
         return {**part, **{name: mask for name, mask in masks.items() if mask.any()}}
 
     def rows_of(self, client: int, held_out: bool) -> int:
@@ -299,12 +280,3 @@ def _pass_on(
 @partial(jax.jit, static_argnames=("objective",))
 def _losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
     return objective.losses(scores, labels)
-
-
-def _mask(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
-    """1 for the samples of clients without an answer."""
-    absent = np.zeros(size, np.uint8)
-    for is_missing, place in zip(is_absent, places, strict=True):
-        if is_missing:
-            absent[place] = 1
-    return absent

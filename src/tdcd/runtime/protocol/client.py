@@ -6,7 +6,7 @@ means for, it introduces itself anew, and the hub sends what is missing.
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from tdcd.runtime.compute.client_compute import ClientCompute, ClientRows, Prese
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.protocol.client_masks import ClientMasks
 from tdcd.runtime.protocol.groups import Remaining
+from tdcd.runtime.protocol.instructions import Ending
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.messages import (
     Begin,
@@ -32,7 +33,6 @@ from tdcd.runtime.protocol.messages import (
     Prepare,
     Ready,
     Scores,
-    Status,
     Steps,
     Stop,
     Target,
@@ -43,13 +43,6 @@ from tdcd.runtime.protocol.structure import Array, Message, named
 from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_json, take_mask, take_named
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
-
-
-class Ending(NamedTuple):
-    """How the run ended for a client."""
-
-    status: Status
-    reason: str
 
 
 class Client:

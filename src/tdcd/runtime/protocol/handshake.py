@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tdcd.config.resolve import has_bias
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.compute.masks import Masks
@@ -71,11 +70,6 @@ class Handshake:
         self._sessions: dict[str, list[str]] = {}
 
     @property
-    def has_bias(self) -> bool:
-        """Whether this silo's features end with a column of ones."""
-        return self.silo == 0 and has_bias(self.job.config)
-
-    @property
     def has_labels(self) -> bool:
         """Whether this silo has labels."""
         return self.job.has_labels(self.silo)
@@ -107,7 +101,7 @@ class Handshake:
         compare_settings(client, message.config, self.name, self.job)
         self._note_session(client, message.session)
         before = self._enrolments.get(client)
-        is_other = before is not None and self.sample_index is not None and not _same_rows(before, enrolment)
+        is_other = before is not None and self.sample_index is not None and not before.is_same(enrolment)
         if is_other or self._rows.get(client, enrolment.rows) != enrolment.rows:
             raise IncompatibleParties(f"{client} came back with other rows than it had when the run began")
         if before is not None and self.sample_index is not None and is_other_key(before, enrolment):
@@ -262,7 +256,7 @@ class Handshake:
     def _prepare(self, client: str) -> Message:
         assert self.preparation is not None
         text = preparation_text(self.preparation)
-        return Prepare(self.name, client, run=self.run, preparation=text, bias=self.has_bias)
+        return Prepare(self.name, client, run=self.run, preparation=text, bias=self.job.has_bias(self.silo))
 
     def _open(self) -> list[Message]:
         assert self.sample_index is not None
@@ -301,8 +295,3 @@ class Handshake:
         if client in self._enrolments and self.run:
             return self._welcome(client)
         return Who(self.name, client, run=self.run)
-
-
-def _same_rows(left: Enrolment, right: Enrolment) -> bool:
-    labels = [None if one.labels is None else list(one.labels) for one in (left, right)]
-    return left.rows == right.rows and left.ids == right.ids and labels[0] == labels[1]

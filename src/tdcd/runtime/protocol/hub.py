@@ -261,7 +261,7 @@ class Hub:
         if self._is_training and message.run != self.handshake.run:
             raise RejectedMessage(f"it ends run {message.run!r}, and this is {self.handshake.run!r}")
         if message.status == "refused":
-            return self._end("refused", _stopped(message))
+            return self._end("refused", f"{message.sender} stopped: {message.reason}")
         if message.status == "diverged" and message.in_block:
             self._verdict = message
         return []
@@ -271,7 +271,8 @@ class Hub:
         verdict = self._verdict
         if verdict is None or not rounds.has_reached(verdict.round):
             return []
-        return [Append(rounds.divergence(verdict.round)), *self._end("diverged", _stopped(verdict), in_block=True)]
+        said = f"{verdict.sender} stopped: {verdict.reason}"
+        return [Append(rounds.divergence(verdict.round)), *self._end("diverged", said, in_block=True)]
 
     def _end(
         self,
@@ -296,7 +297,3 @@ class Hub:
             self.name, self.handshake.run, self.round, status, reason, in_block, self.peers, outbox, unaware, told
         )
         return [End(status, reason, in_block), *self.shutdown.remind()]
-
-
-def _stopped(message: Stop) -> str:
-    return f"{message.sender} stopped: {message.reason}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -82,3 +82,10 @@ class End:
 
 
 Instruction = Message | Append | Save | Absence | TurnedAway | End
+
+
+class Ending(NamedTuple):
+    """How the run ended for a client."""
+
+    status: Status
+    reason: str

@@ -11,7 +11,7 @@ import numpy as np
 
 from tdcd.blocks.base import Block
 from tdcd.config import Config, ConfigError
-from tdcd.config.resolve import blocks_of, settings_of, variant_of
+from tdcd.config.resolve import blocks_of, has_bias, settings_of, variant_of
 from tdcd.core.exchange import WIRE_DTYPES, sent_up
 from tdcd.core.settings import Settings
 from tdcd.core.timing import Overlap
@@ -101,6 +101,10 @@ class Job:
         """Which hubs are sent what."""
         labels = self.config.federation.labels
         return Audience(self.hubs, None if labels is None else hub_of(labels))
+
+    def has_bias(self, silo: int) -> bool:
+        """Whether the features of a silo end with a column of ones."""
+        return silo == 0 and has_bias(self.config)
 
     def has_labels(self, silo: int) -> bool:
         """Whether the clients of a silo have labels."""

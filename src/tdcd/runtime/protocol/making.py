@@ -8,7 +8,8 @@ import numpy as np
 from tdcd.core.objective import Tree
 from tdcd.records.history import Record
 from tdcd.records.run_folder import named_leaves
-from tdcd.runtime.compute.hub_compute import HubCompute, Left
+from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.runtime.compute.layout import Left
 from tdcd.runtime.protocol.absence import Claims, union
 from tdcd.runtime.protocol.groups import Remaining
 from tdcd.runtime.protocol.label_messages import Figures, FiguresPart, SlopePart

@@ -81,6 +81,11 @@ class Enrolment:
         held_out = None if mask is None else take(mask, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
         return cls(ids, numbers, held_out, message.target, message.is_table, message.rows, message.card)
 
+    def is_same(self, other: "Enrolment") -> bool:
+        """Whether another enrolment has the same rows."""
+        labels = [None if one.labels is None else list(one.labels) for one in (self, other)]
+        return self.rows == other.rows and self.ids == other.ids and labels[0] == labels[1]
+
 
 class Digests(NamedTuple):
     """Keyed digests by which silos compare what they must not show each other."""

@@ -206,7 +206,7 @@ class HubFolder:
         own: tuple[str, ...] = ()
         if handshake.preparation is not None:
             save_preparations(self.path, {self.silo: handshake.preparation}, _encoding(sample_index, job))
-            own = handshake.preparation.columns + ("bias",) * handshake.has_bias
+            own = handshake.preparation.columns + ("bias",) * handshake.job.has_bias(handshake.silo)
         silos = [
             {
                 "name": silo.name,

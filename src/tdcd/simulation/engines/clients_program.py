@@ -14,14 +14,15 @@ from tdcd.blocks.base import Block
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
-from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, AsItIs, Exchange, Sending, WholeBlock, Wire, sum_others
-from tdcd.core.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, AsItIs, Sending, WholeBlock
+from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Placement
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import State, TracedObjective
+from tdcd.simulation.engines.exchanged import Exchanged, sent
 from tdcd.simulation.ranges import add_parts, in_range, magnitudes_of, track_largest
 
 
@@ -94,7 +95,8 @@ class ClientsProgram:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         own = self._now(own, index)
         silos = range(len(self.blocks))
-        exchanged = Exchanged([self._hub_phi(silo, state, shared, own) for silo in silos], self.variant.exchange, own)
+        phis = [self._hub_phi(silo, state, shared, own) for silo in silos]
+        exchanged = Exchanged(phis, self.variant.exchange, own.seed, own.rounds)
         averages, magnitudes = zip(*(self._stepped(silo, state, shared, own, exchanged) for silo in silos), strict=True)
         summed: list[Tree] = in_range(self.devices.sum([*averages]), magnitudes, self.variant)
         moved = [
@@ -164,7 +166,7 @@ class ClientsProgram:
         placed = self._places(own.placements[silo].positions, shape[1])
 
         def one(rows: Array, places: Array) -> Array:
-            return _sent(self.variant.client_exchange, rows, Sending(own.seed, own.rounds, silo, shape, stream, places))
+            return sent(self.variant.client_exchange, rows, Sending(own.seed, own.rounds, silo, shape, stream, places))
 
         return jax.vmap(one)(rows, placed)
 
@@ -172,7 +174,7 @@ class ClientsProgram:
         """``[K, E, P]``: which of the round's E * B samples each row is."""
         return positions + batch_size * jnp.arange(positions.shape[1])[:, None]
 
-    def _stepped(self, silo: int, state: State, shared: Shared, own: Own, exchanged: "Exchanged") -> tuple[Tree, Any]:
+    def _stepped(self, silo: int, state: State, shared: Shared, own: Own, exchanged: Exchanged) -> tuple[Tree, Any]:
         """The average of the clients' blocks after their local steps: lines 13 to 19, and 5.
 
         In fixed point it is in steps, and comes with the largest magnitude of each client's block.
@@ -227,7 +229,7 @@ class ClientsProgram:
         shared: Shared,
         own: Own,
         rows: Array,
-        exchanged: "Exchanged",
+        exchanged: Exchanged,
         objective: Objective,
     ) -> Known:
         """What every client knows of its rows: lines 13 and 14."""
@@ -282,29 +284,6 @@ class ClientsProgram:
         if self.in_turn:
             return jax.lax.map(client_steps, minibatches)
         return jax.vmap(client_steps)(minibatches)
-
-
-class Exchanged:
-    """What hubs send each other in a round."""
-
-    def __init__(self, phis: list[Array], exchange: Exchange, own: Own) -> None:
-        """Take every hub's phi."""
-        self.phis, self._exchange, self._is_fixed = phis, exchange, isinstance(exchange, FixedPoint)
-        self._sendings = [Sending(own.seed, own.rounds, silo, phi.shape) for silo, phi in enumerate(phis)]
-        self._sent: list[Wire] = [exchange.encode(*both) for both in zip(phis, self._sendings, strict=True)]
-
-    def own(self, silo: int) -> Array:
-        """The hub's own phi; in fixed point, if its parts of sums are."""
-        return self._exchange.decode(self._sent[silo], self._sendings[silo]) if self._is_fixed else self.phis[silo]
-
-    def others(self, silo: int) -> Array:
-        """The sum of the other silos' phi, as they sent it: lines 12 and 13."""
-        return sum_others(self._exchange, self._sent, silo, self._sendings)
-
-
-def _sent(exchange: Exchange, phi: Array, sending: Sending) -> Array:
-    """Phi after it was sent."""
-    return exchange.decode(exchange.encode(phi, sending), sending)
 
 
 def _remember(block: Tree, past: Any) -> Any:

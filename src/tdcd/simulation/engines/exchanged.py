@@ -1,0 +1,31 @@
+"""Phi on its way between simulated parties."""
+
+from typing import Any
+
+from jax import Array
+
+from tdcd.core.exchange import Exchange, Sending, Wire, sum_others
+from tdcd.core.fixed_point import FixedPoint
+
+
+class Exchanged:
+    """What hubs send each other in a round."""
+
+    def __init__(self, phis: list[Array], exchange: Exchange, seed: Any, round_index: Array) -> None:
+        """Take every hub's phi."""
+        self.phis, self._exchange, self._is_fixed = phis, exchange, isinstance(exchange, FixedPoint)
+        self._sendings = [Sending(seed, round_index, silo, phi.shape) for silo, phi in enumerate(phis)]
+        self._sent: list[Wire] = [exchange.encode(*both) for both in zip(phis, self._sendings, strict=True)]
+
+    def own(self, silo: int) -> Array:
+        """The hub's own phi; in fixed point, if its parts of sums are."""
+        return self._exchange.decode(self._sent[silo], self._sendings[silo]) if self._is_fixed else self.phis[silo]
+
+    def others(self, silo: int) -> Array:
+        """The sum of the other silos' phi, as they sent it: lines 12 and 13."""
+        return sum_others(self._exchange, self._sent, silo, self._sendings)
+
+
+def sent(exchange: Exchange, phi: Array, sending: Sending) -> Array:
+    """Phi after it was sent."""
+    return exchange.decode(exchange.encode(phi, sending), sending)
