@@ -15,6 +15,7 @@ from tdcd.report.drawing import federation_svg
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.folder import FederationFacts, Run
 from tdcd.report.html import Html
+from tdcd.report.protection import protections
 from tdcd.report.time_section import time_section
 from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure, spans
 
@@ -73,7 +74,12 @@ def _page(run: Run) -> Html:
         *time_section(run),
         *_absences(run.history),
         html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
-        html.section("Federation", html.wide(federation_svg(federation)), *_federation_words(federation)),
+        html.section(
+            "Federation",
+            html.wide(federation_svg(federation)),
+            *_federation_words(federation),
+            *protections(run.config),
+        ),
         html.section("Settings", *_engine(federation), html.table(["setting", "value"], _settings(run.config))),
         html.section("How to read this", html.definitions(READING)),
         html.section("Run it again", *_again(run)),
