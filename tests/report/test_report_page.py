@@ -10,6 +10,7 @@ from run_folders import record, silo
 from well_formed import Page
 
 from tdcd.report import write_report
+from tdcd.report.protection import protections
 
 SCRIPT = '<script>alert("1")</script>'
 
@@ -45,6 +46,18 @@ def test_the_page_names_the_clients_that_hubs_went_on_without(make_run):
     text = " | ".join(Page(path.read_text(encoding="utf-8")).texts)
     assert "client | rounds without it | which | evaluations without it" in text
     assert "client.bank.north | 4 | 1–2, 4–5 | 1 | client.shop.<c> | 1 | 9 | 0" in text
+
+
+def test_the_page_says_what_is_kept_from_whom():
+    assert not [*protections({})]
+    federation, exchange = {"labels": "<bank>", "label_epsilon": 0.5}, {"protect": "mask", "protect_blocks": True}
+    (text,) = protections({"federation": federation, "exchange": exchange})
+    assert "Only &lt;bank&gt; has labels; the other silos get slopes of the loss" in text
+    assert "randomised with epsilon = 0.5; " in text
+    assert "the hub of &lt;bank&gt; gets the sum of the other silos' phi, not each silo's" in text.replace(
+        "&#x27;", "'"
+    )
+    assert "the weighted sum of its clients" in text
 
 
 def test_the_page_stands_alone(make_run):

@@ -15,9 +15,7 @@ def protections(config: Mapping[str, Any]) -> Iterator[Html]:
     if labels:
         sentences.append(f"Only {labels} has labels; the other silos get slopes of the loss, which tell of labels too.")
     if epsilon is not None:
-        sentences.append(
-            f"Labels were randomised with epsilon = {epsilon:g} before training; all figures are estimates."
-        )
+        sentences.append(f"Labels were randomised with epsilon = {epsilon:g}; all figures are estimates from them.")
     if exchange.get("protect") == "mask":
         whose = f"the hub of {labels} gets" if labels else "hubs get"
         sentences.append(f"Masked: {whose} the sum of the other silos' phi, not each silo's.")
