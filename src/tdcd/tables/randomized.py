@@ -14,7 +14,6 @@ from tdcd.data.randomized import randomize
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import Labels, canonical_label
 from tdcd.tables.rows import RawRows
-from tdcd.tables.writing import write_table
 
 EPSILON_COLUMN = "label_epsilon"
 """Tells a table of randomised labels from one of true ones, and epsilon in every row."""
@@ -126,5 +125,7 @@ def write_randomized(
     Args:
         columns: the names of the id column and of the label column.
     """
+    from tdcd.tables.writing import write_table  # noqa: PLC0415 - it needs JAX, and checking a table does not
+
     id_column, label = columns
     write_table(path, {id_column: ids, label: labels, EPSILON_COLUMN: [epsilon] * len(ids)})

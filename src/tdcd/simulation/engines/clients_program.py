@@ -96,7 +96,7 @@ class ClientsProgram:
         own = self._now(own, index)
         silos = range(len(self.blocks))
         phis = [self._hub_phi(silo, state, shared, own) for silo in silos]
-        exchanged = Exchanged(phis, self.variant.exchange, own.seed, own.rounds)
+        exchanged = Exchanged(phis, self.variant, own.seed, own.rounds)
         averages, magnitudes = zip(*(self._stepped(silo, state, shared, own, exchanged) for silo in silos), strict=True)
         summed: list[Tree] = in_range(self.devices.sum([*averages]), magnitudes, self.variant)
         moved = [

@@ -5,21 +5,24 @@ from typing import Any
 from jax import Array
 
 from tdcd.core.exchange import Exchange, Sending, Wire, sum_others
-from tdcd.core.fixed_point import FixedPoint
+from tdcd.core.variant import Variant
 
 
 class Exchanged:
     """What hubs send each other in a round."""
 
-    def __init__(self, phis: list[Array], exchange: Exchange, seed: Any, round_index: Array) -> None:
+    def __init__(self, phis: list[Array], variant: Variant, seed: Any, round_index: Array) -> None:
         """Take every hub's phi."""
-        self.phis, self._exchange, self._is_fixed = phis, exchange, isinstance(exchange, FixedPoint)
+        exchange = variant.exchange
+        self.phis, self._exchange, self._stays = phis, exchange, variant.knowledge.label_silo
         self._sendings = [Sending(seed, round_index, silo, phi.shape) for silo, phi in enumerate(phis)]
         self._sent: list[Wire] = [exchange.encode(*both) for both in zip(phis, self._sendings, strict=True)]
 
     def own(self, silo: int) -> Array:
-        """The hub's own phi; in fixed point, if its parts of sums are."""
-        return self._exchange.decode(self._sent[silo], self._sendings[silo]) if self._is_fixed else self.phis[silo]
+        """The hub's own phi, as it sent it; as it is, if it stays with the hub that has the labels."""
+        if silo == self._stays:
+            return self.phis[silo]
+        return self._exchange.decode(self._sent[silo], self._sendings[silo])
 
     def others(self, silo: int) -> Array:
         """The sum of the other silos' phi, as they sent it: lines 12 and 13."""
