@@ -148,6 +148,6 @@ def test_what_is_wrong_with_labels_is_not_told_to_those_without(loss):
     office = InProcess(config, tables(names)).run()
     assert {end.status for end in office.ends.values()} == {"refused"}
     assert " payer'" in office.ends["hub.bank"].reason
-    assert office.ends["hub.shop"].reason == "hub.bank stopped: the labels do not fit; the log of this hub says why"
+    assert office.ends["hub.shop"].reason == "hub.bank stopped: the labels do not fit; its log says why"
     assert not [about for *about, content in told(office) if b" payer" in content]
     assert Job(config).where_labels_are("shop") == "not here: only silo 'bank' has them"

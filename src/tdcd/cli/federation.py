@@ -98,9 +98,9 @@ def client(
 ) -> None:
     """Run a client next to its data: it answers its hub, and dials out only.
 
-    No port has to be open. What leaves the site: ids and labels of its rows (randomised ones, with
-    federation.label_epsilon), sums and counts of its columns, phi and blocks; never a row of features. A client
-    that was killed continues when the same command is run again.
+    No port has to be open. What leaves the site: ids of its rows, their labels if the silo has them (randomised
+    ones, with federation.label_epsilon), sums and counts of its columns, phi and blocks; never a row of features. A
+    client that was killed continues when the same command is run again.
 
     Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the loss diverged, 130 interrupted.
     """

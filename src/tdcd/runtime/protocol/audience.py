@@ -34,5 +34,9 @@ class Audience:
 
     @property
     def heard_by_several(self) -> tuple[str, ...]:
-        """The hubs that tell several others the same: those who could tell them different things."""
+        """The hubs that tell several others the same, of which digests are compared.
+
+        With labels everywhere this finds a hub that told two others different things. In the star it finds a mistake
+        of the hub with the labels, not a lie: that hub alone carries digests between the others.
+        """
         return self.hubs if self.label_hub is None else (self.label_hub,)

@@ -30,7 +30,7 @@ from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage
 
-UNFIT = "the labels do not fit; the log of this hub says why"
+UNFIT = "the labels do not fit; its log says why"
 """What hubs without labels are told."""
 
 

@@ -7,7 +7,6 @@
     hub.lock                 locked by the hub's process for as long as it lives
     held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables,
                              and only in a silo with labels
-    held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables
     mask.key                 what the hub's masks follow from; with exchange.protect = "mask", and for its eyes only
     absences.jsonl           which clients were left out when, and since when they are back; if there were any
     checkpoint/*.tdcd        the last few states
