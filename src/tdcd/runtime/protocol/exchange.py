@@ -1,9 +1,9 @@
 """What the hubs tell each other: one part per hub in every exchange, kept until nobody can ask for it again.
 
 With its part a hub says what it received in the exchange of the round before, as digests. With labels everywhere, a hub
-that told two others different things, or told one hub two different things, is found when the next parts are used. If
-one silo alone has labels, only its hub tells several others the same, and digests are of that: of nobody's phi. This
-finds a mistake of that hub, not a lie: it alone carries digests between the others.
+that told two others different things is found when the next parts are used. If one silo alone has labels, only its hub
+tells several others the same, and digests are of that: of nobody's phi. This finds a mistake of that hub, not a lie: it
+alone carries digests between the others. A hub that told one hub two different things is found at once.
 """
 
 from collections.abc import Mapping, Sequence
