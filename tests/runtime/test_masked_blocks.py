@@ -13,10 +13,12 @@ from tdcd.config.resolve import plan
 from tdcd.core.fixed_point import BeyondRangeError, FixedBlocks
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.protocol.agreeing import refuse_few_blocks
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.groups import Group
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Steps, Welcome
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import arrays_of
 from tdcd.runtime.protocol.wire import RejectedMessage
 
@@ -24,6 +26,8 @@ PROTECT = {"exchange": {"protect_blocks": True}}
 GRACE = {**PROTECT, "federation": {"client_grace_s": 1.0}}
 HUB, CLIENTS = "hub.lab", ("client.lab.north", "client.lab.south", "client.lab.west")
 BITS = FixedBlocks().fixed.bits
+OWN_ROWS = 118
+"""The training rows of the first client."""
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +146,7 @@ def test_a_block_with_the_masks_of_another_group_is_refused(protected):
         (lambda group: Group((0, 0, 1), group.rows), "must be clients of the silo"),
         (lambda group: Group((0, 9), group.rows), "must be clients of the silo"),
         (lambda group: Group(group.clients, 1), "at least the client's own rows"),
+        (lambda group: Group(group.clients, OWN_ROWS), "nobody else in 'group' has rows"),
     ],
 )
 def test_a_client_refuses_sums_that_would_show_its_block(protected, change, text):
@@ -150,15 +155,39 @@ def test_a_client_refuses_sums_that_would_show_its_block(protected, change, text
         client.receive(steps.replace(group=change(steps.group)))
 
 
+def _first(protected, kind):
+    return next(m for m in protected[2].sent if m.receiver == CLIENTS[0] and isinstance(m, kind))
+
+
+def _welcome(protected):
+    return _first(protected, Welcome)
+
+
+def _begin(protected):
+    return _first(protected, Begin)
+
+
 def _asked(protected):
     """A client that has just been sent a round's first message, and the question that follows."""
     _, data, office, _ = protected
     client = Client(office.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "")
-    mine = [m for m in office.sent if m.receiver == CLIENTS[0]]
-    welcome, begin = (next(m for m in mine if isinstance(m, kind)) for kind in (Welcome, Begin))
-    client.receive(welcome)
-    client.receive(begin)
-    return client, next(m for m in mine if isinstance(m, Steps))
+    client.receive(_welcome(protected))
+    client.receive(_begin(protected))
+    return client, _first(protected, Steps)
+
+
+def test_the_masks_follow_from_the_whole_group(protected):
+    """Two sums with the same clients and other weights have different masks: their difference says nothing."""
+    client, steps = _asked(protected)
+    masks = [client._masks._make(group) for group in (steps.group, Group(steps.group.clients, steps.group.rows // 2))]
+    assert (masks[0].of("block", 0, (50,)) != masks[1].of("block", 0, (50,))).any()
+
+
+def test_a_silo_in_which_too_few_have_rows_is_refused(protected):
+    job = protected[2].machines[HUB].job
+    refuse_few_blocks(job, HUB, [3, 2, 1])
+    with pytest.raises(IncompatibleParties, match=r"only 2 clients of hub\.lab have training rows, and 3 are needed"):
+        refuse_few_blocks(job, HUB, [3, 0, 1])
 
 
 def test_a_client_answers_a_round_once(protected):
@@ -171,8 +200,15 @@ def test_a_client_answers_a_round_once(protected):
     assert part.group == smaller.group
     with pytest.raises(RejectedMessage, match="clients that were not in the round's sum before"):
         client.receive(steps)
-    other, question = _asked(protected)
-    other._masks._sent = client._masks._sent
+    # A new welcome does not make it forget.
+    client.receive(_welcome(protected))
+    client.receive(_begin(protected))
+    with pytest.raises(RejectedMessage, match="clients that were not in the round's sum before"):
+        client.receive(steps)
+    first, question = _asked(protected)
+    first.receive(question)
+    other, _ = _asked(protected)
+    other._masks._sent = first._masks._sent
     array = question.phi_others["phi"]
     changed = {"phi": type(array).of(array.values + 1)}
     with pytest.raises(RejectedMessage, match="another block of a round that was answered"):

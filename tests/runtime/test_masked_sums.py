@@ -21,6 +21,7 @@ from tdcd.runtime.process.predict_hub import MaskedPredictHub, ModelOf
 from tdcd.runtime.protocol.agreeing import MaskAgreement
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import PhiPart, PredictScores, ScoresPart
+from tdcd.runtime.protocol.structure import Array
 
 SILOS = [*RIDGE["silos"], {"name": "shop", "clients": 3}]
 MASK = {"silos": SILOS, "exchange": {"protect": "mask"}}
@@ -120,8 +121,8 @@ def test_with_labels_at_one_silo_its_hub_only_adds_up():
     """The others' masks cancel without it."""
     job = Job(with_keys(RIDGE, **MASK, federation={"labels": "lab"}))
     agreements = [MaskAgreement(job, silo, Keys.of_secret(hub, SECRET), hub) for silo, hub in enumerate(job.hubs)]
+    # The run is named after all keys, its own too.
     cards = [one.card(["rows"]) for one in agreements]
-    assert [card is None for card in cards] == [False, True, False]
     hellos = {hub: SimpleNamespace(nonce=hub, card=card) for hub, card in zip(job.hubs, cards, strict=True)}
     clinic, lab, shop = (one.masks(hellos, "run") for one in agreements)
     assert lab is None
@@ -245,6 +246,17 @@ def test_predictions_of_what_all_hubs_have():
         assert np.abs(found.scores - exact).max() < 4 * 2.0**-FIXED.bits
         with pytest.raises(ValueError, match=r"silo 'shop' lacks 1 of 4 ids: '1'|silo '\w+' lacks"):
             combine(parts)
+
+
+def test_other_samples_are_predicted_with_other_masks():
+    """A peer that says that it has other samples could otherwise take one answer from another."""
+    bank, shop, bureau = predicting().values()
+    fewer = bank._hello().replace(digests=Array.of(bank._hello().digests.values[1:]))
+    sessions = []
+    for hello in (bank._hello(), fewer):
+        answers = [shop.receive(one.to("hub.shop")) for one in (hello, bureau._hello())][-1]
+        sessions.append(answers[0].run)
+    assert sessions[0] != sessions[1]
 
 
 def test_a_hub_that_comes_back_predicts_with_new_masks():

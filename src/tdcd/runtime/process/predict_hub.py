@@ -129,7 +129,7 @@ class MaskedPredictHub(PredictHub):
         self._hellos = {self.name: hello}
         self._received: dict[str, PredictScores] = {}
         self._session = ""
-        """Which hubs' keys the masks are of; a hub that comes back has another one."""
+        """Which hubs' keys and samples the masks are of; a hub that comes back has another one."""
         self._sums: Sums | None = None
         self._senders = [hub for hub in job.hubs if hub != self._label_hub]
         """Those whose scores are added up."""
@@ -168,8 +168,12 @@ class MaskedPredictHub(PredictHub):
     def _agree(self) -> Sums:
         """The masks that all hubs' keys give; the hub with the labels only adds up."""
         exchange, members = self.job.variant.exchange, self._senders
-        cards = [self._hellos[hub].card for hub in self.job.hubs]
-        self._session = hashlib.sha256(b"".join(card.public for card in cards if card)).hexdigest()[:32]
+        # Other samples, too, get other masks.
+        named = hashlib.sha256()
+        for hello in (self._hellos[hub] for hub in self.job.hubs):
+            named.update(b"" if hello.card is None else hello.card.public)
+            named.update(hashlib.sha256(hello.digests.values.tobytes()).digest())
+        self._session = named.hexdigest()[:32]
         assert isinstance(exchange, FixedPoint)
         masks = None
         if self.name in members:

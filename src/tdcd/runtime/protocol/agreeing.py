@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from tdcd.config.protection import FEWEST
 from tdcd.runtime.certificates.agreement import ForgedCardError, KeyPair, Keys
 from tdcd.runtime.compute.masks import Masks
 from tdcd.runtime.protocol.cards import Card
@@ -19,19 +20,22 @@ class MaskAgreement:
         self._own, self._keys, self._nonce = job.hubs[silo], keys, nonce
         # The hub with the labels only adds up what it gets.
         self._group = [hub for index, hub in enumerate(job.hubs) if index != label_silo]
-        self._is_member = job.config.exchange.protect == "mask" and self._own in self._group
+        self._are_used = job.config.exchange.protect == "mask"
         self._pair: KeyPair | None = None
 
     def card(self, rows: Sequence[str]) -> Card | None:
-        """The hub's public key, which goes with its clients' ``rows``: with other rows, masks must not be the same."""
-        if not self._is_member:
+        """The hub's public key, which goes with its clients' ``rows``.
+
+        The run is named after all hubs' keys, so that with other rows, anywhere, it is another run with other masks.
+        """
+        if not self._are_used:
             return None
         self._pair = self._keys.pair(self._nonce, kept_with=" ".join(rows))
         return self._pair.card()
 
     def masks(self, hellos: Mapping[str, Hello], run: str) -> Masks | None:
         """The hub's masks, when all hubs have introduced themselves."""
-        if self._pair is None:
+        if self._pair is None or self._own not in self._group:
             return None
         try:
             secrets = {
@@ -42,6 +46,16 @@ class MaskAgreement:
         except ForgedCardError as error:
             raise IncompatibleParties(str(error)) from None
         return Masks(self._own, secrets, self._group, run)
+
+
+def refuse_few_blocks(job: Job, hub: str, rows: Sequence[int]) -> None:
+    """Refuse masked blocks of a silo in which too few clients have training rows: a sum would be of their blocks."""
+    having = sum(count > 0 for count in rows)
+    if job.config.exchange.protect_blocks and having < FEWEST:
+        raise IncompatibleParties(
+            f"exchange.protect_blocks = true: only {having} clients of {hub} have training rows, and {FEWEST} are "
+            "needed; the sum would show a client's block"
+        )
 
 
 def is_other_key(before: Hello | Enrolment, now: Hello | Enrolment) -> bool:

@@ -53,7 +53,7 @@ class Client:
     ) -> None:
         """Take the party's full ``name``, as on its certificate, its rows, and what tells this process from another."""
         self.job, self.silo, self.name, self.data = job, silo, name, data
-        self._session, self._masks = session, ClientMasks(job, silo, name, keys)
+        self._session, self._masks = session, ClientMasks(job, silo, name, keys, data.digest)
         self.hub = job.hubs[silo]
         self.round = -1
         """The round that it works on; -1 before the first."""

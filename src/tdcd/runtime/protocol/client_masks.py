@@ -26,6 +26,8 @@ from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Steps
 from tdcd.runtime.protocol.structure import Arrays, Message, named
 from tdcd.runtime.protocol.wire import RejectedMessage
 
+REMEMBERED = 1000
+"""For so many rounds a client remembers which blocks it sent; a hub that comes back is a few rounds behind at most."""
 BLOCKS = "blocks"
 """What the keys are for."""
 
@@ -33,18 +35,22 @@ BLOCKS = "blocks"
 class ClientMasks:
     """One client's masks, in every group that it is asked to be in."""
 
-    def __init__(self, job: Job, silo: int, name: str, keys: Keys | None) -> None:
-        """Take the client's keys; by default made of what all parties know, which hides nothing."""
+    def __init__(self, job: Job, silo: int, name: str, keys: Keys | None, rows: str = "") -> None:
+        """Take the client's keys, by default made of what all parties know, which hides nothing; and a digest of its
+        rows: with other rows it has another key.
+        """
         self._name, self._clients = name, job.clients(silo)
         self._are_used = job.config.exchange.protect_blocks
-        self._pair = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).pair(BLOCKS)
+        self._pair = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).pair(BLOCKS, kept_with=rows)
         self._exchange, self._dtype = job.variant.block_exchange, job.settings.dtype
         self._secrets: dict[str, bytes] = {}
         self._run = ""
         self._masks = lru_cache(maxsize=4)(self._make)
         self._last: tuple[int, Group | None] = (-1, None)
-        self._sent: dict[tuple[str, int, Group], bytes] = {}
-        """Of every block that was sent, by run, round and group: a digest."""
+        self._sent: dict[tuple[str, int], dict[Group, bytes]] = {}
+        """By run and round: the groups that blocks were sent for, and a digest of each block."""
+        self._newest: dict[str, int] = {}
+        """By run: the last round that a block was sent of."""
 
     def card(self) -> Card | None:
         """The client's public key, if its blocks are masked."""
@@ -52,7 +58,9 @@ class ClientMasks:
 
     def agree(self, cards: Mapping[str, Card], run: str) -> str:
         """Take what the hub passed on; what is wrong with it, if anything is."""
-        self._last, self._run = (-1, None), run
+        # Masks are of all clients' keys: with another one's, they are others.
+        public = [cards[client].public.hex() for client in self._clients if client in cards]
+        self._last, self._run = (-1, None), " ".join([run, *public])
         self._masks.cache_clear()
         others = [client for client in self._clients if client != self._name] if self._are_used else []
         try:
@@ -90,7 +98,10 @@ class ClientMasks:
         if not self._are_used:
             return parts
         content = hashlib.sha256(b"".join(part.tobytes() for part in parts.values())).digest()
-        if self._sent.setdefault((self._run, round_index, group), content) != content:
+        of_round = self._sent.setdefault((self._run, round_index), {})
+        self._newest[self._run] = max(round_index, self._newest.get(self._run, 0))
+        self._sent.pop((self._run, round_index - REMEMBERED - 1), None)
+        if of_round.setdefault(group, content) != content:
             # The difference of two blocks with the same masks has none.
             raise RejectedMessage("it asks for another block of a round that was answered")
         sizes = [part.size for part in parts.values()]
@@ -109,10 +120,14 @@ class ClientMasks:
             raise RejectedMessage(
                 f"the sum would be of {len(members)} client's block: at least {FEWEST_LEFT} are needed"
             )
-        known = self._last[1]
-        if self._last[0] == round_index and known is not None and not {*members} <= {*known.clients}:
+        if self._are_used and 0 < compute.num_rows == group.rows:
+            raise RejectedMessage("nobody else in 'group' has rows: the sum would be this client's block")
+        if round_index < self._newest.get(self._run, 0) - REMEMBERED:
+            raise RejectedMessage(f"it is of round {round_index}, which was over long ago")
+        known = self._sent.get((self._run, round_index), {})
+        if not all({*members} <= {*one.clients} for one in known):
             raise RejectedMessage("'group' has clients that were not in the round's sum before")
 
     def _make(self, group: Group) -> Masks:
         names = [self._clients[index] for index in group.clients]
-        return Masks(self._name, self._secrets, names, self._run)
+        return Masks(self._name, self._secrets, names, f"{self._run} {group.rows}")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.compute.masks import Masks
-from tdcd.runtime.protocol.agreeing import MaskAgreement, is_other_key
+from tdcd.runtime.protocol.agreeing import MaskAgreement, is_other_key, refuse_few_blocks
 from tdcd.runtime.protocol.comparing import check_outputs, compare_settings, difference
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import (
@@ -206,7 +206,7 @@ class Handshake:
         return self._publish(hello)
 
     def _welcome_all(self) -> list[Message]:
-        """All hubs are there: compare them, and name the run after all of their nonces."""
+        """All hubs are there: compare them, and name the run after all of their nonces and keys for masks."""
         mine = self.published[Hello.tag()]
         assert isinstance(mine, Hello)
         for peer in self.peers:
@@ -220,7 +220,8 @@ class Handshake:
                 self.sample_index = replace(self.sample_index, told=theirs.outputs)
         hellos = {**self._peer_hellos, self.name: mine}
         nonces = [hellos[hub].nonce for hub in self.job.hubs]
-        self.run = hashlib.sha256("\n".join([self.job.digest, *nonces]).encode()).hexdigest()[:32]
+        keys = [card.public.hex() for card in (hellos[hub].card for hub in self.job.hubs) if card is not None]
+        self.run = hashlib.sha256("\n".join([self.job.digest, *nonces, *keys]).encode()).hexdigest()[:32]
         self._masks = self._agreement.masks(hellos, self.run)
         self.phase = "preparing"
         return [self._welcome(client) for client in self.clients]
@@ -263,6 +264,7 @@ class Handshake:
         shape = next(iter(self.ready.values()))
         self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks)
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
+        refuse_few_blocks(self.job, self.name, rows)
         opening = Opening(
             self.name,
             "",

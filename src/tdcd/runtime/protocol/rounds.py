@@ -288,9 +288,11 @@ class Rounds:
         """Whether everything before the local steps of a round is done here."""
         if any(one <= round_index for one in self.evaluations.waiting):
             return False
-        # Slopes that are not finite are no use to a hub without labels: it has done what it can before it has them.
-        done = ("stepping", "closing") if self.job.has_labels(self.silo) else ("exchanging", "stepping", "closing")
-        return self.round > round_index or (self.round == round_index and self.phase in done)
+        done = self.phase in ("stepping", "closing")
+        if not self.job.has_labels(self.silo) and self.phase == "exchanging":
+            # Slopes that are not finite are no use here: what others may need of this round is its phi.
+            done = self.exchange.sent(PhiPart.tag(), self.round) is not None
+        return self.round > round_index or (self.round == round_index and done)
 
     def divergence(self, round_index: int) -> Record:
         """The line of the history that says that the run diverged in this round."""
