@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,6 +179,24 @@ def test_modes_fit_the_federation(planned):
 def test_what_cannot_be_audited_is_refused(keys, options, sentence):
     with pytest.raises(ValueError, match=sentence):
         audit(plan(check_config(KEYS | keys)), **options)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("exchange", "Quantised(bits=4)"),
+        ("client_exchange", "Quantised(bits=8)"),
+        ("block_exchange", "QuantisedChange(bits=8)"),
+    ],
+)
+def test_a_variant_with_a_wire_form_of_its_own_is_refused(part, value, tmp_path, monkeypatch):
+    code = f"import tdcd\nfrom tdcd.core.quantised import *\nVARIANT = tdcd.Variant({part}={value})\n"
+    (tmp_path / "wire_variant.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "wire_variant", raising=False)
+    planned = plan(check_config({**KEYS, "train": {"variant": "wire_variant:VARIANT"}}))
+    with pytest.raises(ValueError, match=rf"train.variant = 'wire_variant:VARIANT': .* {part} = {re.escape(value)}"):
+        audit(planned, rounds=2, modes=[PLAIN])
 
 
 def test_what_the_configuration_asks_for_is_among_the_modes_and_marked():

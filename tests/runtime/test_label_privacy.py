@@ -95,17 +95,54 @@ def test_a_trial_has_the_labels_of_the_simulation(keys, tmp_path):
     same_as_the_simulation(config, data_of(config, write_rows(plan(config), tmp_path / "data")), tmp_path / "run")
 
 
+SOURCE = {
+    "dtype": "float64",
+    "data": {"source": "breast_cancer", "rows": 100},
+    "federation": {"label_epsilon": 1.0},
+    "model": {"block": "linear"},
+    "train": {"rounds": 2, "local_steps": 2, "batch_size": 20},
+    "silos": [{"name": "a", "clients": 2}, {"name": "b"}],
+}
+
+
 def test_a_trial_of_a_source_too(tmp_path):
-    keys = {
-        "dtype": "float64",
-        "data": {"source": "breast_cancer", "rows": 100},
-        "federation": {"label_epsilon": 1.0},
-        "model": {"block": "linear"},
-        "train": {"rounds": 2, "local_steps": 2, "batch_size": 20},
-        "silos": [{"name": "a", "clients": 2}, {"name": "b"}],
-    }
-    config = check_config(keys)
+    config = check_config(SOURCE)
     same_as_the_simulation(config, data_of(config, write_rows(plan(config), tmp_path / "data")), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "words"),
+    [
+        ({}, {"label_epsilon": 1.0}, "are not randomised, and federation.label_epsilon = 1: "),
+        (
+            {"labels": "a"},
+            {"labels": "a", "label_epsilon": 1.0},
+            "are not randomised, and federation.label_epsilon = 1",
+        ),
+        (
+            {"label_epsilon": 1.0},
+            {},
+            "were randomised with epsilon = 1, and the file has no federation.label_epsilon: ",
+        ),
+        (
+            {"label_epsilon": 1.0},
+            {"label_epsilon": 2.0},
+            "were randomised with epsilon = 1, and federation.label_epsilon = 2: ",
+        ),
+    ],
+)
+def test_ready_labels_must_be_randomised_as_the_file_says(written, read, words, tmp_path):
+    write_rows(plan(check_config(SOURCE | {"federation": written})), tmp_path)
+    own = PartySection(data=str(tmp_path / "client.a.c1.safetensors"))
+    assert read_data(check_config(SOURCE | {"federation": written}), 0, own).labels is not None
+    with pytest.raises(ValueError, match=rf"the labels of .*client\.a\.c1\.safetensors {words}"):
+        read_data(check_config(SOURCE | {"federation": read}), 0, own)
+
+
+def test_ready_rows_without_labels_have_no_epsilon(tmp_path):
+    config = check_config(SOURCE | {"federation": {"labels": "a", "label_epsilon": 1.0}})
+    write_rows(plan(config), tmp_path)
+    assert read_data(config, 1, PartySection(data=str(tmp_path / "client.b.c1.safetensors"))).labels is None
 
 
 @pytest.fixture
@@ -202,6 +239,14 @@ def test_senseless_labels_are_refused(keys, at_the_bank, tmp_path):
     few = at_the_bank.model_copy(update={"federation": classes})
     with pytest.raises(TableError, match=r"'yes' is none of federation.label_classes \(never, no\): add it"):
         read_data(few, 0, PartySection(data=table, certs=str(tmp_path / "certs")))
+
+
+def test_labels_that_were_randomised_already_are_not_randomised_again(at_the_bank, tmp_path):
+    path = tmp_path / "at" / at_the_bank.silos[0].client[0].table
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([f"{head},label_epsilon", *(f"{line},1.0" for line in lines)]))
+    with pytest.raises(TableError, match=r"column 'label_epsilon' .* randomised already: give .* with --labels"):
+        read_data(at_the_bank, 0, PartySection(data=str(path), certs=str(tmp_path / "certs")))
 
 
 def test_check_says_what_happens_to_the_labels(keys, at_the_bank, tmp_path):

@@ -1,6 +1,7 @@
 """Members of the family in runs: interrupted and resumed, in batches, by a named engine, and refused."""
 
 import json
+import sys
 from dataclasses import replace
 
 import jax
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from tdcd import Federation, Linear, Objective, Settings, Variant, load, standardize, train
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
+from tdcd.config.baselines import labelled_silos
 from tdcd.config.resolve import plan, variant_of
 from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction
 from tdcd.records.history import read_history
@@ -235,3 +237,36 @@ def test_a_variant_of_ones_own_and_a_key_that_makes_one_are_refused_together():
     config = check_config({"train": {"variant": "mine:variant", "optimizer": "adam"}})
     with pytest.raises(ConfigError, match=r"train.optimizer = 'adam': train.variant = 'mine:variant' takes its place"):
         variant_of(config)
+
+
+@pytest.mark.parametrize(
+    ("parts", "keys", "words"),
+    [
+        ("LabelsAt(2)", {}, r"has labels at silo number 2, counted from 0; there are 2 silos"),
+        ("LabelsAt(-1)", {}, r"has labels at silo number -1, counted from 0; there are 2 silos"),
+        ("LabelsAt(1), timing=Overlap(1)", {}, r"timing = Overlap\(rounds=1.* slopes are of this round's blocks"),
+        ("LabelsAt(1), exchange=Quantised(8)", {}, r"exchange = Quantised\(bits=8\).* slopes have no short form"),
+        ("LabelsAt(1), client_exchange=Quantised(4)", {}, r"client_exchange = Quantised\(bits=4\).* no short form"),
+        ("LabelsAt(1)", {"stratify": True}, r"evaluate.stratify = true: does not go with .*LabelsAt\(silo=1\)"),
+    ],
+)
+def test_a_variant_with_labels_at_one_silo_follows_the_rules_of_the_key(parts, keys, words, tmp_path, monkeypatch):
+    config = own_variant(tmp_path, monkeypatch, f"knowledge={parts}", {"stratify": False} | keys)
+    with pytest.raises(ConfigError, match=words):
+        variant_of(config)
+
+
+def test_only_the_silo_with_labels_of_a_variant_could_train_alone(tmp_path, monkeypatch):
+    config = own_variant(tmp_path, monkeypatch, "knowledge=LabelsAt(1)", {})
+    assert labelled_silos(plan(config)) == ["silo2"]
+
+
+def own_variant(folder, monkeypatch, parts, evaluate):
+    """A configuration whose variant is in a module of its own."""
+    imports = "import tdcd\nfrom tdcd.core.knowledge import LabelsAt\nfrom tdcd.core.quantised import Quantised\n"
+    imports += "from tdcd.core.timing import Overlap\n"
+    (folder / "labels_variant.py").write_text(f"{imports}VARIANT = tdcd.Variant({parts})\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.delitem(sys.modules, "labels_variant", raising=False)
+    train_keys = {**BASE["train"], "variant": "labels_variant:VARIANT"}
+    return check_config({**BASE, "train": train_keys, "evaluate": evaluate})

@@ -13,6 +13,7 @@ from tdcd.audit.modes import Mode, modes_of
 from tdcd.audit.recording import Recording, record
 from tdcd.audit.sweeps import Sweep, over_known_rows, over_rounds
 from tdcd.config.resolve import Plan
+from tdcd.core.variant import Variant
 from tdcd.theory.progress import Observer, Progress, silent
 
 ROWS = 1000
@@ -96,7 +97,22 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
         raise ValueError(
             f"train.algorithm = {algorithm!r}: an audit attacks what the parties of TDCD send each other; leave it out"
         )
+    if problem := _own_wire_form(planned):
+        raise ValueError(problem)
     if rounds < 2:
         raise ValueError(f"rounds = {rounds}: an audit needs 2 rounds or more")
     if not epsilon > 0:
         raise ValueError(f"epsilon = {epsilon:g}: it must be a positive number")
+
+
+def _own_wire_form(planned: Plan) -> str:
+    """Why a variant of the user's own cannot be audited: the modes would take the place of what it sends."""
+    where, plain = planned.config.train.variant, Variant()
+    for name in ("exchange", "client_exchange", "block_exchange") if where is not None else ():
+        part = getattr(planned.variant, name)
+        if part != getattr(plain, name):
+            return (
+                f"train.variant = {where!r}: it has {name} = {part}, and an audit knows only what the keys under "
+                "[exchange] make of the numbers that are sent; leave that part out"
+            )
+    return ""

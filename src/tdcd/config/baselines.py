@@ -44,7 +44,8 @@ def baseline_plans(name: str, plan: "Plan") -> dict[str, "Plan"]:
 
 def labelled_silos(plan: "Plan") -> list[str]:
     """The silos that could train alone: those that have labels."""
-    return [silo.name for silo in plan.federation.silos if plan.config.federation.labels in (None, silo.name)]
+    holder = plan.variant.knowledge.label_silo
+    return [silo.name for index, silo in enumerate(plan.federation.silos) if holder in (None, index)]
 
 
 def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":

@@ -141,7 +141,10 @@ def variant_of(config: Config) -> Variant:
     train = config.train
     if train.variant is not None:
         _refuse_other_members(config)
-        return _own_variant(train.variant, Path(train.folder or ""))
+        variant = _own_variant(train.variant, Path(train.folder or ""))
+        if problems := _label_problems(config, variant):
+            raise ConfigError(problems)
+        return variant
     parts: dict[str, Any] = {}
     if train.optimizer != "sgd" or train.schedule != "constant" or train.hub_optimizer != "average":
         # Optax is imported only where it is asked for.
@@ -194,6 +197,28 @@ def _own_variant(where: str, folder: Path) -> Variant:
     if not isinstance(variant, Variant):
         raise ConfigError([f"train.variant = {where!r}: its type is {type(variant).__name__}, not tdcd.Variant"])
     return variant
+
+
+def _label_problems(config: Config, variant: Variant) -> list[str]:
+    """What is wrong with labels at one silo by a variant of the user's own: the rules of ``federation.labels``."""
+    silo, count = variant.knowledge.label_silo, config.num_silos
+    if silo is None:
+        return []
+    where = f"train.variant = {config.train.variant!r}"
+    if not 0 <= silo < count:
+        return [f"{where}: has labels at silo number {silo}, counted from 0; there are {count} silos"]
+    clashes = [
+        (variant.timing != Overlap(), f"{where}: timing = {variant.timing}", "slopes are of this round's blocks"),
+        (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
+    ]
+    clashes += [
+        (isinstance(part, Quantised), f"{where}: {name} = {part}", "slopes have no short form")
+        for name, part in (("exchange", variant.exchange), ("client_exchange", variant.client_exchange))
+    ]
+    given = f"its knowledge = {variant.knowledge}"
+    return [
+        f"{key}: does not go with {given}, since {why}; leave one of them out" for is_so, key, why in clashes if is_so
+    ]
 
 
 def execution_of(config: Config, devices: int | None = 1) -> Execution:

@@ -60,24 +60,33 @@ def check_protected(config: Config, silo: str, rows: RawRows) -> None:
     epsilon, holder, found = config.federation.label_epsilon, config.federation.labels, rows.label_epsilon
     if rows.labels is None or (epsilon is None and found is None):
         return
-    where = "" if epsilon is None else f"federation.label_epsilon = {epsilon:g}"
-    if found is not None and found != epsilon:
+    if found is not None:
+        check_ready(config, found, rows.source)
+    elif silo != holder:
         raise TableError(
             [
-                f"the labels of {rows.source} were randomised with epsilon = {found:g}, "
-                + (f"and {where}" if where else "and the file has no federation.label_epsilon")
-                + ": training would correct them wrongly; make both the same"
-            ]
-        )
-    if found is None and silo != holder:
-        raise TableError(
-            [
-                f"{where}: the labels of {rows.source} are not randomised, and silo '{silo}' is not the only one that "
-                "has labels. Randomise them once where they come from, with tdcd labels, and give every client that "
-                "file with --labels; or set federation.labels to the one silo that keeps its labels"
+                f"federation.label_epsilon = {epsilon:g}: the labels of {rows.source} are not randomised, and silo "
+                f"'{silo}' is not the only one that has labels. Randomise them once where they come from, with "
+                "tdcd labels, and give every client that file with --labels; or set federation.labels "
+                "to the one silo that keeps its labels"
             ]
         )
     _check_known([canonical_label(one) for one in np.asarray(rows.labels).tolist()], classes_of(config), rows.source)
+
+
+def check_ready(config: Config, found: float | None, source: str) -> None:
+    """Refuse labels that nobody randomises any more, and that are not randomised as ``federation.label_epsilon`` says.
+
+    Args:
+        found: with which epsilon they were randomised; None if they are true ones.
+    """
+    epsilon = config.federation.label_epsilon
+    if found == epsilon:
+        return
+    are = "are not randomised" if found is None else f"were randomised with epsilon = {found:g}"
+    asked = "the file has no federation.label_epsilon" if epsilon is None else f"federation.label_epsilon = {epsilon:g}"
+    why = "true labels would leave the client" if found is None else "training would correct them wrongly"
+    raise TableError([f"the labels of {source} {are}, and {asked}: {why}; make both the same"])
 
 
 def _check_known(names: Sequence[str], classes: Sequence[str], where: str) -> None:

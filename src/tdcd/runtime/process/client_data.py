@@ -1,7 +1,7 @@
 """A client's rows: a table as its owner keeps it, or arrays that are ready for training."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ from tdcd.federation.party_names import client_of
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
 from tdcd.tables.preparation import Preparation, summarize
+from tdcd.tables.randomized import EPSILON_COLUMN
 from tdcd.tables.rows import Category, RawRows
 
 NO_FEATURES = np.empty((0, 0), np.float32)
@@ -37,6 +38,8 @@ class ClientData:
     """``[n]``: rows that nobody trains on, where the data itself says so."""
     target: dict[str, Any] | None = None
     """What ready labels mean: ``task`` and ``label_scale``."""
+    label_epsilon: float | None = None
+    """With which epsilon ready labels were randomised; None if they are true ones."""
 
     @cached_property
     def digest(self) -> str:
@@ -72,17 +75,19 @@ class ClientData:
         arrays["ids"] = np.frombuffer(json.dumps(self.ids).encode(), np.uint8)
         if self.held_out is not None:
             arrays["held_out"] = self.held_out.astype(np.uint8)
-        path.write_bytes(save(arrays, {"tdcd": json.dumps(self.target)}))
+        facts = {"tdcd": json.dumps(self.target), EPSILON_COLUMN: json.dumps(self.label_epsilon)}
+        path.write_bytes(save(arrays, facts))
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what :meth:`save` wrote."""
         try:
             content = path.read_bytes()
-            arrays, target = load(content), json.loads(read_metadata(content)["tdcd"])
+            arrays, facts = load(content), read_metadata(content)
+            target, epsilon = json.loads(facts["tdcd"]), json.loads(facts.get(EPSILON_COLUMN, "null"))
             ids = json.loads(arrays["ids"].tobytes())
             held_out = arrays["held_out"].astype(bool) if "held_out" in arrays else None
-            data = cls(ids, arrays.get("labels"), arrays["features"], None, held_out, target)
+            data = cls(ids, arrays.get("labels"), arrays["features"], None, held_out, target, epsilon)
         except (SafetensorError, ValueError, KeyError) as error:
             raise ValueError(f"{path} does not hold a client's rows: {error}") from None
         num_labels = len(data.ids) if data.labels is None else len(data.labels)
@@ -108,8 +113,9 @@ def shards(planned: Plan) -> dict[str, ClientData]:
                 labels.append(federation.test_labels[test])
             ids = [str(sample) for sample in (*rows, *(test + federation.num_samples))]
             held_out = np.repeat([False, True], [len(rows), len(test)])
-            meaning = (np.concatenate(labels), target) if has_labels else (None, None)
-            held[client_of(silo.name, name)] = ClientData(
-                ids, meaning[0], np.concatenate(features), None, held_out, meaning[1]
-            )
+            rows_of = ClientData(ids, None, np.concatenate(features), None, held_out)
+            if has_labels:
+                epsilon = planned.config.federation.label_epsilon
+                rows_of = replace(rows_of, labels=np.concatenate(labels), target=target, label_epsilon=epsilon)
+            held[client_of(silo.name, name)] = rows_of
     return held

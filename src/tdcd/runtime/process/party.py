@@ -29,7 +29,7 @@ from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
-from tdcd.tables.randomized import protected
+from tdcd.tables.randomized import check_ready, protected
 
 
 class PartySection(BaseModel):
@@ -129,6 +129,8 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
         data = ClientData.load(path)
         if (data.labels is None) == (holder in (None, name)):
             raise ValueError(f"{path} has {'no' if data.labels is None else 'the'} labels of its rows: {only}")
+        if data.labels is not None:
+            check_ready(config, data.label_epsilon, str(path))
         return data
     labels, ids = (None if given is None else Path(given) for given in (own.labels, own.ids))
     rows = read_client(config, config.silos[silo], path, labels, ids)
