@@ -1,6 +1,5 @@
 """Crashes and bad links where what hubs send is masked: a hub that comes back makes the same masks again."""
 
-import json
 from dataclasses import replace
 
 import pytest

@@ -71,3 +71,12 @@ def test_the_silo_with_labels_must_have_them(trial):
     status, said = checked("bank", "trial/bank/c1.csv")
     assert status == 2
     assert "has no column 'y'" in said
+
+
+def test_labels_that_were_randomised_already_are_no_table_of_features(trial):
+    bank = trial.parent / "bank" / "c1.csv"
+    header, *rows = bank.read_text().splitlines()
+    bank.write_text("\n".join([f"{header},label_epsilon", *(f"{row},1.0" for row in rows)]))
+    with pytest.raises(TableError, match="column 'label_epsilon' says that its labels were randomised already"):
+        assemble(check_config(read_config(trial)), bias=False)
+    assert checked("bank", "trial/bank/c1.csv")[0] == 2

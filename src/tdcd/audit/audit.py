@@ -19,6 +19,8 @@ from tdcd.theory.progress import Observer, Progress, silent
 ROWS = 1000
 """An audit looks at so many training samples at most, drawn by the seed."""
 ROUNDS = 60
+AS_IT_IS = 32
+"""The bits of a number that is sent as it is."""
 EPSILON = 1.0
 
 
@@ -96,6 +98,11 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
     if algorithm != "tdcd":
         raise ValueError(
             f"train.algorithm = {algorithm!r}: an audit attacks what the parties of TDCD send each other; leave it out"
+        )
+    if planned.config.exchange.block_bits < AS_IT_IS:
+        raise ValueError(
+            f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
+            "shows at least as much; leave it out"
         )
     if problem := _own_wire_form(planned):
         raise ValueError(problem)

@@ -13,7 +13,7 @@ from tdcd.core.settings import Dtype
 from tdcd.data.randomized import trial_key
 from tdcd.federation.partition import Rows, sizes_of, split_rows
 from tdcd.federation.silos import Federation, Silo, aligned_empty
-from tdcd.tables.client_table import refuse_label, row_numbers
+from tdcd.tables.client_table import refuse_label, refuse_randomised, row_numbers
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.loader import read_rows
@@ -114,6 +114,8 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
             try:
                 if owner and owner[0].name != section.name:
                     refuse_label(config, section, folder / path, owner[0].label or "")
+                if section.label is not None:
+                    refuse_randomised(config, section, folder / path)
                 rows = read_rows(folder / path, Columns.of(config, section))
                 tables[section.name].append(rows)
                 for caution in row_numbers(rows):

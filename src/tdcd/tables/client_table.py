@@ -69,7 +69,7 @@ def read_client(
         refuse_label(config, silo, data, label)
         return _chosen(read_rows(data, replace(columns, label=None)), ids)
     if labels is None:
-        _refuse_randomised(config, silo, data)
+        refuse_randomised(config, silo, data)
         return _chosen(read_rows(data, replace(columns, label=label)), ids)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
     known = read_rows(labels, _columns_of_labels(config, silo, labels, label))
@@ -105,7 +105,7 @@ def refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> N
         raise TableError([f"{data}: column '{label}' is the label, and {only}: remove the column"])
 
 
-def _refuse_randomised(config: Config, silo: SiloSection, data: Path) -> None:
+def refuse_randomised(config: Config, silo: SiloSection, data: Path) -> None:
     """Refuse a table of features whose labels were randomised: they would be once more, and epsilon be a feature."""
     header, _ = read_header(data, silo.id, Dialect.of(config))
     if EPSILON_COLUMN in header:
