@@ -1,7 +1,7 @@
 """What is wrong with a configuration, in the user's words: the key, its value and what is allowed."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -88,3 +88,10 @@ def _value(keys: Any, path: tuple[int | str, ...]) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return keys
+
+
+def clashing(where: str, clashes: Iterable[tuple[bool, str, str]]) -> list[str]:
+    """A sentence for every key that is so and does not go with ``where``, and why it does not."""
+    return [
+        f"{key}: does not go with {where}, since {why}; leave one of them out" for is_so, key, why in clashes if is_so
+    ]

@@ -1,5 +1,6 @@
 """What is wrong with masks: where they would hide nothing, and what does not go with them."""
 
+from tdcd.config.errors import clashing
 from tdcd.config.schema import Config, ExchangeSection
 
 FEWEST = 3
@@ -54,9 +55,7 @@ def _mask_problems(config: Config) -> list[str]:
             "samples that a silo leaves out would be in a sum of fewer silos, which may be one",
         ),
     ]
-    return problems + [
-        f"{key}: does not go with {where}, since {why}; leave one of them out" for is_so, key, why in clashes if is_so
-    ]
+    return problems + clashing(where, clashes)
 
 
 def _block_problems(config: Config) -> list[str]:
@@ -83,6 +82,4 @@ def _block_problems(config: Config) -> list[str]:
             "the sum over the few that answer may be one client's block",
         ),
     ]
-    return problems + [
-        f"{key}: does not go with {where}, since {why}; leave one of them out" for is_so, key, why in clashes if is_so
-    ]
+    return problems + clashing(where, clashes)

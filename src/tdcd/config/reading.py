@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tdcd.config.errors import ConfigError, problems_in
+from tdcd.config.errors import ConfigError, clashing, problems_in
 from tdcd.config.protection import protection_problems
 from tdcd.config.schema import Config
 from tdcd.core.choices import PYTHON
@@ -150,9 +150,7 @@ def _label_checks(config: Config) -> list[str]:
         (one.period > 1, f"silo '{one.name}': period = {one.period}", "slopes are of this round's blocks")
         for one in config.silos
     ]
-    return [
-        f"{key}: does not go with {where}, since {why}; leave one of them out" for is_so, key, why in clashes if is_so
-    ]
+    return clashing(where, clashes)
 
 
 def _epsilon_checks(config: Config) -> list[str]:
