@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.config import ConfigError, check_config
-from tdcd.config.resolve import Plan, plan, variant_of
+from tdcd.config.members import variant_of
+from tdcd.config.resolve import Plan, plan
 from tdcd.core.timing import Overlap
 from tdcd.planning.covered import covered_timing, refuse_uncovered
 from tdcd.planning.facts import is_linear

@@ -11,7 +11,8 @@ import numpy as np
 
 from tdcd.blocks.base import Block
 from tdcd.config import Config, ConfigError
-from tdcd.config.resolve import blocks_of, has_bias, settings_of, variant_of
+from tdcd.config.members import variant_of
+from tdcd.config.resolve import blocks_of, has_bias, settings_of
 from tdcd.core.exchange import WIRE_DTYPES, sent_up
 from tdcd.core.settings import Settings
 from tdcd.core.timing import Overlap
