@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
 from tdcd.config import Config, check_config
+from tdcd.config.losses import named_loss
 from tdcd.config.resolve import blocks_of, settings_of
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES, fitting
+from tdcd.core.losses import Loss, fitting
 from tdcd.core.objective import Tree
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.folder import Run
@@ -70,12 +70,12 @@ class Model:
     @property
     def loss(self) -> Loss:
         """What was minimised."""
-        return self.config.model.loss or fitting(self.label_encoding.task)[0]
+        return named_loss(self.config.model, self.config.model.loss or fitting(self.label_encoding.task)[0])
 
     @property
     def num_outputs(self) -> int:
         """C."""
-        return self.label_encoding.num_outputs or LOSSES[self.loss].num_outputs(len(self.label_encoding.classes))
+        return self.label_encoding.num_outputs or self.loss.num_outputs(len(self.label_encoding.classes))
 
     def check_meaning(self) -> None:
         """Refuse a folder of a silo without labels: what the model's scores mean is not known there."""

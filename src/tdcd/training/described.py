@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.core.choices import PYTHON
 from tdcd.core.execution import Execution
+from tdcd.core.losses import Huber
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
-from tdcd.training.identity import identity, unknown_in
+from tdcd.training.identity import identity, importable, unknown_in
 
 FREE = ("train.rounds", "federation.name", "federation.labels", "federation.engine")
 """What may differ when a run is resumed."""
@@ -38,7 +40,7 @@ def describe_call(
         "dtype": chosen.pop("dtype"),
         "data": {"source": PYTHON, "keep": execution.keep},
         "federation": {"label_epsilon": objective.label_epsilon},
-        "model": {**_model(blocks), "loss": objective.loss, "l2": objective.l2},
+        "model": {**_model(blocks), **_loss(objective), "l2": objective.l2},
         "train": {"rounds": rounds, **chosen, **_member(variant), "precision": execution.precision},
         "evaluate": {"every": evaluate_every},
     }
@@ -52,6 +54,19 @@ def _model(blocks: Sequence[Block]) -> dict[str, Any]:
     if all(name and own == {key: keys[key] for key in own} for name, own in named):
         return {"block": _one([name for name, _ in named]), **keys}
     return {"block": _one([identity(block) for block in blocks])}
+
+
+def _loss(objective: Objective) -> dict[str, Any]:
+    """The loss as a configuration has it; one of the user's own that no configuration could name, in its own words."""
+    loss = objective.loss
+    if isinstance(loss, str):
+        return {"loss": loss}
+    if isinstance(loss, Huber):
+        return {"loss": loss.name, "huber_delta": loss.delta}
+    with suppress(Exception):
+        if importable(type(loss)) and type(loss)() == loss:
+            return {"loss": f"{type(loss).__module__}:{type(loss).__qualname__}"}
+    return {"loss": identity(loss)}
 
 
 def _member(variant: Variant) -> dict[str, Any]:
@@ -93,7 +108,7 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
     """
     # Without a variant of its own, a run is what the other keys say; without an epsilon, labels are as they are.
     before, now = ({"train.variant": None, EPSILON: None, **dict(_flat(keys))} for keys in (found, asked))
-    unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block") if key in now}
+    unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block", "model.loss") if key in now}
     return [
         f"{key}: a run folder cannot tell one {kind} from another, so such a run cannot be resumed: make it a frozen "
         "dataclass that holds numbers, texts, arrays or functions"
