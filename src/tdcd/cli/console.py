@@ -152,7 +152,9 @@ def show_result(console: Console, result: Result, page: Path) -> None:
     table.add_row("loss", _number(shown.train_loss), _number(shown.test_loss))
     for name, value in shown.metrics["train"].items():
         table.add_row(
-            {"rmse": "RMSE", "r2": "R2", "auc": "AUC"}.get(name, name), _number(value), _number(held_out.get(name))
+            {"rmse": "RMSE", "r2": "R2", "auc": "AUC", "d2": "D2", "mae": "MAE"}.get(name, name),
+            _number(value),
+            _number(held_out.get(name)),
         )
     console.print(table)
     spent = f"{bytes_in_words(shown.bytes.total)} sent, {duration(shown.seconds)}"

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from tdcd.config.errors import clashing
 from tdcd.config.protection import protection_problems
 from tdcd.config.schema import Config
+from tdcd.core.losses import LOSSES, needs_labels
+from tdcd.core.losses.huber import DELTA
 from tdcd.core.randomized import problem_with
 
 
@@ -30,6 +32,10 @@ def cross_checks(config: Config) -> list[str]:
         for name in config.network.slower
         if name not in config.silo_names
     ]
+    if config.model.loss != "huber" and config.model.huber_delta != DELTA:
+        problems.append(
+            f"model.huber_delta = {config.model.huber_delta:g}: goes with model.loss = 'huber'; leave it out"
+        )
     family = _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
     return problems + family + protection_problems(config)
 
@@ -51,6 +57,9 @@ def _label_checks(config: Config) -> list[str]:
         (config.exchange.phi_bits < 32, f"exchange.phi_bits = {config.exchange.phi_bits}", "slopes have no short form"),
         (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
     ]
+    loss = config.model.loss
+    if loss is not None and loss in LOSSES and (problem := needs_labels(LOSSES[loss])):
+        return [f"{where}: {problem}; leave it out"]
     clashes += [
         (one.label is not None and one.name != silo, f"silo '{one.name}': label = {one.label!r}", "it has none")
         for one in config.silos
@@ -71,9 +80,10 @@ def _epsilon_checks(config: Config) -> list[str]:
     where, problems = f"federation.label_epsilon = {epsilon:g}", []
     if problem := problem_with(epsilon):
         problems.append(f"{where}: {problem}")
-    if config.model.loss == "squared":
+    loss = config.model.loss
+    if loss is not None and loss in LOSSES and LOSSES[loss].corrected is None:
         problems.append(
-            f"{where}: randomised response needs classes, and model.loss = 'squared' predicts amounts; leave it out"
+            f"{where}: randomised response needs classes, and model.loss = {loss!r} predicts amounts; leave it out"
         )
     if config.data.source != "files":
         return problems + ([f"{given}: goes with data.source = 'files'; leave it out"] if classes else [])

@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Block
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES
+from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
-from tdcd.prediction.scores import probabilities
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
@@ -55,7 +53,7 @@ def write_held_out(
     id_column: str,
     samples: HeldOut,
     label_encoding: LabelEncoding,
-    loss: Loss,
+    loss: str | Loss,
     *,
     randomized: bool = False,
 ) -> None:
@@ -79,13 +77,13 @@ def unlike(id_column: str, columns: Collection[str]) -> str:
     return id_column if id_column not in columns else "id"
 
 
-def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: Loss) -> dict[str, Sequence[Any]]:
+def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: str | Loss) -> dict[str, Sequence[Any]]:
     """``prediction`` and the probabilities, by column."""
-    target = LOSSES[loss].target
+    kind = loss_of(loss)
+    target, found = kind.target, kind.inverse_link(np.asarray(scores, np.float64))
     if target == "amount":
-        return {"prediction": (scores[:, 0].astype(np.float64) * label_encoding.scale + label_encoding.mean).tolist()}
+        return {"prediction": (found[:, 0] * label_encoding.scale + label_encoding.mean).tolist()}
     winners = scores.argmax(axis=1) if target == "classes" else (scores[:, 0] > 0).astype(int)
     shown = label_encoding.classes[1:] if target == "binary" else label_encoding.classes
-    chances = probabilities(scores, loss)
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
-    return columns | {f"probability_{name}": chances[:, place].tolist() for place, name in enumerate(shown)}
+    return columns | {f"probability_{name}": found[:, place].tolist() for place, name in enumerate(shown)}

@@ -19,7 +19,7 @@ from tdcd.report.protection import protections
 from tdcd.report.time_section import time_section
 from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure, spans
 
-METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²", "d2": "D²", "mae": "MAE"}
 SPLITS = {"train": "train", "test": "held-out"}
 """What the history calls a set of samples, and what the page does."""
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}

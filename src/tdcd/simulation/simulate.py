@@ -100,7 +100,7 @@ class Simulation:
         self._fixed = fixed_point_of(self.variant)
         self.num_samples = federation.num_samples
         self.batch_size = settings.effective_batch_size(self.num_samples)
-        objective.check_labels(federation.labels)
+        objective.check_labels(federation.labels, everywhere=self.variant.knowledge.label_silo is None)
         self.num_outputs = objective.num_outputs([federation.labels, federation.test_labels])
         self._labels_dtype = objective.label_dtype(settings.dtype)
         with self._context():

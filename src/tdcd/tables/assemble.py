@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
+from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
 from tdcd.data.randomized import trial_key
 from tdcd.federation.cutting import aligned_empty
@@ -69,7 +70,7 @@ def assemble(config: Config, tables: dict[str, list[RawRows]] | None = None, *, 
     if held_out.all():
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or add samples"])
     samples = _Samples(numbers, held_out)
-    labels, mean, scale = standardized(encoded, ~held_out, config.data.standardize)
+    labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     silos, preparations = [], {}
     for index, section in enumerate(config.silos):
@@ -184,7 +185,7 @@ def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Ma
         key = trial_key(config.data.seed)
         values = np.asarray(randomized_labels(config, values, [*numbers], key, f"silo '{first}'"))
     try:
-        encoded = encode(values, config.model.loss)
+        encoded = encode(values, chosen_loss(config.model))
         check_all_classes(config, encoded)
         return encoded
     except ValueError as error:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
+from tdcd.config.losses import chosen_loss
 from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
@@ -154,7 +155,7 @@ def taken_for(config: Config, rows: RawRows) -> str:
     if rows.labels is None:
         return f"none here; silo '{config.federation.labels}' has them"
     try:
-        encoded = encode(rows.labels, config.model.loss, partly=True)
+        encoded = encode(rows.labels, chosen_loss(config.model), partly=True)
     except ValueError as error:
         raise TableError([f"the labels of {rows.source}: {error}"]) from None
     words = in_words(encoded, config.model.loss, partly=True)

@@ -1,6 +1,7 @@
 """What a run folder says of a run that Python started, and how it differs from what a call asks for."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
@@ -9,10 +10,11 @@ from tdcd.blocks import Block
 from tdcd.config.block_names import block_keys, one_or_each
 from tdcd.core.choices import PYTHON
 from tdcd.core.execution import Execution
+from tdcd.core.losses import Huber
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
-from tdcd.training.identity import identity, unknown_in
+from tdcd.training.identity import identity, importable, unknown_in
 
 FREE = ("train.rounds", "federation.name", "federation.labels", "federation.engine")
 """What may differ when a run is resumed."""
@@ -43,7 +45,7 @@ def describe_call(
         "dtype": chosen.pop("dtype"),
         "data": {"source": PYTHON, "keep": execution.keep, **({"ids": dict(ids)} if ids else {})},
         "federation": {"label_epsilon": objective.label_epsilon},
-        "model": {**_model(blocks), "loss": objective.loss, "l2": objective.l2},
+        "model": {**_model(blocks), **_loss(objective), "l2": objective.l2},
         "train": {"rounds": rounds, **chosen, **_member(variant), "precision": execution.precision},
         "evaluate": {"every": evaluate_every},
     }
@@ -52,6 +54,19 @@ def describe_call(
 def _model(blocks: Sequence[Block]) -> dict[str, Any]:
     """The blocks as a configuration has them; where it has no words for them, in words of their own."""
     return block_keys(blocks) or {"block": one_or_each([identity(block) for block in blocks])}
+
+
+def _loss(objective: Objective) -> dict[str, Any]:
+    """The loss as a configuration has it; one of the user's own that no configuration could name, in its own words."""
+    loss = objective.loss
+    if isinstance(loss, str):
+        return {"loss": loss}
+    if isinstance(loss, Huber):
+        return {"loss": loss.name, "huber_delta": loss.delta}
+    with suppress(Exception):
+        if importable(type(loss)) and type(loss)() == loss:
+            return {"loss": f"{type(loss).__module__}:{type(loss).__qualname__}"}
+    return {"loss": identity(loss)}
 
 
 def _member(variant: Variant) -> dict[str, Any]:
@@ -72,7 +87,7 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
     """
     # Without a variant of its own, a run is what the other keys say; without an epsilon, labels are as they are.
     before, now = ({"train.variant": None, EPSILON: None, **dict(_flat(keys))} for keys in (found, asked))
-    unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block") if key in now}
+    unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block", "model.loss") if key in now}
     return [
         f"{key}: a run folder cannot tell one {kind} from another, so such a run cannot be resumed: make it a frozen "
         "dataclass that holds numbers, texts, arrays or functions"

@@ -12,6 +12,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
+from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.fixed_point import FixedBlocks
@@ -47,8 +48,8 @@ class HubCompute:
     ) -> None:
         """Take the silo's index, its samples, the shape of one of them, and the hub's masks if it has any."""
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
-        config, outputs = job.config, sample_index.outputs(job.config)
-        self.objective = Objective(outputs.loss, config.model.l2, config.federation.label_epsilon)
+        outputs = sample_index.outputs(job.config)
+        self.objective = objective_of(job.config, outputs.loss)
         self.num_outputs = outputs.count
         self.variant, self._rounds = job.variant, job.config.train.rounds
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)

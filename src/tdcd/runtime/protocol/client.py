@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
-from tdcd.core.losses import LOSSES
-from tdcd.core.objective import Objective, Tree
+from tdcd.config.resolve import objective_of
+from tdcd.core.objective import Tree
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute, ClientRows, Presence
@@ -40,7 +40,7 @@ from tdcd.runtime.protocol.messages import (
     Who,
 )
 from tdcd.runtime.protocol.structure import Array, Message, named
-from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_json, take_mask, take_named
+from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_json, take_loss, take_mask, take_named
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
 
@@ -179,7 +179,10 @@ class Client:
         chosen = train[train >= 0]
         if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
             raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
-        if LOSSES[message.loss].target == "classes" and not np.isin(labels, np.arange(outputs)).all():
+        if (
+            take_loss(message.loss, self.job.config.model).target == "classes"
+            and not np.isin(labels, np.arange(outputs)).all()
+        ):
             raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
 
     def _labels(self, message: Welcome) -> NDArray[Any]:
@@ -202,7 +205,7 @@ class Client:
         assert welcome is not None
         train, test = self._places(welcome)
         labels, config = self._labels(welcome), self.job.config
-        objective = Objective(welcome.loss, config.model.l2, config.federation.label_epsilon)
+        objective = objective_of(config, welcome.loss)
         model, settings = self.job.blocks[self.silo], self.job.settings
         chosen = train >= 0
         self._compute = ClientCompute(

@@ -8,13 +8,24 @@ from typing import Literal
 
 import msgspec
 
-from tdcd.core.choices import Loss
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.groups import Group, Remaining
 from tdcd.runtime.protocol.label_messages import FiguresPart, Outputs, SlopePart
-from tdcd.runtime.protocol.structure import Array, Count, Digest, Json, Message, Named, Nonce, Part, Setting, Shape
+from tdcd.runtime.protocol.structure import (
+    Array,
+    Count,
+    Digest,
+    Json,
+    LossWord,
+    Message,
+    Named,
+    Nonce,
+    Part,
+    Setting,
+    Shape,
+)
 
 Status = Literal["finished", "diverged", "refused"]
 
@@ -99,7 +110,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     session: str
     num_samples: Count
     num_outputs: Count
-    loss: Loss
+    loss: LossWord
     train: Array
     """Of every row: which training sample it is; -1 if it is none."""
     test: Array

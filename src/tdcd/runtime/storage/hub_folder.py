@@ -27,7 +27,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tdcd.core.losses import LOSSES
+from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
 from tdcd.prediction.held_out import HeldOut, write_held_out
 from tdcd.records.history import Record
@@ -280,7 +280,7 @@ def _encoding(sample_index: SampleIndex, job: Job) -> LabelEncoding:
     if meaning is not None:
         return LabelEncoding(meaning.task, meaning.classes, meaning.label_mean, meaning.label_scale)
     outputs = sample_index.outputs(job.config)
-    return LabelEncoding(LOSSES[outputs.loss].tasks[0], num_outputs=outputs.count)
+    return LabelEncoding(named_loss(job.config.model, outputs.loss).tasks[0], num_outputs=outputs.count)
 
 
 def _in_words(sample_index: SampleIndex, job: Job) -> str:
