@@ -25,6 +25,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     task: Task
     label_scale: float
+    label_mean: float = 0.0
 
 
 class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):

@@ -233,7 +233,7 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
 
 def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: Target | None, config: Config) -> Meaning:
     if target is not None:
-        numbers, mean, scale, words = labels.numbers, 0.0, target.label_scale, ""
+        numbers, mean, scale, words = labels.numbers, target.label_mean, target.label_scale, ""
     else:
         numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
         words = in_words(labels, config.model.loss)
