@@ -118,9 +118,10 @@ def figures(items: Iterable[tuple[Html, str]]) -> Html:
     return Html('<div class="figures">\n' + "\n".join(boxes) + "\n</div>")
 
 
-def wide(svg: Html) -> Html:
+def wide(svg: Html, caption: str = "") -> Html:
     """A drawing over the whole width, which scrolls on a narrow screen."""
-    return Html(f'<figure class="wide">\n{svg}\n</figure>')
+    title = f"<figcaption>{escape(caption)}</figcaption>\n" if caption else ""
+    return Html(f'<figure class="wide">\n{title}{svg}\n</figure>')
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False, prose: bool = False) -> Html:
@@ -140,6 +141,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool =
     return Html(
         f'<div class="scroll"><table{kind}>\n<thead><tr>{top}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table></div>'
     )
+
+
+def columns(items: Iterable[tuple[str, Html]]) -> Html:
+    """Titled parts, side by side where there is room."""
+    boxes = [f"<div>\n<h3>{escape(title)}</h3>\n{part}\n</div>" for title, part in items]
+    return Html('<div class="columns">\n' + "\n".join(boxes) + "\n</div>")
+
+
+def folded(summary: str, *parts: Html) -> Html:
+    """Parts that open with a click; printed, they are open."""
+    return Html(f"<details>\n<summary>{escape(summary)}</summary>\n{join(parts)}\n</details>")
 
 
 def bars(items: Sequence[Bar]) -> Html:

@@ -1,11 +1,9 @@
 """The report of one run: ``report.html`` in its folder."""
 
-import json
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tdcd.core.choices import PYTHON
 from tdcd.records.history import Record
@@ -15,9 +13,13 @@ from tdcd.report.drawing import federation_svg
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.folder import FederationFacts, Run
 from tdcd.report.html import Html
+from tdcd.report.predictions import predictions
 from tdcd.report.protection import protections
+from tdcd.report.settings import settings
+from tdcd.report.subsets import subsets
 from tdcd.report.time_section import time_section
 from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure, spans
+from tdcd.report.weights import weights
 
 METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
 SPLITS = {"train": "train", "test": "held-out"}
@@ -70,7 +72,10 @@ def _page(run: Run) -> Html:
         html.cards(_cards(run)),
         *_training(run),
         html.section("Final figures", *_final_figures(run)),
+        *predictions(run),
+        *weights(run),
         *_joining(run),
+        *subsets(run),
         *time_section(run),
         *_absences(run.history),
         html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
@@ -80,7 +85,7 @@ def _page(run: Run) -> Html:
             *_federation_words(federation),
             *protections(run.config),
         ),
-        html.section("Settings", *_engine(federation), html.table(["setting", "value"], _settings(run.config))),
+        settings(run),
         html.section("How to read this", html.definitions(READING)),
         html.section("Run it again", *_again(run)),
     )
@@ -233,21 +238,6 @@ def _federation_words(federation: FederationFacts) -> Iterator[Html]:
             [silo.name, silo.features_in_words, f"{len(silo.clients):,}", each, f"{silo.parameters:,}", names or "–"]
         )
     yield html.table(["silo", "features", "clients", "rows per client", "parameters", "columns"], rows)
-
-
-def _engine(federation: FederationFacts) -> Iterator[Html]:
-    if federation.engine:
-        yield html.paragraph(f"The rounds were simulated by the engine “{federation.engine}”.")
-
-
-def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """``section.key`` and value of every setting."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value, f"{prefix}{key}.")
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-            yield f"{prefix}{key}", text
 
 
 def _again(run: Run) -> Iterator[Html]:
