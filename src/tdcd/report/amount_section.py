@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.report import html
-from tdcd.report.axes import MOST_DOTS, WIDTH, Axes, chart, robust_range
+from tdcd.report.axes import MOST_DOTS, Axes, chart, legend, robust_range
 from tdcd.report.figures import COLOURS
 from tdcd.report.held_out import Amounts
-from tdcd.report.html import Html, escape
+from tdcd.report.html import Html
 from tdcd.report.measures import errors, grouped
 from tdcd.report.units import figure
 
@@ -44,7 +44,7 @@ def amount_figures(samples: Amounts, label: str) -> Iterator[Html]:
         ["nine of ten errors are at most", figure(found.usual)],
         ["mean of true minus predicted", figure(found.mean)],
     ]
-    yield html.table(["error", f"in the unit of {label}"], rows, numbers=True)
+    yield html.table(["error", "in the label's own unit"], rows, numbers=True)
 
 
 def _against(samples: Amounts, label: str) -> tuple[Html, int]:
@@ -80,11 +80,8 @@ def _groups(samples: Amounts, label: str) -> Html:
     axes = Axes((0.5, len(bins.counts) + 0.5), (min(low, 0.0), high), top=26, height=192)
     parts = [axes.frame("group, by prediction", f"mean {label}")]
     for index, (name, values) in enumerate((("predicted", bins.predicted), ("true", bins.true))):
-        colour, x = COLOURS[index], WIDTH - 170 + 90 * index
-        parts.append(axes.line(numbers, values.tolist(), colour=colour))
-        parts.append(
-            f'<path class="line" style="stroke: {colour}" d="M{x} 9h14"/><text x="{x + 19}" y="12">{escape(name)}</text>'
-        )
+        parts.append(axes.line(numbers, values.tolist(), colour=COLOURS[index]))
+        parts.append(legend(axes.left + 90 * index, 12, COLOURS[index], name))
     ends = f"predicted from {figure(bins.predicted[0])} to {figure(bins.predicted[-1])}"
     words = f"Mean {label} in {len(bins.counts)} groups: {ends}, true from "
     return chart(parts, f"{words}{figure(bins.true[0])} to {figure(bins.true[-1])}")

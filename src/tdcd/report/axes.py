@@ -111,6 +111,14 @@ def chart(parts: Iterable[str], description: str, width: float = WIDTH, height: 
     )
 
 
+def legend(left: float, y: float, colour: str, text: str) -> str:
+    """A piece of a line in its colour, and what it is."""
+    return (
+        f'<path class="line" style="stroke: {colour}" d="M{left:g} {y - 3.5:g}h14"/>'
+        f'<text x="{left + 19:g}" y="{y:g}">{escape(text)}</text>'
+    )
+
+
 def cut(name: str, letters: int) -> str:
     """A name, shortened to so many letters.
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tdcd.records.metrics import auc
 from tdcd.report import html
-from tdcd.report.axes import HEIGHT, WIDTH, Axes, chart, cut, steps
+from tdcd.report.axes import HEIGHT, WIDTH, Axes, chart, cut, legend, steps
 from tdcd.report.figures import COLOURS
 from tdcd.report.held_out import Classes
 from tdcd.report.html import Html, escape
@@ -20,6 +20,8 @@ FEW_CLASSES = 6
 """So many fit into a small figure."""
 MOST_PAIRS = 15
 MOST_CURVES = 8
+MOST_LETTERS = 16
+"""Of a class's name beside the matrix."""
 _SQUARE = Axes((0, 1), (0, 1), width=206)
 
 
@@ -38,6 +40,8 @@ def class_figures(samples: Classes) -> Iterator[Html]:
     if curves:
         small.append((_roc(samples, curves), "ROC" if len(samples.names) == 2 else "ROC, each class against the rest"))
     small.append((_calibration(samples), "Calibration"))
+    if len(samples.names) == 2:
+        small.append((_apart(samples), "Probabilities by true class"))
     yield html.figures(small)
     yield html.paragraph(_in_words(samples, curves))
 
@@ -58,35 +62,48 @@ def _in_words(samples: Classes, curves: list[tuple[int, float]]) -> str:
 
 def _matrix(samples: Classes, counts: NDArray[np.int64], width: int, height: int) -> Html:
     """One row per true class: every cell has its count, its share of the row, and a shade."""
-    names, totals = samples.names, np.maximum(counts.sum(axis=1), 1)
-    left, top = 130, 40
+    names = samples.names
+    letter = 7.2 if width > WIDTH else 6.0
+    left, top = 34 + letter * min(MOST_LETTERS, max(map(len, names))), 40
     across, down = (width - left) / len(names), (height - top) / len(names)
-    parts = [f'<text class="middle" x="{left + (width - left) / 2:g}" y="11">predicted</text>']
+    middle = top + (height - top) / 2
+    parts = [
+        f'<text class="middle" x="{left + (width - left) / 2:.1f}" y="11">predicted</text>',
+        f'<text class="middle" transform="translate(11 {middle:g}) rotate(-90)">true</text>',
+    ]
     for place, name in enumerate(names):
         x, y = left + (place + 0.5) * across, top + (place + 0.5) * down
         parts.append(
-            f'<text class="middle name" x="{x:.1f}" y="29">{escape(cut(name, max(3, int(across / 6.2))))}</text>'
-            f'<text class="end name" x="{left - 8}" y="{y + 4:.1f}">{escape(cut(name, 19))}</text>'
+            f'<text class="middle name" x="{x:.1f}" y="29">{escape(cut(name, max(3, int(across / letter))))}</text>'
+            f'<text class="end name" x="{left - 8:.1f}" y="{y + 4:.1f}">{escape(cut(name, MOST_LETTERS))}</text>'
         )
-    for (true, predicted), count in np.ndenumerate(counts):
-        share, x, y = count / totals[true], left + predicted * across, top + true * down
-        words = f"{count:,} of {totals[true]:,} samples of {names[true]} are predicted to be {names[predicted]}"
-        kind = "right" if true == predicted else "wrong"
-        shade = 0.06 + 0.54 * share if count else 0.03
-        parts.append(
-            f"<g><title>{escape(words)}</title>"
-            f'<rect class="{kind}" x="{x + 1:.1f}" y="{y + 1:.1f}" width="{across - 2:.1f}" height="{down - 2:.1f}" '
-            f'rx="3" fill-opacity="{shade:.3f}"/>'
-        )
-        if count:
-            parts.append(
-                f'<text class="middle count" x="{x + across / 2:.1f}" y="{y + down / 2:.1f}">{count:,}</text>'
-                f'<text class="middle share" x="{x + across / 2:.1f}" y="{y + down / 2 + 11:.1f}">{share:.0%}</text>'
-            )
-        parts.append("</g>")
-    hits = np.trace(counts)
-    words = f"Confusion matrix of {len(names)} classes: {hits:,} of {counts.sum():,} samples are on the diagonal"
+    parts += [
+        _cell(samples, counts, (true, predicted), (left + predicted * across, top + true * down, across, down))
+        for true, predicted in np.ndindex(counts.shape)
+    ]
+    words = f"Confusion matrix of {len(names)} classes: {counts.trace():,} of {counts.sum():,} samples on the diagonal"
     return chart(parts, words, width, height, "matrix" if width > WIDTH else "")
+
+
+def _cell(
+    samples: Classes, counts: NDArray[np.int64], cell: tuple[int, int], box: tuple[float, float, float, float]
+) -> str:
+    """One cell of the matrix, at left, top, width and height."""
+    (true, predicted), (left, top, width, height) = cell, box
+    count, total = int(counts[cell]), int(counts[true].sum())
+    share = count / max(total, 1)
+    kind = "none" if not count else "right" if true == predicted else "wrong"
+    words = f"{count:,} of {total:,} samples of {samples.names[true]} are predicted as {samples.names[predicted]}"
+    x, y = left + width / 2, top + height / 2
+    texts = (
+        f'<text class="middle count" x="{x:.1f}" y="{y:.1f}">{count:,}</text>'
+        f'<text class="middle share" x="{x:.1f}" y="{y + 11:.1f}">{share:.0%}</text>'
+    )
+    return (
+        f"<g><title>{escape(words)}</title>"
+        f'<rect class="{kind}" x="{left + 1:.1f}" y="{top + 1:.1f}" width="{width - 2:.1f}" height="{height - 2:.1f}" '
+        f'rx="3" fill-opacity="{0.08 + 0.52 * share:.3f}"/>{texts if count else ""}</g>'
+    )
 
 
 def _pairs(samples: Classes, counts: NDArray[np.int64]) -> Html:
@@ -122,11 +139,8 @@ def _roc(samples: Classes, curves: list[tuple[int, float]]) -> Html:
         colour = COLOURS[index % len(COLOURS)]
         parts.append(_SQUARE.line(false_rate.tolist(), true_rate.tolist(), colour=colour))
         name, y = samples.names[place], 36 + 17 * index
-        parts.append(
-            f'<path class="line" style="stroke: {colour}" d="M{left:g} {y - 3.5:g}h14"/>'
-            f'<text x="{left + 19:g}" y="{y:g}">{escape(cut(name, 12))}</text>'
-            f'<text class="end" x="{WIDTH}" y="{y:g}">{figure(area)}</text>'
-        )
+        parts.append(legend(left, y, colour, cut(name, 12)))
+        parts.append(f'<text class="end" x="{WIDTH}" y="{y:g}">{figure(area)}</text>')
         words.append(f"{name} {figure(area)}")
     parts.append(f'<text class="end" x="{WIDTH}" y="18">area (AUC)</text>')
     return chart(parts, f"ROC curves; areas: {', '.join(words)}")
@@ -158,7 +172,8 @@ def _beside(axes: Axes, chances: NDArray[np.float64], limit: float, bins: Bins, 
     left = axes.left + axes.width + 24
     for index, (label, value) in enumerate((("Brier score", score), ("calibration error", bins.error))):
         y = 26 + 40 * index
-        yield f'<text x="{left:g}" y="{y}">{label}</text><text class="large" x="{left:g}" y="{y + 18}">{figure(value)}</text>'
+        yield f'<text x="{left:g}" y="{y}">{label}</text>'
+        yield f'<text class="large" x="{left:g}" y="{y + 18}">{figure(value)}</text>'
     heights, edges = np.histogram(chances, 20, (0, limit))
     small = Axes((0, limit), (0, float(max(heights.max(), 1))), left, 130, WIDTH - left - 6, 88)
     yield f'<text x="{left:g}" y="120">probabilities</text>'
@@ -166,3 +181,25 @@ def _beside(axes: Axes, chances: NDArray[np.float64], limit: float, bins: Bins, 
     bottom = small.top + small.height
     yield f'<text x="{left:g}" y="{bottom + 14:g}">0</text>'
     yield f'<text class="end" x="{WIDTH - 6}" y="{bottom + 14:g}">{limit:.2g}</text>'
+
+
+def _apart(samples: Classes) -> Html:
+    """How far two classes are apart: a histogram of the second one's probability for the samples of each."""
+    edges = np.linspace(0, 1, 26)
+    shares = [
+        np.histogram(samples.chances[samples.true == place, 1], edges)[0] / max((samples.true == place).sum(), 1)
+        for place in (0, 1)
+    ]
+    axes = Axes((0, 1), (0, float(max(share.max() for share in shares)) * 1.05 or 1.0), top=26, height=HEIGHT - 68)
+    parts = [axes.frame(f"predicted probability of {cut(samples.names[1], 30)}", "share of the class")]
+    for place, share in enumerate(shares):
+        # The second class has the colour of its curve.
+        colour, name = COLOURS[1 - place], samples.names[place]
+        parts.append(axes.line(*steps(edges.tolist(), share.tolist()), colour=colour))
+        parts.append(legend(axes.left + 160 * place, 12, colour, cut(name, 20)))
+    means = [
+        float(samples.chances[samples.true == place, 1].mean()) if share.any() else None
+        for place, share in enumerate(shares)
+    ]
+    words = ", ".join(f"{name} {figure(mean)}" for name, mean in zip(samples.names, means, strict=True))
+    return chart(parts, f"Mean predicted probability of {samples.names[1]} by true class: {words}")

@@ -22,7 +22,7 @@ class Bins(NamedTuple):
 
     @property
     def error(self) -> float:
-        """How far the means are apart, on average over the samples: of probabilities, the expected calibration error."""
+        """How far the means are apart, averaged over the samples: of probabilities, the expected calibration error."""
         return float(np.sum(self.counts * np.abs(self.predicted - self.true)) / self.counts.sum())
 
 

@@ -11,7 +11,7 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.report import html
 from tdcd.report.drawing import federation_svg
 from tdcd.report.figures import Curve, line_figure
-from tdcd.report.folder import FederationFacts, Run
+from tdcd.report.folder import SPLITS, FederationFacts, Run, metric_title
 from tdcd.report.html import Html
 from tdcd.report.predictions import predictions
 from tdcd.report.protection import protections
@@ -21,9 +21,6 @@ from tdcd.report.time_section import time_section
 from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure, spans
 from tdcd.report.weights import weights
 
-METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
-SPLITS = {"train": "train", "test": "held-out"}
-"""What the history calls a set of samples, and what the page does."""
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
 
 READING = [
@@ -112,7 +109,7 @@ def _cards(run: Run) -> Iterator[html.Card]:
     split = "test" if run.final.metrics.get("test") else "train"
     for name, value in run.final.metrics.get(split, {}).items():
         before = first.metrics.get(split, {}).get(name)
-        yield html.Card(f"{SPLITS[split]} {_title(name)}", figure(value), f"{figure(before)} before training")
+        yield html.Card(f"{SPLITS[split]} {metric_title(name)}", figure(value), f"{figure(before)} before training")
     yield html.Card("rounds", f"{last.round:,}", counted(last.iteration, "local step"))
     each = f"{bytes_in_words(last.bytes.total // last.round)} per round" if last.round else ""
     yield html.Card("sent in total", bytes_in_words(last.bytes.total), each)
@@ -141,7 +138,7 @@ def _curves(run: Run) -> Iterator[tuple[Html, str]]:
             for split in SPLITS
             if any(record.metrics.get(split, {}).get(name) is not None for record in run.history)
         }
-        title = _title(name)
+        title = metric_title(name)
         caption = f"{title[:1].upper()}{title[1:]} over rounds"
         yield line_figure(_lines(rounds, figures), "round", title, log_y=False), caption
 
@@ -158,7 +155,7 @@ def _final_figures(run: Run) -> Iterator[Html]:
     record = run.final
     rows = [["loss", figure(record.train_loss), figure(record.test_loss)]]
     for name in run.metric_names:
-        rows.append([_title(name), *(figure(record.metrics.get(split, {}).get(name)) for split in SPLITS)])
+        rows.append([metric_title(name), *(figure(record.metrics.get(split, {}).get(name)) for split in SPLITS)])
     if run.federation.labels:
         yield html.paragraph(f"Labels: {run.federation.labels}.")
     yield html.paragraph(f"The global model after round {record.round:,}.")
@@ -184,7 +181,9 @@ def _joining(run: Run) -> Iterator[Html]:
             "beside the federation's."
         ),
         html.table(
-            ["", *(f"{SPLITS[split]} {_title(name)}" for name in run.metric_names)], [*rows, together], numbers=True
+            ["", *(f"{SPLITS[split]} {metric_title(name)}" for name in run.metric_names)],
+            [*rows, together],
+            numbers=True,
         ),
     )
 
@@ -252,7 +251,3 @@ def _again(run: Run) -> Iterator[Html]:
         "settings:"
     )
     yield html.command(f"tdcd run --resume {folder}\ntdcd run {folder}/config.toml")
-
-
-def _title(metric: str) -> str:
-    return METRIC_TITLES.get(metric, metric)

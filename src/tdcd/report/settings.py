@@ -29,7 +29,7 @@ def settings(run: Run) -> Html:
 
 
 def _groups(groups: Mapping[str, list[tuple[str, str]]]) -> Html:
-    return html.columns([(title, html.table(["setting", "value"], rows)) for title, rows in groups.items()])
+    return html.grouped_table(["setting", "value"], groups.items())
 
 
 def _every(run: Run) -> Iterator[tuple[str, str, Any, Any]]:

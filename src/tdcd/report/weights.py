@@ -12,6 +12,7 @@ from tdcd.report import html
 from tdcd.report.axes import WIDTH, chart, cut
 from tdcd.report.folder import Run, SiloFacts
 from tdcd.report.html import Html, escape
+from tdcd.report.signed_bars import NAMES, ROW, row_name, signed_bars
 from tdcd.report.units import counted, figure
 
 MOST_COLUMNS = 10
@@ -19,7 +20,6 @@ MOST_OUTPUTS = 20
 MOST_SILOS = 12
 ONES = "bias"
 """What a column of ones is called, which is no column of the data."""
-_LEFT, _ROW = 150, 20
 
 
 class Weights(NamedTuple):
@@ -40,13 +40,11 @@ def weights(run: Run) -> Iterator[Html]:
         return
     shown = found[:MOST_SILOS]
     names = _outputs(run, shown[0].values.shape[1])
-    drawn = [
-        (_bars(own) if own.values.shape[1] == 1 else _cells(own, names), _caption(own))
-        for own in shown
-        if own.values.shape[1] <= MOST_OUTPUTS
-    ]
-    if not drawn:
+    if len(names) > MOST_OUTPUTS:
         return
+    # One scale for all silos, so that they can be compared.
+    largest = max(float(np.abs(own.values).max()) for own in shown) or 1.0
+    drawn = [(_drawn(own, names, largest), _caption(own)) for own in shown]
     more = f" The first {len(shown)} silos are drawn." if len(found) > len(shown) else ""
     yield html.section("Weights per silo", html.paragraph(_in_words(run, shown[0]) + more), html.figures(drawn))
 
@@ -83,8 +81,8 @@ def _in_words(run: Run, first: Weights) -> str:
         what = "the logarithm of the odds"
     many = " of each class" if first.values.shape[1] > 1 else ""
     return (
-        f"How much one {unit} more of a column adds to {what}{many}; a category counts from absent to there. The "
-        "columns with the largest weights; tdcd export writes all of them, in the columns' own units."
+        f"The columns with the largest weights: how much one {unit} more of a column, or a category that is there, "
+        f"adds to {what}{many}. All silos have one scale. tdcd export writes all weights, in the columns' own units."
     )
 
 
@@ -99,49 +97,34 @@ def _outputs(run: Run, count: int) -> list[str]:
     return [str(name) for name in names] if len(names) == count else [str(number) for number in range(count)]
 
 
-def _bars(own: Weights) -> Html:
-    """One score: bars to the left and to the right of zero."""
-    values = own.values[:, 0]
-    largest, middle, half = float(np.abs(values).max()) or 1.0, (_LEFT + WIDTH) / 2, (WIDTH - _LEFT) / 2 - 46
-    parts = [f'<path class="axis" d="M{middle:g} 2V{len(values) * _ROW + 2}"/>']
-    for row, (name, value) in enumerate(zip(own.columns, values.tolist(), strict=True)):
-        y, length = 2 + row * _ROW, abs(value) / largest * half
-        side, kind, anchor = (
-            (middle, "right", middle + length + 5) if value >= 0 else (middle - length, "wrong", middle - length - 5)
-        )
-        parts.append(
-            f"<g><title>{escape(f'{name}: {value:.6g}')}</title>{_name(name, y)}"
-            f'<rect class="{kind}" x="{side:.1f}" y="{y + 3}" width="{length:.1f}" height="{_ROW - 6}" rx="2"/>'
-            f'<text class="{"start" if value >= 0 else "end"}" x="{anchor:.1f}" y="{y + 13.5}">{figure(value)}</text></g>'
-        )
-    return chart(parts, _description(own), height=len(values) * _ROW + 4)
+def _drawn(own: Weights, names: Sequence[str], largest: float) -> Html:
+    if len(names) > 1:
+        return _cells(own, names, largest)
+    return signed_bars([*zip(own.columns, own.values[:, 0].tolist(), strict=True)], _description(own), largest)
 
 
-def _cells(own: Weights, names: Sequence[str]) -> Html:
+def _cells(own: Weights, names: Sequence[str], largest: float) -> Html:
     """Several scores: one shaded cell for each."""
     rows, outputs = own.values.shape
-    largest, width = float(np.abs(own.values).max()) or 1.0, (WIDTH - _LEFT) / outputs
+    width = (WIDTH - NAMES) / outputs
+    letters = max(2, int(width / 6))
     parts = [
-        f'<text class="middle" x="{_LEFT + (place + 0.5) * width:.1f}" y="12">{escape(cut(name, max(2, int(width / 6))))}</text>'
+        f'<text class="middle" x="{NAMES + (place + 0.5) * width:.1f}" y="12">{escape(cut(name, letters))}</text>'
         for place, name in enumerate(names)
     ]
     for row, name in enumerate(own.columns):
-        y = 18 + row * _ROW
-        parts.append(_name(name, y))
+        y = 18 + row * ROW
+        parts.append(row_name(name, y))
         for place, value in enumerate(own.values[row].tolist()):
             kind = "right" if value >= 0 else "wrong"
             number = f"{value:.2f}" if outputs <= 6 else ""
             parts.append(
                 f"<g><title>{escape(f'{name}, {names[place]}: {value:.6g}')}</title>"
-                f'<rect class="{kind}" x="{_LEFT + place * width + 1:.1f}" y="{y + 1}" width="{width - 2:.1f}" '
-                f'height="{_ROW - 2}" rx="2" fill-opacity="{0.05 + 0.75 * abs(value) / largest:.3f}"/>'
-                f'<text class="middle" x="{_LEFT + (place + 0.5) * width:.1f}" y="{y + 13.5}">{number}</text></g>'
+                f'<rect class="{kind}" x="{NAMES + place * width + 1:.1f}" y="{y + 1}" width="{width - 2:.1f}" '
+                f'height="{ROW - 2}" rx="2" fill-opacity="{0.05 + 0.75 * abs(value) / largest:.3f}"/>'
+                f'<text class="middle" x="{NAMES + (place + 0.5) * width:.1f}" y="{y + 13.5}">{number}</text></g>'
             )
-    return chart(parts, _description(own), height=rows * _ROW + 20)
-
-
-def _name(name: str, y: float) -> str:
-    return f'<text class="end name" x="{_LEFT - 8}" y="{y + 13.5}">{escape(cut(name, 24))}</text>'
+    return chart(parts, _description(own), height=rows * ROW + 20)
 
 
 def _description(own: Weights) -> str:
