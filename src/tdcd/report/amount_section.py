@@ -34,7 +34,7 @@ def amount_figures(samples: Amounts, label: str) -> Iterator[Html]:
         residuals, further = _residuals(samples)
         yield html.figures([(against, "Predicted against true"), (residuals, "Residuals")])
         words = ["On the line, predictions are right. A residual is true minus predicted."]
-        words += ["Darker is more samples."] * (len(samples.true) > MOST_DOTS)
+        words += ["The stronger the colour, the more samples."] * (len(samples.true) > MOST_DOTS)
         far = max(outside, further)
         words += [f"{far:,} {'sample lies' if far == 1 else 'samples lie'} outside of the figures."] * bool(far)
         yield html.paragraph(" ".join(words))

@@ -157,7 +157,7 @@ def robust_range(*values: NDArray[np.float64]) -> tuple[float, float]:
     low, high = float(every.min()), float(every.max())
     inner_low, inner_high = (float(value) for value in np.quantile(every, (0.005, 0.995)))
     room = (inner_high - inner_low) or abs(inner_high) or 1.0
-    low, high = max(low, inner_low - room), min(high, inner_high + room)
+    low, high = max(low, inner_low - room / 3), min(high, inner_high + room / 3)
     return low - 0.03 * (high - low or room), high + 0.03 * (high - low or room)
 
 

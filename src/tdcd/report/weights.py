@@ -1,11 +1,12 @@
 """The part of a report about linear models: the columns of each silo that count most."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.losses import fitting
 from tdcd.records.model_file import read_block
 from tdcd.records.run_folder import RunFolder
 from tdcd.report import html
@@ -20,6 +21,15 @@ MOST_OUTPUTS = 20
 MOST_SILOS = 12
 ONES = "bias"
 """What a column of ones is called, which is no column of the data."""
+
+
+SCORES = {
+    "squared": "the prediction, in standard deviations of the label",
+    "huber": "the prediction, in standard deviations of the label",
+    "logistic": "the logarithm of the odds",
+    "poisson": "the logarithm of the prediction",
+}
+"""What a score is, by loss."""
 
 
 class Weights(NamedTuple):
@@ -76,9 +86,7 @@ def _caption(own: Weights) -> str:
 
 def _in_words(run: Run, first: Weights) -> str:
     unit = "standard deviation" if run.config.get("data", {}).get("standardize") else "unit"
-    what = {"squared": "the prediction, in standard deviations of the label"}.get(_loss(run), "the score")
-    if _loss(run) == "logistic":
-        what = "the logarithm of the odds"
+    what = SCORES.get(_loss(run), "the score")
     many = " of each class" if first.values.shape[1] > 1 else ""
     return (
         f"The columns with the largest weights: how much one {unit} more of a column, or a category that is there, "
@@ -87,14 +95,21 @@ def _in_words(run: Run, first: Weights) -> str:
 
 
 def _loss(run: Run) -> str:
-    return str(run.config.get("model", {}).get("loss", ""))
+    """What the settings say, or what fits the labels."""
+    named, task = run.config.get("model", {}).get("loss"), _labels(run).get("task")
+    return str(named or (fitting(task)[0] if task else ""))
 
 
 def _outputs(run: Run, count: int) -> list[str]:
     """The classes' names, or their numbers."""
-    path = RunFolder(run.path).labels_file
-    names = RunFolder(run.path).labels().get("classes", []) if path.is_file() else []
+    names = _labels(run).get("classes", [])
     return [str(name) for name in names] if len(names) == count else [str(number) for number in range(count)]
+
+
+def _labels(run: Run) -> dict[str, Any]:
+    """What the labels are, as far as the folder knows."""
+    folder = RunFolder(run.path)
+    return dict(folder.labels()) if folder.labels_file.is_file() else {}
 
 
 def _drawn(own: Weights, names: Sequence[str], largest: float) -> Html:
