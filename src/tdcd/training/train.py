@@ -20,12 +20,13 @@ from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
+from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.prediction.model import Model
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
-from tdcd.tables.prepared import save_prepared
+from tdcd.tables.prepared import encoding_of, save_prepared
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 
@@ -109,6 +110,7 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     execution: Execution | None = None,
     variant: Variant | None = None,
+    named: Named | None = None,
 ) -> Result:
     """Train a federation in one process.
 
@@ -124,6 +126,7 @@ def train(
         should_stop: asked after every engine call; true ends the run early, with a checkpoint.
         execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
         variant: the member of the TDCD family; by default Algorithm 1.
+        named: what ``held-out.csv`` there calls the held-out samples; by default they have numbers.
     """
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
@@ -147,8 +150,15 @@ def train(
         save_prepared(Path(out), federation, objective)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
-    named = dict(zip(run.names, run.state.blocks, strict=True))
-    return Result(run.history, named, run.round, status, simulation, federation, folder)
+    if out is not None and federation.test_labels is not None:
+        # Several processes score together, and the first one writes.
+        scores = simulation.scores(run.state.blocks, [silo.test_features for silo in federation.silos])
+        if folder is not None:
+            randomized = objective.label_epsilon is not None
+            called = named or numbered(federation, objective)
+            write_held_out(folder, called, scores, objective.loss, randomized=randomized)
+    by_silo = dict(zip(run.names, run.state.blocks, strict=True))
+    return Result(run.history, by_silo, run.round, status, simulation, federation, folder)
 
 
 class Training:
@@ -255,6 +265,14 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
         )
         for run in runs
     ]
+
+
+def numbered(federation: Federation, objective: Objective) -> Named:
+    """What held-out samples without ids are called."""
+    assert federation.test_labels is not None
+    outputs = objective.num_outputs([federation.labels, federation.test_labels])
+    ids = [str(federation.num_samples + place) for place in range(len(federation.test_labels))]
+    return Named.by_number(ids, federation.test_labels, encoding_of(federation, objective), outputs)
 
 
 def ledger_of(simulation: Simulation, hub_blocks: Sequence[Tree], colocation: Colocation = "none") -> Ledger:

@@ -37,7 +37,7 @@ class ClientData:
     held_out: NDArray[np.bool_] | None = None
     """``[n]``: rows that nobody trains on, where the data itself says so."""
     target: dict[str, Any] | None = None
-    """What ready labels mean: ``task`` and ``label_scale``."""
+    """What ready labels mean: ``task``, ``label_scale`` and ``label_mean``."""
     label_epsilon: float | None = None
     """With which epsilon ready labels were randomised; None if they are true ones."""
 
@@ -101,7 +101,10 @@ def shards(planned: Plan) -> dict[str, ClientData]:
     """What each client of a simulated federation would hold, by the client's name: ready arrays, held-out rows too."""
     federation, held = planned.federation, {}
     num_test = 0 if federation.test_labels is None else len(federation.test_labels)
-    target = {"task": planned.objective.kind.tasks[0], "label_scale": float(federation.label_scale)}
+    scale, mean = float(federation.label_scale), float(federation.label_mean)
+    target: dict[str, Any] = {"task": planned.objective.kind.tasks[0], "label_scale": scale, "label_mean": mean}
+    if federation.classes:
+        target["classes"] = [*federation.classes]
     for silo in federation.silos:
         has_labels = planned.config.federation.labels in (None, silo.name)
         for index, (name, rows) in enumerate(zip(silo.clients, silo.rows, strict=True)):

@@ -15,6 +15,7 @@ from tdcd.runtime.protocol.groups import Group, Remaining
 from tdcd.runtime.protocol.label_messages import FiguresPart, Outputs, SlopePart
 from tdcd.runtime.protocol.structure import (
     Array,
+    ClassNames,
     Count,
     Digest,
     Json,
@@ -36,6 +37,9 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     task: Task
     label_scale: float
+    label_mean: float = 0.0
+    classes: ClassNames = ()
+    """By number; empty if classes are called by their numbers."""
 
 
 class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):

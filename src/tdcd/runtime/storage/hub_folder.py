@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
-from tdcd.prediction.held_out import HeldOut, write_held_out
+from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
@@ -229,14 +229,18 @@ class HubFolder:
         )
 
     def save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
-        """Write what the model says of the samples that nobody trained on, where clients have tables with ids."""
+        """Write what the model says of the samples that nobody trained on."""
         sample_index, config = handshake.sample_index, handshake.job.config
-        if sample_index is None or handshake.preparation is None or not len(scores):
+        if sample_index is None or not len(scores):
             return
-        samples = HeldOut(sample_index.test_ids, sample_index.known.test_originals, scores)
-        id_column = config.silos[handshake.silo].id
-        encoding, randomized = load_label_encoding(self.path), config.federation.label_epsilon is not None
-        write_held_out(self.path, id_column, samples, encoding, sample_index.loss(config), randomized=randomized)
+        ids, encoding = sample_index.test_ids, _encoding(sample_index, handshake.job)
+        if handshake.preparation is not None:
+            id_column = config.silos[handshake.silo].id
+            named = Named(id_column, ids, sample_index.known.test_originals, encoding)
+        else:
+            named = Named.by_number(ids, sample_index.test_labels, encoding, scores.shape[1])
+        randomized = config.federation.label_epsilon is not None
+        write_held_out(self.path, named, scores, sample_index.loss(config), randomized=randomized)
 
     def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], shutdown: Shutdown) -> None:
         """Write the model, what came with other silos' blocks, and last that the run is over."""
