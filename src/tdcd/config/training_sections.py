@@ -33,6 +33,8 @@ class ModelSection(Section):
     loss: Loss | None = None
     """By default the one that fits the labels."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    bins: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """With ``data.source = "files"``: amounts become so many bins at most, of about equally many training rows."""
 
 
 class TrainSection(Section):
