@@ -88,15 +88,15 @@ class QuantileSketch(NamedTuple):
 
 
 def short_number(low: float, middle: float, high: float) -> float:
-    """``middle``, rounded to the fewest digits that leave it between ``low`` and ``high``; 0 if that is there.
+    """``middle`` or ``low``, rounded to the fewest digits that leave it from ``low`` to ``high``; 0 if that is there.
 
-    >>> short_number(0.123456, 0.127, 0.131), short_number(1830, 1850, 2210), short_number(-3, 1, 2)
-    (0.13, 2000.0, 0.0)
+    >>> short_number(0.123456, 0.127, 0.131), short_number(1830, 1850, 2210), short_number(1, 1.5, 1.999)
+    (0.13, 2000.0, 1.0)
     """
     if low <= 0 <= high:
         return 0.0
-    rounded = (float(f"{middle:.{digits}e}") for digits in range(MOST_DIGITS))
-    return next((one for one in rounded if low <= one <= high), float(middle))
+    rounded = (float(f"{one:.{digits}e}") for digits in range(MOST_DIGITS) for one in (middle, low))
+    return next(one for one in rounded if low <= one <= high)
 
 
 def _between(low: float, high: float) -> float:

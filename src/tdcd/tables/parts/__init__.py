@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from tdcd.tables.parts.binned import Binned
+from tdcd.tables.parts.cell import Cell
 from tdcd.tables.parts.one_hot import OneHot
 from tdcd.tables.parts.scaled import Scaled
 from tdcd.tables.summary import CategoryStats, ColumnStats, SketchStats
@@ -24,6 +25,13 @@ class ColumnPart(Protocol):
         """Write the features of a column to ``out`` ``[n, width]``."""
         ...
 
+    def cells(self) -> list[Cell]:
+        """The bins or levels that the features stand for, in order; nothing if they are no such things.
+
+        A cell after those of the features has none, and adds nothing.
+        """
+        ...
+
     def unscaled(self, column: str, weights: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
         """Coefficients ``[C]`` in the column's own unit, by name, and what they add to the intercept."""
         ...
@@ -36,7 +44,7 @@ class ColumnPart(Protocol):
 def fit_part(name: str, column: ColumnStats, *, standardize: bool, rare: int, bins: int | None) -> ColumnPart:
     """For a column with these figures."""
     if isinstance(column, CategoryStats):
-        return OneHot.fit(name, column, rare)
+        return OneHot.fit(name, column, rare, has_shares=bins is not None)
     if isinstance(column, SketchStats):
         assert bins is not None
         return Binned.fit(name, column, bins)

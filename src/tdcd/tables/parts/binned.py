@@ -1,12 +1,13 @@
 """A column of amounts as one feature per bin, and one for its blanks."""
 
-import itertools
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.tables.parts.cell import BLANK, Cell
 from tdcd.tables.summary import SketchStats
 
 
@@ -35,15 +36,15 @@ class Binned:
         known = [count * column.known / (sum(counts) or 1) for count in counts]
         return cls(cuts, tuple(count / (total or 1) for count in [*known, *blank]), column.missing > 0)
 
-    @property
-    def ranges(self) -> list[tuple[float | None, float | None]]:
-        """Of every bin: above which value it begins and at which it ends; None where it is open."""
-        ends = [None, *self.cuts, None]
-        return list(itertools.pairwise(ends))
+    def cells(self) -> list[Cell]:
+        """What the features stand for."""
+        ranges = [("", *ends) for ends in pairwise([None, *self.cuts, None])]
+        ranges += [(BLANK, None, None)] * self.indicator
+        return [Cell(*ends, share) for ends, share in zip(ranges, self.shares, strict=True)]
 
     def names(self, column: str) -> list[str]:
         """Of the features."""
-        return [_in_words(column, *ends) for ends in self.ranges] + [f"{column} missing"] * self.indicator
+        return [_in_words(column, cell) for cell in self.cells()]
 
     def apply(self, values: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the features of these values to ``out``."""
@@ -66,9 +67,12 @@ class Binned:
         return asdict(self)
 
 
-def _in_words(column: str, above: float | None, up_to: float | None) -> str:
+def _in_words(column: str, cell: Cell) -> str:
+    _, above, up_to, _ = cell
+    if cell.level == BLANK:
+        return f"{column} missing"
     if above is None:
-        return f"{column} <= {short(up_to)}" if up_to is not None else f"{column} any"
+        return f"{column} any" if up_to is None else f"{column} <= {short(up_to)}"
     return f"{column} > {short(above)}" if up_to is None else f"{column} {short(above)} to {short(up_to)}"
 
 

@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.tables.parts.cell import Cell
 from tdcd.tables.summary import NumericStats
 
 
@@ -36,6 +37,10 @@ class Scaled:
         out[:, 0] = (known - self.mean) / self.scale
         if self.indicator:
             out[:, 1] = blank
+
+    def cells(self) -> list[Cell]:
+        """Nothing: an amount has no bins."""
+        return []
 
     def unscaled(self, column: str, weights: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
         """Coefficients in the column's own unit, and what they take from the intercept."""
