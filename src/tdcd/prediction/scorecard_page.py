@@ -127,7 +127,7 @@ def _cut_labels(cells: Sequence[Cell], unit: float) -> str:
     """The numbers at which bins end, as many as have room, and what the bar of blanks is."""
     cuts = [(place + 1, short(cell.up_to)) for place, cell in enumerate(cells) if cell.up_to is not None]
     is_last_blank = cells[-1].level == BLANK
-    y, labels = _HEIGHT - _BOTTOM + 16, []
+    y, labels = _HEIGHT - _BOTTOM + 18, []
     if is_last_blank:
         labels.append(f'<text x="{_WIDTH}" y="{y + 13}" text-anchor="end">blank</text>')
     if cuts:
@@ -135,7 +135,7 @@ def _cut_labels(cells: Sequence[Cell], unit: float) -> str:
         for place, text in cuts[:: max(1, ceil(widest / unit))]:
             x = _LEFT + place * unit
             labels.append(
-                f'<path d="M{x:.1f} {y - 12}v4" stroke="currentColor"/>'
+                f'<path d="M{x:.1f} {y - 16}v4" stroke="currentColor"/>'
                 f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{text}</text>'
             )
     return "".join(labels)
