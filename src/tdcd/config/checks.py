@@ -20,6 +20,11 @@ def cross_checks(config: Config) -> list[str]:
     blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
     if "torch" in blocks and config.model.module is None:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
+    if config.model.bins is not None and config.data.source != "files":
+        problems.append(
+            f"model.bins = {config.model.bins}: goes with data.source = 'files', not {config.data.source!r}, whose "
+            "features are ready; leave it out"
+        )
     if federation.aligned and len(set(config.client_counts)) > 1:
         counts = config.client_counts
         problems.append(f"federation.aligned = true: silos that split rows alike have as many clients, not {counts}")

@@ -38,6 +38,8 @@ class ModelSection(Section):
     huber_delta: PositiveFloat = DELTA
     """Where the Huber loss becomes linear, in standard deviations of the labels if they are standardised."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    bins: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """With ``data.source = "files"``: amounts become so many bins at most, of about equally many training rows."""
 
 
 class TrainSection(Section):

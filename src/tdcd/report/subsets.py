@@ -36,7 +36,7 @@ def _parts(run: Run, found: Mapping[str, Any]) -> Iterator[Html]:
         f"The model, after training, on {split} samples of which a silo's columns are missing: {stand_in}."
     )
     without = {name: losses.get(frozenset(names) - {name}) for name in names}
-    gains = [(name, loss - together) for name, loss in without.items() if None not in (loss, together)]
+    gains = [(name, loss - together) for name, loss in without.items() if loss is not None and together is not None]
     if len(names) > 1 and gains:
         words = ", ".join(f"{name} {figure(gain)}" for name, gain in gains)
         largest = max(abs(gain) for _, gain in gains)

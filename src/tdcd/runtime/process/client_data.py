@@ -16,9 +16,10 @@ from tdcd.core.settings import Dtype
 from tdcd.federation.party_names import client_of
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
-from tdcd.tables.preparation import Preparation, summarize
+from tdcd.tables.preparation import Preparation
 from tdcd.tables.randomized import EPSILON_COLUMN
 from tdcd.tables.rows import Category, RawRows
+from tdcd.tables.summary import summarize
 
 NO_FEATURES = np.empty((0, 0), np.float32)
 
@@ -57,10 +58,10 @@ class ClientData:
             arrays[f"column {name}"] = column.codes if isinstance(column, Category) else column
         return digest_of(words, arrays)
 
-    def summary(self, chosen: NDArray[np.bool_]) -> Any:
-        """Sums and counts of the chosen rows' columns."""
+    def summary(self, chosen: NDArray[np.bool_], bins: int | None) -> Any:
+        """Sums and counts of the chosen rows' columns, for so many bins."""
         assert self.table is not None
-        return summarize(self.table, chosen).to_json()
+        return summarize(self.table, chosen, bins).to_json()
 
     def prepared(self, preparation: Preparation, bias: bool, dtype: Dtype) -> NDArray[Any]:
         """The table as features, with a column of ones at the end if the silo carries the bias."""

@@ -150,7 +150,8 @@ class Client:
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = self._places(message)
-        return self._answer(message, ColumnSummary, summary=json.dumps(self.data.summary(train >= 0)))
+        summary = self.data.summary(train >= 0, self.job.config.model.bins)
+        return self._answer(message, ColumnSummary, summary=json.dumps(summary))
 
     def _on_successor(self) -> list[Message]:
         """Another process of this name is welcome: if it came after this one, this one leaves."""
