@@ -52,6 +52,8 @@ class TrainSection(Section):
     """How a client's block follows its gradients; what the optimiser remembers lasts one round."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the step size falls: not at all, or to zero at the end of ``rounds``."""
+    clip: PositiveFloat | None = None
+    """The most that the norm of a client's whole gradient may be in a step; a longer one is scaled down to it."""
     hub_optimizer: Literal["average", "momentum", "adam"] = "average"
     """How a hub's block follows the average of its clients' blocks: it is the average, or moves towards it."""
     hub_step_size: PositiveFloat = 1.0
