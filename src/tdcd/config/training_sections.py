@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tdcd.config.section import Positive, PositiveFloat, Section
-from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, Loss, Precision
+from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, KeepModel, Loss, Precision
 from tdcd.core.schedule import Minibatches
 
 BlockName = Literal["linear", "mlp", "cnn", "torch"]
@@ -104,5 +104,10 @@ class EvaluateSection(Section):
     """The fraction of samples that nobody trains on."""
     stratify: bool = False
     """Hold out the same fraction of every class. Off by default: runs of earlier versions keep their samples."""
+    patience: Positive | None = None
+    """End the run when so many evaluations in a row gave no lower loss than the lowest before: of the held-out samples,
+    or of the training samples if none are held out."""
+    keep: KeepModel = "last"
+    """Which model stays: that of the last round, or of the evaluation with the lowest such loss."""
     alone: bool = False
     """Also train each silo without the others, and show in the report what joining gains."""

@@ -10,6 +10,7 @@ from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
 from tdcd.prediction.held_out import HeldOut, scores_of, write_held_out
 from tdcd.records.history import Record
+from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
@@ -46,6 +47,8 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         planned.settings,
         rounds=config.train.rounds,
         evaluate_every=config.evaluate.every,
+        patience=config.evaluate.patience,
+        keep=config.evaluate.keep,
         colocation=planned.colocation,
         out=out,
         config=config.model_dump(),
@@ -110,7 +113,7 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
         existing.remove()
         return None
     history = existing.marked_history(mark)
-    if len(history) == mark.lines and (history[-1].diverged or history[-1].round == config.train.rounds):
+    if len(history) == mark.lines and Stopping.of(config.model_dump()).is_complete(history):
         return history
     return None
 

@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
+from tdcd.core.choices import KeepModel
 from tdcd.core.exchange import bytes_up
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Colocation, Ledger, item_bytes, phi_bytes
@@ -22,6 +23,7 @@ from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
+from tdcd.records.patience import Stopping
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
 from tdcd.training.described import describe_call
@@ -58,6 +60,8 @@ class Result:
     simulation: Simulation
     federation: Federation
     folder: Path | None = None
+    reason: str = ""
+    """Why it ended before its last round, or which other round's model is kept."""
 
     @property
     def engine(self) -> str:
@@ -89,6 +93,8 @@ def train(
     *,
     rounds: int,
     evaluate_every: int = 5,
+    patience: int | None = None,
+    keep: KeepModel = "last",
     colocation: Colocation = "none",
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
@@ -104,6 +110,9 @@ def train(
         blocks: one for all silos, or one each.
         rounds: communication rounds in all, those before a resume counted in.
         evaluate_every: rounds between two evaluations of the global model; the last round is always evaluated.
+        patience: end when so many evaluations in a row gave no lower loss than the lowest before: of the held-out
+            samples, or of the training samples if there are none.
+        keep: the model that stays, of the ``"last"`` round or of the evaluation with the ``"best"`` such loss.
         colocation: which parties share a machine: what they tell each other does not count as sent.
         out: the run folder to write; none by default.
         config: what ``config.toml`` there shall say; by default the arguments of this call.
@@ -115,21 +124,26 @@ def train(
     """
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
+    if (patience is not None and patience < 1) or keep not in get_args(KeepModel):
+        raise ValueError(f"patience must be at least 1 and keep 'last' or 'best', not {patience} and {keep!r}")
     chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
     _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     state = simulation.init()
-    run = TrainingRun(federation, settings, state, ledger_of(simulation, state.blocks, colocation), simulation.engine)
+    ledger, stopping = ledger_of(simulation, state.blocks, colocation), Stopping(rounds, patience, keep)
+    run = TrainingRun(federation, settings, state, ledger, simulation.engine, stopping)
     if out is not None and jax.process_index() == 0:
         how = (simulation.execution, simulation.variant)
         described = config or describe_call(
-            chosen, objective, settings, *how, rounds=rounds, evaluate_every=evaluate_every
+            chosen, objective, settings, *how, stopping=stopping, evaluate_every=evaluate_every
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
-    named = dict(zip(run.names, run.state.blocks, strict=True))
-    return Result(run.history, named, run.round, status, simulation, federation, folder)
+    hub_blocks, kept = run.model
+    reason = run.in_words if status == "finished" else ""
+    named = dict(zip(run.names, hub_blocks, strict=True))
+    return Result(run.history, named, kept, status, simulation, federation, folder, reason)
 
 
 class Training:
@@ -148,7 +162,7 @@ class Training:
         now, sizer = self._runs[0].round, CallSizer()
         self._record()
         observe(Progress(now, self._rounds, self._runs[0].history[-1]))
-        while now < self._rounds and self._still_finite():
+        while now < self._rounds and self._running():
             if agreed(should_stop()):
                 return self._close("interrupted")
             target = min(self._rounds, (now // self._every + 1) * self._every)
@@ -157,7 +171,8 @@ class Training:
             now += rounds
             record = self._record() if now == target else None
             observe(Progress(now, self._rounds, record))
-        return self._close("finished") if self._still_finite() else "diverged"
+        self._close("finished")
+        return "diverged" if all(run.diverged for run in self._runs) else "finished"
 
     def _advance(self, now: int, rounds: int, sizer: CallSizer) -> None:
         began = time.perf_counter()
@@ -166,20 +181,22 @@ class Training:
         seconds = time.perf_counter() - began
         self._simulation.check_range(self._state)
         sizer.took(rounds, seconds)
-        for run in self._still_finite():
+        for run in self._running():
             run.advanced(rounds, seconds / len(self._runs))
 
-    def _still_finite(self) -> list[TrainingRun]:
-        return [run for run in self._runs if not run.diverged]
+    def _running(self) -> list[TrainingRun]:
+        return [run for run in self._runs if not run.is_over]
 
     def _record(self) -> Record | None:
-        """Evaluate the runs that are due and have not diverged; the first one's record."""
+        """Evaluate the runs that are due and go on; the first one's record."""
         self._hand_out()
-        if not any(run.is_due(self._every, self._rounds) for run in self._still_finite()):
+        if not any(run.is_due(self._every, self._rounds) for run in self._running()):
             return None
         for run, figures in zip(self._runs, measure(self._simulation, self._state.blocks), strict=True):
-            if run.is_due(self._every, self._rounds) and not run.diverged and run.add(figures).diverged:
-                run.close("diverged")
+            if run.is_due(self._every, self._rounds) and not run.is_over:
+                run.add(figures)
+                if run.is_over:
+                    run.close("diverged" if run.diverged else "finished")
         if time.monotonic() - self._saved_at > self._save_after:
             self._checkpoint()
         return self._runs[0].history[-1]
@@ -187,19 +204,19 @@ class Training:
     def _hand_out(self) -> None:
         """Give every run its state."""
         for run, state in zip(self._runs, self._simulation.part(self._state), strict=True):
-            if not run.diverged:
+            if not run.is_over:
                 run.state = state
 
     def _checkpoint(self) -> None:
         began = time.monotonic()
-        for run in self._still_finite():
+        for run in self._running():
             run.checkpoint()
         self._saved_at = time.monotonic()
         self._save_after = max(SECONDS_PER_CHECKPOINT, (self._saved_at - began) / CHECKPOINT_FRACTION)
 
     def _close(self, status: Status) -> Status:
         self._hand_out()
-        for run in self._still_finite():
+        for run in self._running():
             run.close(status)
         return status
 
