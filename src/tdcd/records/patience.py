@@ -53,8 +53,8 @@ class Stopping(NamedTuple):
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
         """What a configuration, as nested keys, says."""
-        evaluate = config.get("evaluate", {})
-        return cls(config["train"]["rounds"], evaluate.get("patience"), evaluate.get("keep", "last"))
+        train, evaluate = config.get("train", {}), config.get("evaluate", {})
+        return cls(train.get("rounds", 0), evaluate.get("patience"), evaluate.get("keep", "last"))
 
     def is_spent(self, best: Best | None) -> bool:
         """Whether a run is to end here, whatever rounds are left."""

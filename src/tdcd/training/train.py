@@ -64,6 +64,11 @@ class Result:
     """Why it ended before its last round, or which other round's model is kept."""
 
     @property
+    def final(self) -> Record:
+        """The line of the model that stays, or the last one before it if it was not evaluated."""
+        return next(one for one in reversed(self.history) if one.round <= self.round and not one.diverged)
+
+    @property
     def engine(self) -> str:
         """The name of the engine that ran the rounds."""
         return self.simulation.engine
