@@ -73,7 +73,7 @@ def scores(folder, tmp_path):
 def test_points_are_linear_in_the_log_odds(keys, tmp_path, bank, bureau):
     folder, cells = trained(keys, tmp_path / "run"), new_rows(tmp_path, bank, bureau)
     for favours, sign in ((None, -1), ("no", -1), ("yes", 1)):
-        card = scorecard(Model.open(folder), PointScale(points=500, odds=2, double=30, favours=favours))
+        card = scorecard(Model.load(folder), PointScale(points=500, odds=2, double=30, favours=favours))
         write_scorecard(tmp_path / "card.csv", card)
         wanted = 500 + 30 * (sign * scores(folder, tmp_path) / math.log(2) - 1)
         np.testing.assert_allclose(by_hand(tmp_path / "card.csv", cells), wanted, rtol=1e-5)
@@ -88,7 +88,7 @@ def test_points_are_linear_in_the_log_odds(keys, tmp_path, bank, bureau):
 def test_amounts_have_contributions_in_their_own_unit(keys, tmp_path, bank, bureau):
     write_csv(tmp_path / "bank.csv", bank | {"y": [float(number) for number in range(100, 100 + ROWS)]})
     folder, cells = trained(keys, tmp_path / "run"), new_rows(tmp_path, bank, bureau)
-    model = Model.open(folder)
+    model = Model.load(folder)
     write_scorecard(tmp_path / "card.csv", scorecard(model))
     encoding = model.label_encoding
     amounts = scores(folder, tmp_path) * encoding.scale + encoding.mean
@@ -97,12 +97,12 @@ def test_amounts_have_contributions_in_their_own_unit(keys, tmp_path, bank, bure
 
 def test_a_hub_exports_its_own_columns_and_hubs_add_up(keys, tmp_path):
     folder = trained(keys, tmp_path / "run")
-    whole = scorecard(Model.open(folder)).lines
+    whole = scorecard(Model.load(folder)).lines
     together, bases = [], []
     for silo, other in (("bank", "bureau"), ("bureau", "bank")):
         path = folder / "preparation" / f"{other}.json"
         path.rename(path.with_suffix(".away"))
-        part = scorecard(Model.open(folder))
+        part = scorecard(Model.load(folder))
         path.with_suffix(".away").rename(path)
         assert part.absent == [other]
         base, *own = part.lines

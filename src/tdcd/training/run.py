@@ -10,11 +10,13 @@ from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
 from tdcd.prediction.held_out import Named, scores_of, write_held_out
 from tdcd.records.history import Record
+from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
+from tdcd.training.result import Result
 from tdcd.training.silo_only import train_silo_only
-from tdcd.training.train import Result, numbered, train
+from tdcd.training.train import numbered, train
 
 
 def run(config: Config, out: Path, devices: int | None = 1, **watch: Any) -> Result:
@@ -45,6 +47,8 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         planned.settings,
         rounds=config.train.rounds,
         evaluate_every=config.evaluate.every,
+        patience=config.evaluate.patience,
+        keep=config.evaluate.keep,
         colocation=planned.colocation,
         out=out,
         config=config.model_dump(),
@@ -112,7 +116,7 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
         existing.remove()
         return None
     history = existing.marked_history(mark)
-    if len(history) == mark.lines and (history[-1].diverged or history[-1].round == config.train.rounds):
+    if len(history) == mark.lines and Stopping.of(config.model_dump()).is_complete(history):
         return history
     return None
 

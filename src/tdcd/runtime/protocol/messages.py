@@ -10,6 +10,7 @@ import msgspec
 
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
+from tdcd.records.patience import Best
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.groups import Group, Remaining
 from tdcd.runtime.protocol.label_messages import FiguresPart, Outputs, SlopePart
@@ -31,7 +32,6 @@ from tdcd.runtime.protocol.structure import (
 Status = Literal["finished", "diverged", "refused"]
 
 
-# A client to its hub.
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What labels mean that are ready for training."""
 
@@ -245,6 +245,8 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     outbox: tuple[Published, ...] = ()
     digests: dict[int, dict[str, str]] = msgspec.field(default_factory=dict)
     unrecorded: tuple[Count, ...] = ()
+    best: Best | None = None
+    candidates: Named = msgspec.field(default_factory=dict)
     recorded: int = 0
     rows: tuple[Digest, ...] = ()
     history: Mark = NO_LINES

@@ -242,13 +242,15 @@ class HubFolder:
         randomized = config.federation.label_epsilon is not None
         write_held_out(self.path, named, scores, sample_index.loss(config), randomized=randomized)
 
-    def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], shutdown: Shutdown) -> None:
-        """Write the model, what came with other silos' blocks, and last that the run is over."""
+    def finish(
+        self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], shutdown: Shutdown, kept: int
+    ) -> None:
+        """Write the model of round ``kept``, what came with other silos' blocks, and last that the run is over."""
         failpoint("finish.before")
         self.write_lines()
         if preparations:
             save_preparations(self.path, preparations, load_label_encoding(self.path))
-        self.run.save_blocks(list(blocks), list(blocks.values()), shutdown.round, self._written)
+        self.run.save_blocks(list(blocks), list(blocks.values()), kept, self._written)
         save_shutdown(self.path / SHUTDOWN, shutdown)
         self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
