@@ -66,6 +66,7 @@ MODES["mask, overlap 1, period 4"] = {
 _MORE = [{"name": name, "clients": 3} for name in ("clinic", "lab", "shop")]
 MODES["protect blocks"] = {"silos": _MORE[:2], "exchange": {"protect_blocks": True}}
 MODES["mask, protect blocks"] = {"silos": _MORE, "exchange": {"protect": "mask", "protect_blocks": True}}
+MODES["silo dropout"] = {"train": {"silo_dropout": 0.3, "overlap": 1}, "exchange": {"phi_bits": 8}}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 

@@ -104,6 +104,11 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
             "shows at least as much; leave it out"
         )
+    if planned.variant.dropout.rate:
+        raise ValueError(
+            f"train.silo_dropout = {planned.variant.dropout.rate}: an audit takes phi of every sample, which shows at "
+            "least as much; leave it out"
+        )
     if problem := _own_wire_form(planned):
         raise ValueError(problem)
     if rounds < 2:
