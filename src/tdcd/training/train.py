@@ -26,6 +26,7 @@ from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
+from tdcd.training.subsets import Trained, write_subsets
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1
@@ -128,6 +129,9 @@ def train(
         run.attach(Path(out), described, evaluate_every if resume else None)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
+    if run.folder is not None and status != "diverged":
+        trained = Trained(federation, chosen, objective, simulation.variant)
+        write_subsets(run.folder, trained, run.state.blocks)
     named = dict(zip(run.names, run.state.blocks, strict=True))
     return Result(run.history, named, run.round, status, simulation, federation, folder)
 

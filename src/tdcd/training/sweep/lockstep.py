@@ -10,6 +10,7 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
 from tdcd.training.recording import TrainingRun
 from tdcd.training.run import save_assembled, simulate
+from tdcd.training.subsets import Trained, write_subsets
 from tdcd.training.train import Progress, Training, ledger_of
 
 
@@ -35,6 +36,9 @@ def train_together(
             raise Interrupted
     for plan, folder, run in zip(plans, folders, runs, strict=True):
         save_assembled(plan, folder, run.state.blocks)
+        if not run.diverged:
+            trained = Trained(plan.federation, plan.blocks, plan.objective, plan.variant)
+            write_subsets(RunFolder(folder), trained, run.state.blocks)
     return [run.history for run in runs]
 
 
