@@ -13,6 +13,7 @@ from tdcd.core.choices import Loss
 from tdcd.core.losses import LOSSES
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
+from tdcd.prediction.scores import probabilities
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
@@ -88,13 +89,3 @@ def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: Loss) -
     chances = probabilities(scores, loss)
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
     return columns | {f"probability_{name}": chances[:, place].tolist() for place, name in enumerate(shown)}
-
-
-def probabilities(scores: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
-    """``[n, C]``: of every class from softmax scores, or ``[n, 1]`` of the second class from logistic ones."""
-    scores = np.asarray(scores, np.float64)
-    if LOSSES[loss].target == "binary":
-        # Equal to 1 / (1 + exp(-score)), which overflows.
-        return np.asarray((1 + np.tanh(scores / 2)) / 2)
-    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
