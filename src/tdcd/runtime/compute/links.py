@@ -131,6 +131,16 @@ class Links:
         """The sum of all silos' scores, from what every hub sent; in silo order, whatever the order of arrival."""
         return np.asarray(sum(parts[1:], start=parts[0])) if self._sums is None else self._sums.all(parts)
 
+    def scores_by_silo(
+        self, what: What, round_index: int, parts: Sequence[NDArray[Any]]
+    ) -> dict[tuple[int, ...], NDArray[Any]]:
+        """What this hub knows of the silos' scores: each one's or, of masked parts, its own and the others' sum."""
+        if self._sums is None:
+            return {(silo,): part for silo, part in enumerate(parts)}
+        others = tuple(silo for silo in range(len(parts)) if silo != self._silo)
+        summed = self._sums.others(what, round_index, [parts[silo] for silo in others])
+        return {(self._silo,): self._sums.own(what, round_index, parts[self._silo]), others: summed}
+
     def rows_layout(self, rows: int) -> Layout:
         """What phi of so many of a client's rows is between it and its hub."""
         return self._variant.client_exchange.layout((rows, self._shape[2]), self._settings.dtype)

@@ -220,7 +220,7 @@ class HubDriver:
             blocks = {hub.removeprefix("hub."): block for hub, block in rounds.models().items()}
             others = {hub.removeprefix("hub."): one for hub, one in rounds.preparations().items()}
             if end.status == "finished" and self._last is not None and self._last.test_scores is not None:
-                self._keep(partial(self.folder.save_held_out, self.hub.handshake, self._last.test_scores))
+                self._keep(partial(self.folder.save_figures, self.hub.handshake, self._last))
             self.folder.finish(blocks, others, shutdown)
 
     def _leave(self) -> Outcome:

@@ -51,7 +51,10 @@ class Evaluations:
             if record is not None:
                 self.recorded = round_index
                 is_last = round_index == self._rounds and self._has_labels
-                yield Append(record, records.test_scores(scores) if is_last else None)
+                if not is_last or record.diverged:
+                    yield Append(record)
+                else:
+                    yield Append(record, records.test_scores(scores), records.subsets(round_index, scores))
 
     def told_in(self, round_index: int) -> list[int]:
         """The rounds whose scores are told in this one: its own, and those in which the block stays the same."""

@@ -44,6 +44,8 @@ class Append:
     record: Record
     test_scores: NDArray[Any] | None = field(default=None, compare=False)
     """``[m, C]``: with the last line, the model's scores of the held-out samples; not a number for absent ones."""
+    subsets: Mapping[str, Any] | None = field(default=None, compare=False)
+    """With the last line, what the model reaches with every subset of silos."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
 from tdcd.runtime.protocol.exchange import kept_rounds
 from tdcd.runtime.protocol.handshake import Handshake
-from tdcd.runtime.protocol.instructions import Absence, State
+from tdcd.runtime.protocol.instructions import Absence, Append, State
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.sample_index import SampleIndex
 from tdcd.runtime.protocol.shutdown import Shutdown
@@ -227,6 +227,13 @@ class HubFolder:
                 "silos": silos,
             }
         )
+
+    def save_figures(self, handshake: Handshake, last: Append) -> None:
+        """Write what the last evaluation says of subsets of silos, and of the held-out samples."""
+        if last.subsets is not None:
+            self.run.write_subsets(last.subsets)
+        if last.test_scores is not None:
+            self.save_held_out(handshake, last.test_scores)
 
     def save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
         """Write what the model says of the samples that nobody trained on, where clients have tables with ids."""
