@@ -72,6 +72,9 @@ class TrainSection(Section):
     travel."""
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """In a simulation, the fraction of each silo's clients that answer in a round, drawn anew each time."""
+    silo_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The probability with which a sample's score goes without a silo, drawn anew for every silo, sample and round: the
+    model learns to do without any of them."""
     variant: Annotated[str, Field(pattern=NAMED)] | None = None
     """A variant of your own, ``package.module:name``, in place of the keys above from ``optimizer`` on."""
     folder: str | None = None

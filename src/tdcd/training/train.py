@@ -28,6 +28,7 @@ from tdcd.tables.prepared import encoding_of, save_prepared
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 from tdcd.training.result import Result
+from tdcd.training.subsets import Trained, write_subsets
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1
@@ -119,6 +120,8 @@ def train(
             randomized = objective.label_epsilon is not None
             called = named or numbered(federation, objective)
             write_held_out(folder, called, scores, objective.loss, randomized=randomized)
+    if run.folder is not None and status != "diverged":
+        write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant), hub_blocks)
     reason = run.in_words if status == "finished" else ""
     by_silo = dict(zip(run.names, hub_blocks, strict=True))
     return Result(run.history, by_silo, kept, status, simulation, federation, folder, reason)

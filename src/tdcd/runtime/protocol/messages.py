@@ -209,6 +209,8 @@ class ScoresPart(Part, frozen=True, kw_only=True, tag="scores_part"):
     """By client: the rounds since the last scores in which it was left out."""
     unscored: list[str] = msgspec.field(default_factory=list)
     """The clients whose rows are not in these scores."""
+    intercept: Array | None = None
+    """``[C]``: what is left of the silo's phi where it is dropped, if anything is."""
 
 
 class Model(Part, frozen=True, kw_only=True, tag="model"):

@@ -35,7 +35,7 @@ from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
 from tdcd.runtime.protocol.exchange import kept_rounds
 from tdcd.runtime.protocol.handshake import Handshake
-from tdcd.runtime.protocol.instructions import Absence, State
+from tdcd.runtime.protocol.instructions import Absence, Append, State
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.sample_index import SampleIndex
 from tdcd.runtime.protocol.shutdown import Shutdown
@@ -228,7 +228,14 @@ class HubFolder:
             }
         )
 
-    def save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
+    def save_figures(self, handshake: Handshake, line: Append) -> None:
+        """Write what the model of a line that stays says of subsets of silos, and of the held-out samples."""
+        if line.subsets is not None:
+            self.run.write_subsets(line.subsets)
+        if line.test_scores is not None:
+            self._save_held_out(handshake, line.test_scores)
+
+    def _save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
         """Write what the model says of the samples that nobody trained on."""
         sample_index, config = handshake.sample_index, handshake.job.config
         if sample_index is None or not len(scores):

@@ -12,6 +12,7 @@ from tdcd.simulation.engines.base import ROUNDS_PER_CALL
 from tdcd.tables.prepared import save_prepared
 from tdcd.training.recording import TrainingRun
 from tdcd.training.run import save_held_out, simulate
+from tdcd.training.subsets import Trained, write_subsets
 from tdcd.training.train import Progress, Training, ledger_of
 
 
@@ -38,6 +39,9 @@ def train_together(
     for plan, folder, run in zip(plans, folders, runs, strict=True):
         save_prepared(folder, plan.federation, plan.objective)
         save_held_out(plan, folder, run.model[0])
+        if not run.diverged:
+            trained = Trained(plan.federation, plan.blocks, plan.objective, plan.variant)
+            write_subsets(RunFolder(folder), trained, run.model[0])
     return [run.history for run in runs]
 
 
