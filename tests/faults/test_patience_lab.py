@@ -5,7 +5,6 @@ from lab import ORDERLY, ROUGH, Lab, in_mode, prepared
 
 from tdcd.records.model_file import read_block
 
-
 MODES = ["patience", "patience, overlap 3, period 4"]
 
 
