@@ -1,5 +1,6 @@
 """From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -55,6 +56,10 @@ def plan(config: Config, table: Table | None = None, devices: int | None = 1) ->
     else:
         assembled = None
         federation, task, strips = _cut(config, table)
+    if config.train.class_weights is not None:
+        federation = _class_weighted(
+            federation, config, task, () if assembled is None else assembled.label_encoding.classes
+        )
     loss = config.model.loss or fitting(task)[0]
     resolved = config.model_copy(
         update={
@@ -78,6 +83,18 @@ def plan(config: Config, table: Table | None = None, devices: int | None = 1) ->
         return rewrite(planned, config.train.algorithm, config.train.silo)
     except ValueError as error:
         raise ConfigError([f"train.silo = {config.train.silo!r}: {error}"]) from None
+
+
+def _class_weighted(federation: Federation, config: Config, task: Task, classes: Sequence[str]) -> Federation:
+    given = config.train.class_weights
+    assert given is not None
+    where = f"train.class_weights = {given!r}"
+    if task == "regression":
+        raise ConfigError([f"{where}: the labels are amounts, not classes; leave it out"])
+    try:
+        return federation.class_weighted(given, classes)
+    except ValueError as error:
+        raise ConfigError([f"{where}: {error}"]) from None
 
 
 def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:

@@ -52,7 +52,9 @@ def by_class(
     totals = np.bincount(labels.astype(np.int64), weights, minlength=len(classes))
     if given == "balanced":
         # A class that nobody trains on weighs as much as the average sample.
-        return np.divide(totals.sum() / np.count_nonzero(totals), totals, out=np.ones(len(totals)), where=totals > 0)
+        there = np.count_nonzero(totals)
+        each: Numbers = np.divide(totals.sum() / there, totals, out=np.ones(len(totals)), where=totals > 0)
+        return each
     assert not isinstance(given, str)
     named = {str(name): float(weight) for name, weight in given.items()}
     strangers = [name for name in named if name not in classes]
@@ -87,12 +89,14 @@ def weigh_apart(
 
 def scaled(weights: NDArray[Any], training: NDArray[Any]) -> Numbers:
     """The weights so that those of the ``training`` samples have mean 1."""
-    return np.asarray(weights, np.float64) / np.mean(training, dtype=np.float64)
+    found: Numbers = np.asarray(weights, np.float64) / np.mean(training, dtype=np.float64)
+    return found
 
 
 def weighted_mean(losses: NDArray[Any], weights: NDArray[Any] | None) -> Numbers:
     """The mean over the last axis, summed in float64; the weights' scale does not matter."""
     if weights is None:
-        return np.mean(losses, axis=-1, dtype=np.float64)
+        mean: Numbers = np.mean(losses, axis=-1, dtype=np.float64)
+        return mean
     found: Numbers = np.average(losses.astype(np.float64), axis=-1, weights=weights)
     return found
