@@ -20,6 +20,13 @@ def standardizes(config: Config) -> bool:
     return config.data.standardize and (loss is None or loss.standardizes)
 
 
+def loss_keys(loss: Loss) -> dict[str, Any] | None:
+    """The keys of ``[model]`` that choose this loss; None if it is the user's own."""
+    if isinstance(loss, Huber):
+        return {"loss": loss.name, "huber_delta": loss.delta}
+    return {"loss": loss.name} if LOSSES.get(loss.name) == loss else None
+
+
 def named_loss(model: ModelSection, name: str) -> Loss:
     """The loss of this name: one that comes with the package, or the very one that ``model.loss`` names.
 

@@ -13,7 +13,6 @@ from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
-from tdcd.tables.preparation_io import save_preparations
 from tdcd.training.silo_only import train_silo_only
 from tdcd.training.train import Result, train
 
@@ -65,7 +64,6 @@ def save_assembled(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> N
     assembled, federation = planned.assembled, planned.federation
     if assembled is None:
         return
-    save_preparations(folder, assembled.preparations, assembled.label_encoding)
     if federation.test_labels is not None:
         scores = scores_of(federation, planned.blocks, hub_blocks)
         samples = HeldOut(assembled.test_ids, assembled.test_labels, scores)

@@ -20,10 +20,12 @@ from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
+from tdcd.prediction.model import Model
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
+from tdcd.tables.prepared import save_prepared
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 
@@ -64,8 +66,18 @@ class Result:
         """The name of the engine that ran the rounds."""
         return self.simulation.engine
 
+    @property
+    def model(self) -> Model:
+        """The trained model, which predicts from raw rows."""
+        simulation = self.simulation
+        hub_blocks = [self.blocks[silo.name] for silo in self.federation.silos]
+        dtype = simulation.settings.dtype
+        return Model.of(self.federation, simulation.blocks, hub_blocks, simulation.objective, dtype)
+
     def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The trained model's scores ``[rows, C]`` for other samples: each silo's columns of them.
+        """The trained model's scores ``[rows, C]`` for other samples: each silo's prepared features of them.
+
+        For raw rows see :attr:`model`.
 
         Of a regression, ``scores * federation.label_scale + federation.label_mean`` are amounts in the data's own
         units.
@@ -123,9 +135,16 @@ def train(
     if out is not None and jax.process_index() == 0:
         how = (simulation.execution, simulation.variant)
         described = config or describe_call(
-            chosen, objective, settings, *how, rounds=rounds, evaluate_every=evaluate_every
+            chosen,
+            objective,
+            settings,
+            *how,
+            rounds=rounds,
+            evaluate_every=evaluate_every,
+            ids={silo.name: silo.id_column for silo in federation.silos if silo.id_column},
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
+        save_prepared(Path(out), federation, objective)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
     named = dict(zip(run.names, run.state.blocks, strict=True))
