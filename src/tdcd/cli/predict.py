@@ -109,8 +109,8 @@ def export(
 
     The score of a row is the intercept, plus coefficient times value for its amounts, plus the coefficient of
     COLUMN=LEVEL for each of its names (COLUMN=other for levels that are not listed), plus that of "COLUMN missing" for
-    each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for two classes,
-    the logarithm of the second one's odds.
+    each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for counts with
+    the Poisson loss, its logarithm; for two classes, the logarithm of the second one's odds.
 
     Exit status: 0 done, 2 bad input.
     """
