@@ -106,6 +106,11 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
         )
     if planned.variant.knowledge.label_silo is not None and (problem := no_slopes(planned)):
         raise ValueError(f"labels at one silo: {problem}")
+    if planned.variant.dropout.rate:
+        raise ValueError(
+            f"train.silo_dropout = {planned.variant.dropout.rate}: an audit takes phi of every sample, which shows at "
+            "least as much; leave it out"
+        )
     if problem := _own_wire_form(planned):
         raise ValueError(problem)
     if rounds < 2:

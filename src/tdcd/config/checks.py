@@ -20,6 +20,11 @@ def cross_checks(config: Config) -> list[str]:
     blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
     if "torch" in blocks and config.model.module is None:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
+    if config.model.bins is not None and config.data.source != "files":
+        problems.append(
+            f"model.bins = {config.model.bins}: goes with data.source = 'files', not {config.data.source!r}, whose "
+            "features are ready; leave it out"
+        )
     if federation.aligned and len(set(config.client_counts)) > 1:
         counts = config.client_counts
         problems.append(f"federation.aligned = true: silos that split rows alike have as many clients, not {counts}")
@@ -103,9 +108,10 @@ def _family_checks(config: Config) -> list[str]:
     overlap = f"train.overlap = {train.overlap}"
     periods = [f"silo '{silo.name}': period = {silo.period}" for silo in slow]
     late = ([overlap] if train.overlap else []) + periods
+    dropout = [f"train.silo_dropout = {train.silo_dropout}"] if train.silo_dropout else []
     problems = [
         f"{key}: goes with train.algorithm = 'tdcd', not {train.algorithm!r}; leave it out"
-        for key in late + config.exchange.changed
+        for key in late + dropout + config.exchange.changed
         if train.algorithm != "tdcd"
     ]
     if slow and len(slow) == len(config.silos):
@@ -127,6 +133,8 @@ def _family_checks(config: Config) -> list[str]:
         for period, silo in zip(periods, slow, strict=True)
         if 0 < train.rounds < silo.period
     ]
+    if train.silo_dropout and config.num_silos == 1:
+        problems.append(f"train.silo_dropout = {train.silo_dropout}: one silo alone cannot be missing; leave it out")
     if config.exchange.phi_bits == 4 and config.dtype == "float64":
         problems.append(
             "exchange.phi_bits = 4: dtype = 'float64' asks for 16 digits, and 4 bits keep one; use float32, or "

@@ -157,8 +157,7 @@ def blocks_of(config: Config) -> tuple[Block, ...]:
 
 def has_bias(config: Config) -> bool:
     """Whether the first silo carries a column of ones."""
-    chosen = config.federation.bias
-    return _block_names(config)[0] == "linear" if chosen is None else chosen
+    return config.has_bias
 
 
 def _block_names(config: Config) -> list[str]:

@@ -19,9 +19,10 @@ from tdcd.tables.client_table import refuse_label, refuse_randomised, row_number
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.loader import read_rows
-from tdcd.tables.preparation import Preparation, merge_summaries, summarize
+from tdcd.tables.preparation import Preparation
 from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
+from tdcd.tables.summary import summarize
 
 logger = logging.getLogger("tdcd.tables")
 
@@ -239,14 +240,12 @@ def _silo(
     try:
         rows = _rows(config, index, train, labels[~held_out])
         summaries = {
-            name: summarize(part, np.isin(numbers, held))
+            name: summarize(part, np.isin(numbers, held), config.model.bins)
             for name, held, part, numbers in zip(
                 section.client_names, rows, parts * copies, train * copies, strict=True
             )
         }
-        preparation = Preparation.fit(
-            merge_summaries(summaries), standardize=config.data.standardize, rare=config.data.rare
-        )
+        preparation = Preparation.of_clients(summaries, config)
     except ValueError as error:
         raise TableError([f"silo '{section.name}': {error}"]) from None
     features = _features(parts, train, preparation, (int((~held_out).sum()), bias), config.dtype)

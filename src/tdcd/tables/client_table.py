@@ -16,9 +16,9 @@ from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
 from tdcd.tables.loader import read_header, read_rows
-from tdcd.tables.preparation import CategoryStats, NumericStats
 from tdcd.tables.randomized import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
+from tdcd.tables.summary import CategoryStats, NumericStats
 
 LABELLED_ONLY = ", or leave those rows out with --ids FILE, the common ids that tdcd align writes"
 SHOWN_IDS = 5

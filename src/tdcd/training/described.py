@@ -14,11 +14,18 @@ from tdcd.core.losses import Huber
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
+from tdcd.records.patience import Stopping
 from tdcd.training.identity import identity, importable, unknown_in
 
 FREE = ("train.rounds", "federation.name", "federation.labels", "federation.engine")
 """What may differ when a run is resumed."""
-EPSILON = "federation.label_epsilon"
+UNSAID: Mapping[str, Any] = {
+    "train.variant": None,
+    "federation.label_epsilon": None,
+    "evaluate.patience": None,
+    "evaluate.keep": "last",
+}
+"""Keys that mean as much if they are missing: without a variant of its own, a run is what the other keys say."""
 SHOWN = 80
 """Characters of a value that a message shows."""
 
@@ -30,7 +37,7 @@ def describe_call(
     execution: Execution,
     variant: Variant,
     *,
-    rounds: int,
+    stopping: Stopping,
     evaluate_every: int,
     ids: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -46,8 +53,8 @@ def describe_call(
         "data": {"source": PYTHON, "keep": execution.keep, **({"ids": dict(ids)} if ids else {})},
         "federation": {"label_epsilon": objective.label_epsilon},
         "model": {**_model(blocks), **_loss(objective), "l2": objective.l2},
-        "train": {"rounds": rounds, **chosen, **_member(variant), "precision": execution.precision},
-        "evaluate": {"every": evaluate_every},
+        "train": {"rounds": stopping.rounds, **chosen, **_member(variant), "precision": execution.precision},
+        "evaluate": {"every": evaluate_every, "patience": stopping.patience, "keep": stopping.keep},
     }
 
 
@@ -85,8 +92,7 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
     >>> differences({"train": {"rounds": 9, "step_size": 0.1}}, {"train": {"rounds": 5, "step_size": 0.05}})
     ['train.step_size = 0.1: the run has 0.05; give that, or another folder']
     """
-    # Without a variant of its own, a run is what the other keys say; without an epsilon, labels are as they are.
-    before, now = ({"train.variant": None, EPSILON: None, **dict(_flat(keys))} for keys in (found, asked))
+    before, now = ({**UNSAID, **dict(_flat(keys))} for keys in (found, asked))
     unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block", "model.loss") if key in now}
     return [
         f"{key}: a run folder cannot tell one {kind} from another, so such a run cannot be resumed: make it a frozen "

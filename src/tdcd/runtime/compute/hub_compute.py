@@ -63,6 +63,7 @@ class HubCompute:
         self._num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
+        self._model, self._num_features = job.blocks[silo], feature_shape[-1]
         started = start_block(
             job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs, job.config.silos[silo].name
         )
@@ -251,6 +252,14 @@ class HubCompute:
         """The regulariser of the silo's block."""
         with precision(self.settings.dtype):
             return float(self.objective.penalty(block))
+
+    def intercept(self, block: Tree) -> NDArray[Any] | None:
+        """``[C]``: what is left of the silo's phi where it is dropped; None if nothing is."""
+        dropout = self.variant.dropout
+        if not dropout.rate or dropout.intercept != self.silo:
+            return None
+        with precision(self.settings.dtype):
+            return np.asarray(dropout.alone(self.silo, block, self._model.phi, self._num_features))
 
     def figures(
         self, scores: NDArray[Any], held_out: bool, penalty: float, absent: NDArray[np.bool_] | None = None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -82,7 +83,7 @@ class Client:
         """Who this is and which samples it has: said at the start, and whenever something is missing."""
         self._answers.clear()
         data, is_named = self.data, isinstance(self.data.labels, list)
-        target = None if data.target is None else Target(**data.target)
+        target = None if data.target is None else msgspec.convert(data.target, Target)
         numbers = None if is_named or data.labels is None else Array.of(np.asarray(data.labels, np.float64))
         enrol = Enrol(
             self.name,
@@ -149,7 +150,8 @@ class Client:
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = self._places(message)
-        return self._answer(message, ColumnSummary, summary=json.dumps(self.data.summary(train >= 0)))
+        summary = self.data.summary(train >= 0, self.job.config.model.bins)
+        return self._answer(message, ColumnSummary, summary=json.dumps(summary))
 
     def _on_successor(self) -> list[Message]:
         """Another process of this name is welcome: if it came after this one, this one leaves."""

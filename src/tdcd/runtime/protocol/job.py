@@ -18,6 +18,7 @@ from tdcd.core.settings import Settings
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Everybody, Variant
 from tdcd.federation.party_names import client_of, hub_of
+from tdcd.records.patience import Stopping
 from tdcd.runtime.protocol.audience import Audience
 
 SHARED = ("seed", "dtype", "data", "federation", "model", "train", "exchange", "evaluate", "silos")
@@ -88,6 +89,11 @@ class Job:
     def variant(self) -> Variant:
         """The member of the TDCD family."""
         return variant_of(self.config)
+
+    @cached_property
+    def stopping(self) -> Stopping:
+        """When the run ends, and which model stays."""
+        return Stopping.of(self.config.model_dump())
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

@@ -10,11 +10,13 @@ import msgspec
 
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
+from tdcd.records.patience import Best
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.groups import Group, Remaining
 from tdcd.runtime.protocol.label_messages import FiguresPart, Outputs, SlopePart
 from tdcd.runtime.protocol.structure import (
     Array,
+    ClassNames,
     Count,
     Digest,
     Json,
@@ -30,12 +32,14 @@ from tdcd.runtime.protocol.structure import (
 Status = Literal["finished", "diverged", "refused"]
 
 
-# A client to its hub.
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What labels mean that are ready for training."""
 
     task: Task
     label_scale: float
+    label_mean: float = 0.0
+    classes: ClassNames = ()
+    """By number; empty if classes are called by their numbers."""
 
 
 class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
@@ -205,6 +209,8 @@ class ScoresPart(Part, frozen=True, kw_only=True, tag="scores_part"):
     """By client: the rounds since the last scores in which it was left out."""
     unscored: list[str] = msgspec.field(default_factory=list)
     """The clients whose rows are not in these scores."""
+    intercept: Array | None = None
+    """``[C]``: what is left of the silo's phi where it is dropped, if anything is."""
 
 
 class Model(Part, frozen=True, kw_only=True, tag="model"):
@@ -241,6 +247,8 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     outbox: tuple[Published, ...] = ()
     digests: dict[int, dict[str, str]] = msgspec.field(default_factory=dict)
     unrecorded: tuple[Count, ...] = ()
+    best: Best | None = None
+    candidates: Named = msgspec.field(default_factory=dict)
     recorded: int = 0
     rows: tuple[Digest, ...] = ()
     history: Mark = NO_LINES

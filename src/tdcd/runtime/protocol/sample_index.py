@@ -233,7 +233,7 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
 
 def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: Target | None, config: Config) -> Meaning:
     if target is not None:
-        numbers, mean, scale, words = labels.numbers, 0.0, target.label_scale, ""
+        numbers, mean, scale, words = labels.numbers, target.label_mean, target.label_scale, ""
     else:
         numbers, mean, scale = standardized(labels, ~held_out, standardizes(config))
         words = in_words(labels, config.model.loss)
@@ -262,7 +262,9 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
         values = np.concatenate([np.asarray(labels) for labels in given])[order]
     target = found[0].target
     if target is not None:
-        return Labels(target.task, values)
+        if target.classes and not 0 <= values.min() <= values.max() < len(target.classes):
+            raise UnfitLabels(f"a label is class {values.max():g}, but {len(target.classes)} classes have names")
+        return Labels(target.task, values, target.classes)
     try:
         encoded = encode(values, chosen_loss(config.model))
         check_all_classes(config, encoded)
