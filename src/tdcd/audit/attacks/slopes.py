@@ -5,9 +5,6 @@ import numpy as np
 from tdcd.audit.recording import Floats
 from tdcd.core.randomized import KEPT, Response
 
-KNOWN = ("squared", "logistic", "softmax")
-"""The losses that these attacks know."""
-
 
 def labels_from_slopes(slopes: Floats, loss: str) -> Floats:
     r"""An estimate of every label from the slopes of the loss, ``[R, T, C]`` to ``[R]``.
