@@ -147,7 +147,7 @@ def test_clients_without_the_weights_are_refused(tmp_path):
         (
             {"federation": {"labels": "lab"}, "train": {"class_weights": "balanced", "engine": "grouped"}},
             [
-                "federation.labels = 'lab': does not go with train.class_weights = 'balanced', since silos without labels",
+                "federation.labels = 'lab': does not go with train.class_weights = 'balanced', since silos without",
                 "train.engine = 'grouped': does not go with train.class_weights = 'balanced'",
             ],
         ),

@@ -56,8 +56,8 @@ def patience_caveats(config: Config) -> list[str]:
     if config.evaluate.patience is None:
         return []
     return [
-        f"evaluate.patience = {config.evaluate.patience} may have ended the run by what was measured in it: Theorem 1 is "
-        "about a number of rounds that is chosen beforehand."
+        f"evaluate.patience = {config.evaluate.patience} may have ended the run by what was measured in it, and Theorem "
+        "1 is about a number of rounds that is chosen beforehand."
     ]
 
 
