@@ -73,6 +73,7 @@ MODES["patience, overlap 3, period 4"] = {
     "train": {**_NOISY, "overlap": 3},
     "evaluate": {"every": 2, "patience": 5, "keep": "best"},
 }
+MODES["silo dropout"] = {"train": {"silo_dropout": 0.3, "overlap": 1}, "exchange": {"phi_bits": 8}}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 

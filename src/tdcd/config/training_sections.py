@@ -7,8 +7,11 @@ from pydantic import Field
 
 from tdcd.config.section import Positive, PositiveFloat, Section
 from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, KeepModel, Loss, Precision
+from tdcd.core.losses.huber import DELTA
 from tdcd.core.schedule import Minibatches
 
+NAMED = r"^[\w.]+:\w+$"
+"""Something in a module of the user's own: ``package.module:name``."""
 BlockName = Literal["linear", "mlp", "cnn", "torch"]
 
 
@@ -25,14 +28,18 @@ class ModelSection(Section):
     """Height and width of a cnn's convolutions."""
     embedding: Positive = 256
     """Width of a cnn's last hidden layer."""
-    module: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    module: Annotated[str, Field(pattern=NAMED)] | None = None
     """For torch blocks, ``package.module:function``: called without arguments, it returns the nn.Module."""
     folder: str | None = None
-    """Where the file of ``module`` is looked for first, before the working directory and Python's own path; by
-    default beside the configuration file."""
-    loss: Loss | None = None
-    """By default the one that fits the labels."""
+    """Where the file of ``module``, or of a loss, is looked for first, before the working directory and Python's own
+    path; by default beside the configuration file."""
+    loss: Loss | Annotated[str, Field(pattern=NAMED)] | None = None
+    """By default the one that fits the labels; ``package.module:name`` is one of your own."""
+    huber_delta: PositiveFloat = DELTA
+    """Where the Huber loss becomes linear, in standard deviations of the labels if they are standardised."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    bins: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """With ``data.source = "files"``: amounts become so many bins at most, of about equally many training rows."""
 
 
 class TrainSection(Section):
@@ -68,7 +75,10 @@ class TrainSection(Section):
     travel."""
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """In a simulation, the fraction of each silo's clients that answer in a round, drawn anew each time."""
-    variant: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    silo_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The probability with which a sample's score goes without a silo, drawn anew for every silo, sample and round: the
+    model learns to do without any of them."""
+    variant: Annotated[str, Field(pattern=NAMED)] | None = None
     """A variant of your own, ``package.module:name``, in place of the keys above from ``optimizer`` on."""
     folder: str | None = None
     """Where to look for the variant's module first; by default beside the configuration file."""

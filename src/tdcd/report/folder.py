@@ -12,6 +12,10 @@ from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.units import counted
 
+METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²", "d2": "D²", "mae": "MAE"}
+SPLITS = {"train": "train", "test": "held-out"}
+"""What the history calls a set of samples, and what the page does."""
+
 
 class SiloFacts(BaseModel):
     """One silo, as ``federation.json`` describes it."""
@@ -97,6 +101,11 @@ class Run:
         """Every metric of the history, in order of appearance."""
         figures = (figures for record in self.history for figures in record.metrics.values())
         return list(dict.fromkeys(name for named in figures for name in named))
+
+
+def metric_title(metric: str) -> str:
+    """What the page calls a metric."""
+    return METRIC_TITLES.get(metric, metric)
 
 
 def _federation(folder: RunFolder) -> FederationFacts:

@@ -17,8 +17,9 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
+from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.fitting import start_fitting
-from tdcd.federation.silos import Federation, aligned_empty
+from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
@@ -100,7 +101,7 @@ class Simulation:
         self._fixed = fixed_point_of(self.variant)
         self.num_samples = federation.num_samples
         self.batch_size = settings.effective_batch_size(self.num_samples)
-        objective.check_labels(federation.labels)
+        objective.check_labels(federation.labels, everywhere=self.variant.knowledge.label_silo is None)
         self.num_outputs = objective.num_outputs([federation.labels, federation.test_labels])
         self._labels_dtype = objective.label_dtype(settings.dtype)
         with self._context():

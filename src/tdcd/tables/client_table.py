@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
+from tdcd.config.losses import chosen_loss
 from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
 from tdcd.tables.loader import read_header, read_rows
-from tdcd.tables.preparation import CategoryStats, NumericStats
 from tdcd.tables.randomized import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
+from tdcd.tables.summary import CategoryStats, NumericStats
 
 LABELLED_ONLY = ", or leave those rows out with --ids FILE, the common ids that tdcd align writes"
 SHOWN_IDS = 5
@@ -155,7 +156,7 @@ def taken_for(config: Config, rows: RawRows) -> str:
     if rows.labels is None:
         return f"none here; silo '{config.federation.labels}' has them"
     try:
-        encoded = encode(rows.labels, config.model.loss, partly=True)
+        encoded = encode(rows.labels, chosen_loss(config.model), partly=True)
     except ValueError as error:
         raise TableError([f"the labels of {rows.source}: {error}"]) from None
     words = in_words(encoded, config.model.loss, partly=True)

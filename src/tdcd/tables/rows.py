@@ -174,7 +174,7 @@ class Columns:
         chosen, names = tuple(features), tuple(categorical)
         return replace(self, label=None, weight=None, features=chosen, categorical=names, ignore=())
 
-    def among(self, path: Path, header: Sequence[str]) -> Self:
+    def among(self, path: Path | str, header: Sequence[str]) -> Self:
         """The same with every feature by name, for a file with this header; refuses columns that it lacks."""
         kept = {self.id, self.label, self.weight, *self.ignored, *self.ignore}
         features = (

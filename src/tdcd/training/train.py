@@ -3,13 +3,11 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.choices import KeepModel
@@ -19,15 +17,18 @@ from tdcd.core.ledger import Colocation, Ledger, item_bytes, phi_bytes
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
-from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
+from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
 from tdcd.records.patience import Stopping
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
+from tdcd.tables.prepared import encoding_of, save_prepared
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
+from tdcd.training.result import Result
+from tdcd.training.subsets import Trained, write_subsets
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1
@@ -45,49 +46,6 @@ class Progress(NamedTuple):
 
 
 Observer = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What training gave."""
-
-    history: list[Record]
-    blocks: dict[str, Tree]
-    """The hub block of each silo, by name."""
-    round: int
-    """The round those blocks are of."""
-    status: Status
-    simulation: Simulation
-    federation: Federation
-    folder: Path | None = None
-    reason: str = ""
-    """Why it ended before its last round, or which other round's model is kept."""
-
-    @property
-    def final(self) -> Record:
-        """The line of the model that stays, or the last one before it if it was not evaluated."""
-        return next(one for one in reversed(self.history) if one.round <= self.round and not one.diverged)
-
-    @property
-    def engine(self) -> str:
-        """The name of the engine that ran the rounds."""
-        return self.simulation.engine
-
-    def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The trained model's scores ``[rows, C]`` for other samples: each silo's columns of them.
-
-        Of a regression, ``scores * federation.label_scale + federation.label_mean`` are amounts in the data's own
-        units.
-        """
-        silos = self.federation.silos
-        tables = [numbers(table, f"features {index}") for index, table in enumerate(features)]
-        if len(tables) != len(silos):
-            raise ValueError(f"there are {len(silos)} silos, but features of {len(tables)}: give every silo's columns")
-        for silo, table in zip(silos, tables, strict=True):
-            wanted = (len(tables[0]), *silo.feature_shape)
-            if table.shape != wanted:
-                raise ValueError(f"silo '{silo.name}': features have shape {table.shape}, but must have {wanted}")
-        return self.simulation.scores(list(self.blocks.values()), tables)
 
 
 def train(
@@ -108,6 +66,7 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     execution: Execution | None = None,
     variant: Variant | None = None,
+    named: Named | None = None,
 ) -> Result:
     """Train a federation in one process.
 
@@ -126,6 +85,7 @@ def train(
         should_stop: asked after every engine call; true ends the run early, with a checkpoint.
         execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
         variant: the member of the TDCD family; by default Algorithm 1.
+        named: what ``held-out.csv`` there calls the held-out samples; by default they have numbers.
     """
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
@@ -140,15 +100,31 @@ def train(
     if out is not None and jax.process_index() == 0:
         how = (simulation.execution, simulation.variant)
         described = config or describe_call(
-            chosen, objective, settings, *how, stopping=stopping, evaluate_every=evaluate_every
+            chosen,
+            objective,
+            settings,
+            *how,
+            stopping=stopping,
+            evaluate_every=evaluate_every,
+            ids={silo.name: silo.id_column for silo in federation.silos if silo.id_column},
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
+        save_prepared(Path(out), federation, objective)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
     hub_blocks, kept = run.model
+    if out is not None and federation.test_labels is not None:
+        # Several processes score together, and the first one writes.
+        scores = simulation.scores(hub_blocks, [silo.test_features for silo in federation.silos])
+        if folder is not None:
+            randomized = objective.label_epsilon is not None
+            called = named or numbered(federation, objective)
+            write_held_out(folder, called, scores, objective.loss, randomized=randomized)
+    if run.folder is not None and status != "diverged":
+        write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant), hub_blocks)
     reason = run.in_words if status == "finished" else ""
-    named = dict(zip(run.names, hub_blocks, strict=True))
-    return Result(run.history, named, kept, status, simulation, federation, folder, reason)
+    by_silo = dict(zip(run.names, hub_blocks, strict=True))
+    return Result(run.history, by_silo, kept, status, simulation, federation, folder, reason)
 
 
 class Training:
@@ -259,6 +235,14 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
         )
         for run in runs
     ]
+
+
+def numbered(federation: Federation, objective: Objective) -> Named:
+    """What held-out samples without ids are called."""
+    assert federation.test_labels is not None
+    outputs = objective.num_outputs([federation.labels, federation.test_labels])
+    ids = [str(federation.num_samples + place) for place in range(len(federation.test_labels))]
+    return Named.by_number(ids, federation.test_labels, encoding_of(federation, objective), outputs)
 
 
 def ledger_of(simulation: Simulation, hub_blocks: Sequence[Tree], colocation: Colocation = "none") -> Ledger:

@@ -12,6 +12,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
+from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.fixed_point import FixedBlocks
@@ -48,8 +49,8 @@ class HubCompute:
     ) -> None:
         """Take the silo's index, its samples, the shape of one of them, and the hub's masks if it has any."""
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
-        config, outputs = job.config, sample_index.outputs(job.config)
-        self.objective = Objective(outputs.loss, config.model.l2, config.federation.label_epsilon)
+        outputs = sample_index.outputs(job.config)
+        self.objective = objective_of(job.config, outputs.loss)
         self.num_outputs = outputs.count
         self.variant, self._rounds = job.variant, job.config.train.rounds
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
@@ -63,6 +64,7 @@ class HubCompute:
         self._num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
+        self._model, self._num_features = job.blocks[silo], feature_shape[-1]
         started = start_block(
             job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs, job.config.silos[silo].name
         )
@@ -251,6 +253,14 @@ class HubCompute:
         """The regulariser of the silo's block."""
         with precision(self.settings.dtype):
             return float(self.objective.penalty(block))
+
+    def intercept(self, block: Tree) -> NDArray[Any] | None:
+        """``[C]``: what is left of the silo's phi where it is dropped; None if nothing is."""
+        dropout = self.variant.dropout
+        if not dropout.rate or dropout.intercept != self.silo:
+            return None
+        with precision(self.settings.dtype):
+            return np.asarray(dropout.alone(self.silo, block, self._model.phi, self._num_features))
 
     def figures(
         self, scores: NDArray[Any], held_out: bool, penalty: float, absent: NDArray[np.bool_] | None = None

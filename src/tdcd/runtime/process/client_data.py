@@ -16,9 +16,10 @@ from tdcd.core.settings import Dtype
 from tdcd.federation.party_names import client_of
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
-from tdcd.tables.preparation import Preparation, summarize
+from tdcd.tables.preparation import Preparation
 from tdcd.tables.randomized import EPSILON_COLUMN
 from tdcd.tables.rows import Category, RawRows
+from tdcd.tables.summary import summarize
 
 NO_FEATURES = np.empty((0, 0), np.float32)
 
@@ -37,7 +38,7 @@ class ClientData:
     held_out: NDArray[np.bool_] | None = None
     """``[n]``: rows that nobody trains on, where the data itself says so."""
     target: dict[str, Any] | None = None
-    """What ready labels mean: ``task`` and ``label_scale``."""
+    """What ready labels mean: ``task``, ``label_scale`` and ``label_mean``."""
     weights: NDArray[np.float64] | None = None
     """``[n]``: how much each row counts, where the data says so."""
     label_epsilon: float | None = None
@@ -61,10 +62,10 @@ class ClientData:
             arrays[f"column {name}"] = column.codes if isinstance(column, Category) else column
         return digest_of(words, arrays)
 
-    def summary(self, chosen: NDArray[np.bool_]) -> Any:
-        """Sums and counts of the chosen rows' columns."""
+    def summary(self, chosen: NDArray[np.bool_], bins: int | None) -> Any:
+        """Sums and counts of the chosen rows' columns, for so many bins."""
         assert self.table is not None
-        return summarize(self.table, chosen).to_json()
+        return summarize(self.table, chosen, bins).to_json()
 
     def prepared(self, preparation: Preparation, bias: bool, dtype: Dtype) -> NDArray[Any]:
         """The table as features, with a column of ones at the end if the silo carries the bias."""
@@ -105,7 +106,10 @@ def shards(planned: Plan) -> dict[str, ClientData]:
     """What each client of a simulated federation would hold, by the client's name: ready arrays, held-out rows too."""
     federation, held = planned.federation, {}
     num_test = 0 if federation.test_labels is None else len(federation.test_labels)
-    target = {"task": planned.objective.kind.tasks[0], "label_scale": float(federation.label_scale)}
+    scale, mean = float(federation.label_scale), float(federation.label_mean)
+    target: dict[str, Any] = {"task": planned.objective.kind.tasks[0], "label_scale": scale, "label_mean": mean}
+    if federation.classes:
+        target["classes"] = [*federation.classes]
     for silo in federation.silos:
         has_labels = planned.config.federation.labels in (None, silo.name)
         for index, (name, rows) in enumerate(zip(silo.clients, silo.rows, strict=True)):

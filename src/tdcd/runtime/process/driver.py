@@ -207,7 +207,7 @@ class HubDriver:
         self._keep(partial(self.folder.append, line.record, self._clock() - self._began))
         self._last = line
         if line.test_scores is not None:
-            self._keep(partial(self.folder.save_held_out, self.hub.handshake, line.test_scores))
+            self._keep(partial(self.folder.save_figures, self.hub.handshake, line))
         event("evaluated", round=line.record.round, train_loss=line.record.train_loss, test_loss=line.record.test_loss)
         self._show()
 

@@ -55,7 +55,10 @@ class Evaluations:
             if record is not None:
                 self.recorded = round_index
                 stays = self.candidates.judge(record) and self._has_labels
-                yield Append(record, records.test_scores(scores) if stays else None)
+                if not stays or record.diverged:
+                    yield Append(record)
+                else:
+                    yield Append(record, records.test_scores(scores), records.subsets(round_index, scores))
             if self.candidates.ended_at is not None:
                 self.waiting = []
 

@@ -32,7 +32,8 @@ from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Message
 from tdcd.runtime.protocol.taking import take_json
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
-from tdcd.tables.preparation import Preparation, Summary, merge_summaries
+from tdcd.tables.preparation import Preparation
+from tdcd.tables.summary import Summary
 
 
 class Handshake:
@@ -247,10 +248,9 @@ class Handshake:
         )
 
     def _fit(self) -> list[Message]:
-        data = self.job.config.data
+        summaries = {client: self._summaries[client] for client in self.clients}
         try:
-            merged = merge_summaries({client: self._summaries[client] for client in self.clients})
-            self.preparation = Preparation.fit(merged, standardize=data.standardize, rare=data.rare)
+            self.preparation = Preparation.of_clients(summaries, self.job.config)
         except ValueError as error:
             raise IncompatibleParties(str(error)) from None
         return [self._prepare(client) for client in self.clients]

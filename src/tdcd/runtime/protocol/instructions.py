@@ -49,6 +49,8 @@ class Append:
     record: Record
     test_scores: NDArray[Any] | None = field(default=None, compare=False)
     """``[m, C]``: if the model of this line stays, its scores of the held-out samples; not a number for absent ones."""
+    subsets: Mapping[str, Any] | None = field(default=None, compare=False)
+    """If the model of this line stays, what it reaches with every subset of silos."""
 
 
 @dataclass(frozen=True)

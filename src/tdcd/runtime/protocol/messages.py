@@ -8,14 +8,26 @@ from typing import Literal
 
 import msgspec
 
-from tdcd.core.choices import Loss
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
 from tdcd.records.patience import Best
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.groups import Group, Remaining
 from tdcd.runtime.protocol.label_messages import FiguresPart, Outputs, SlopePart
-from tdcd.runtime.protocol.structure import Array, Count, Digest, Json, Message, Named, Nonce, Part, Setting, Shape
+from tdcd.runtime.protocol.structure import (
+    Array,
+    ClassNames,
+    Count,
+    Digest,
+    Json,
+    LossWord,
+    Message,
+    Named,
+    Nonce,
+    Part,
+    Setting,
+    Shape,
+)
 
 Status = Literal["finished", "diverged", "refused"]
 
@@ -25,6 +37,9 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     task: Task
     label_scale: float
+    label_mean: float = 0.0
+    classes: ClassNames = ()
+    """By number; empty if classes are called by their numbers."""
 
 
 class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
@@ -99,7 +114,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     session: str
     num_samples: Count
     num_outputs: Count
-    loss: Loss
+    loss: LossWord
     train: Array
     """Of every row: which training sample it is; -1 if it is none."""
     test: Array
@@ -195,6 +210,8 @@ class ScoresPart(Part, frozen=True, kw_only=True, tag="scores_part"):
     """By client: the rounds since the last scores in which it was left out."""
     unscored: list[str] = msgspec.field(default_factory=list)
     """The clients whose rows are not in these scores."""
+    intercept: Array | None = None
+    """``[C]``: what is left of the silo's phi where it is dropped, if anything is."""
 
 
 class Model(Part, frozen=True, kw_only=True, tag="model"):

@@ -73,6 +73,11 @@ def _check_scores(message: ScoresPart, job: Job, compute: HubCompute) -> None:
         raise RejectedMessage("'penalty' is not finite")
     if (message.absent or message.unscored) and job.config.federation.client_grace_s is None:
         raise RejectedMessage(LEAVES_OUT)
+    dropout = job.variant.dropout
+    if (message.intercept is None) != (not dropout.rate or dropout.intercept != job.hubs.index(message.sender)):
+        raise RejectedMessage("'intercept' is what the silo with the column of ones sends, with silo dropout")
+    if message.intercept is not None:
+        take(message.intercept, "intercept", job.settings.dtype, [compute.num_outputs])
     clients = job.clients(job.hubs.index(message.sender))
     check_claims(message.sender, message.round, message.absent, message.unscored, clients)
     _check_mask(message.train_absent, "train_absent", training, job)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES, Task, fitting
+from tdcd.config.losses import chosen_loss, named_loss, standardizes
+from tdcd.core.losses import Loss, Task, fitting
 from tdcd.data.table import holdout_mask
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.label_messages import Outputs
@@ -178,7 +178,7 @@ class SampleIndex:
 
     def loss(self, config: Config) -> Loss:
         """The same loss."""
-        return self.outputs(config).loss
+        return named_loss(config.model, self.outputs(config).loss)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,11 +209,11 @@ class Meaning:
         """What they ask of every block."""
         if self.task == "multiclass" and not 0 <= self.labels.min() <= self.labels.max() < MOST_CLASSES:
             raise UnfitLabels(f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most")
-        chosen, fits = config.model.loss, fitting(self.task)
-        if chosen is not None and chosen not in fits:
-            raise UnfitLabels(f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fits)}")
-        loss = chosen or fits[0]
-        return Outputs(loss, LOSSES[loss].num_outputs(int(self.labels.max()) + 1))
+        name, fits = config.model.loss or fitting(self.task)[0], fitting(self.task)
+        loss = named_loss(config.model, name)
+        if self.task not in loss.tasks:
+            raise UnfitLabels(f"model.loss = {name!r} does not fit the labels ({self.task}): use {' or '.join(fits)}")
+        return Outputs(name, loss.num_outputs(int(self.labels.max()) + 1))
 
 
 def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIndex:
@@ -260,9 +260,9 @@ def _weighed(
 
 def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: Target | None, config: Config) -> Meaning:
     if target is not None:
-        numbers, mean, scale, words = labels.numbers, 0.0, target.label_scale, ""
+        numbers, mean, scale, words = labels.numbers, target.label_mean, target.label_scale, ""
     else:
-        numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
+        numbers, mean, scale = standardized(labels, ~held_out, standardizes(config))
         words = in_words(labels, config.model.loss)
     if labels.task != "regression":
         words = with_noise(config, words, int(numbers.max()) + 1)
@@ -289,9 +289,11 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
         values = np.concatenate([np.asarray(labels) for labels in given])[order]
     target = found[0].target
     if target is not None:
-        return Labels(target.task, values)
+        if target.classes and not 0 <= values.min() <= values.max() < len(target.classes):
+            raise UnfitLabels(f"a label is class {values.max():g}, but {len(target.classes)} classes have names")
+        return Labels(target.task, values, target.classes)
     try:
-        encoded = encode(values, config.model.loss)
+        encoded = encode(values, chosen_loss(config.model))
         check_all_classes(config, encoded)
         return encoded
     except ValueError as error:

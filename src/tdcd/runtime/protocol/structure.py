@@ -28,6 +28,9 @@ Setting = (
     | Annotated[dict[str, None], Meta(max_length=0)]
 )
 """A setting of the shared file, by its dotted key; a list or table only if it is empty."""
+LossWord = Annotated[str, Meta(pattern=r"^[\w.]+(:\w+)?$", max_length=200)]
+"""A loss, as a configuration names it."""
+ClassNames = Annotated[tuple[Annotated[str, Meta(max_length=200)], ...], Meta(max_length=1000)]
 Json = str
 """A document of another module, as JSON."""
 

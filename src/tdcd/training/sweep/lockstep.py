@@ -9,8 +9,10 @@ from tdcd.records.history import Record
 from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
+from tdcd.tables.prepared import save_prepared
 from tdcd.training.recording import TrainingRun
-from tdcd.training.run import save_assembled, simulate
+from tdcd.training.run import save_held_out, simulate
+from tdcd.training.subsets import Trained, write_subsets
 from tdcd.training.train import Progress, Training, ledger_of
 
 
@@ -35,7 +37,11 @@ def train_together(
         if training.train(observe, should_stop) == "interrupted":
             raise Interrupted
     for plan, folder, run in zip(plans, folders, runs, strict=True):
-        save_assembled(plan, folder, run.model[0])
+        save_prepared(folder, plan.federation, plan.objective)
+        save_held_out(plan, folder, run.model[0])
+        if not run.diverged:
+            trained = Trained(plan.federation, plan.blocks, plan.objective, plan.variant)
+            write_subsets(RunFolder(folder), trained, run.model[0])
     return [run.history for run in runs]
 
 
