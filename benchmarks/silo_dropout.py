@@ -1,4 +1,4 @@
-"""A partner drops out: held-out loss and AUC of the silos that are left, three silos of breast cancer and of credit data.
+"""A partner drops out: held-out loss and AUC of the silos that are left, on breast cancer and credit data in three silos.
 
 ``python -m benchmarks.silo_dropout [--seeds 5] [--rates 0.3 ...] [--only NAME]`` prints tables. For each silo that is
 missing it compares, on the same held-out samples, the model with silo dropout; the model without it, with the missing
@@ -20,7 +20,7 @@ from tdcd.config.baselines import rewrite
 from tdcd.config.resolve import Plan, plan
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.run import execute
-from tdcd.training.train import train
+from tdcd.training.train import Result, train
 
 Figures = dict[str, float]
 LINEAR, MLP = {"block": "linear", "l2": 1e-3}, {"block": "mlp", "hidden": [16], "l2": 1e-3}
@@ -34,7 +34,13 @@ CREDIT: dict[str, Any] = {
     "data": {"source": "files", "folder": str(_DATA)},
     "train": {"rounds": 150, "local_steps": 10, "batch_size": 256, "step_size": 0.05},
     "silos": [
-        {"name": "amounts", "table": "guest.csv", "clients": 2, "label": "y", "features": [f"x{i}" for i in range(1, 13)]},
+        {
+            "name": "amounts",
+            "table": "guest.csv",
+            "clients": 2,
+            "label": "y",
+            "features": [f"x{i}" for i in range(1, 13)],
+        },
         {"name": "person", "table": "host.csv", "clients": 2, "features": [f"x{i}" for i in range(5)]},
         {"name": "repayment", "table": "host.csv", "clients": 2, "features": [f"x{i}" for i in range(5, 10)]},
     ],
@@ -50,9 +56,14 @@ PROBLEMS = {
 def of_subsets(planned: Plan) -> dict[tuple[str, ...], Figures]:
     """The held-out figures of every subset of silos."""
     with tempfile.TemporaryDirectory() as home:
-        execute(planned, Path(home) / "run")
+        penalty = penalty_of(execute(planned, Path(home) / "run"))
         found = RunFolder(Path(home) / "run").subsets()["subsets"]
-    return {tuple(one["silos"]): {"loss": one["loss"], **one["metrics"]} for one in found}
+    return {tuple(one["silos"]): {"loss": one["loss"] - penalty, **one["metrics"]} for one in found}
+
+
+def penalty_of(result: Result) -> float:
+    """The regulariser, which is in the losses of a run: it grows with the number of silos."""
+    return sum(float(result.simulation.objective.penalty(block)) for block in result.blocks.values())
 
 
 def alone(planned: Plan, silo: str) -> Figures:
@@ -60,9 +71,13 @@ def alone(planned: Plan, silo: str) -> Figures:
     own = rewrite(planned, "local-sgd", silo)
     rounds = own.config.train.rounds
     parts = (own.federation, own.blocks, own.objective, own.settings)
-    last = train(*parts, rounds=rounds, evaluate_every=rounds, execution=own.execution, variant=own.variant).history[-1]
+    result = train(*parts, rounds=rounds, evaluate_every=rounds, execution=own.execution, variant=own.variant)
+    last = result.history[-1]
     assert last.test_loss is not None
-    return {"loss": last.test_loss, **{name: float(value or 0) for name, value in last.metrics["test"].items()}}
+    return {
+        "loss": last.test_loss - penalty_of(result),
+        **{name: float(value or 0) for name, value in last.metrics["test"].items()},
+    }
 
 
 def compare(problem: dict[str, Any], rates: Sequence[float], seed: int) -> dict[str, dict[str, Figures]]:
@@ -103,8 +118,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
                 loss, auc = (np.mean([run[missing][way][key] for run in runs]) for key in ("loss", "auc"))
                 figures[f"{name}, without {missing or 'nobody'}, {way}"] = float(loss)
                 cells.append(f"{way} {loss:.4f} ({auc:.4f})")
-            wins = [sum(run[missing][way]["loss"] < min(run[missing][w]["loss"] for w in ("mean", "best alone"))
-                        for run in runs) for way in runs[0][missing] if way.startswith("dropout")]
+            wins = [
+                sum(
+                    run[missing][way]["loss"] < min(run[missing][w]["loss"] for w in ("mean", "best alone"))
+                    for run in runs
+                )
+                for way in runs[0][missing]
+                if way.startswith("dropout")
+            ]
             print(f"  without {missing or 'nobody':10s} {'  '.join(cells)}  wins {wins}", flush=True)
     return figures
 

@@ -10,6 +10,7 @@ from tdcd.config import Config, check_config
 from tdcd.config.resolve import blocks_of, settings_of
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import LOSSES, fitting
+from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.folder import Run
@@ -42,7 +43,9 @@ def load_folder(kind: type[SomeModel], path: Path, blocks: Block | Sequence[Bloc
         columns = _columns(config, silo.name, ids.get(silo.name, "id"))
         columns = columns.only([*preparation.parts], preparation.categorical)
         parts[silo.name] = Part(columns, preparation, silo.feature_shape, chosen[index], parameters)
-    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, config.federation.labels)
+    labels, subsets = config.federation.labels, folder.subsets()
+    stand_ins = StandIns(subsets.get("stand_in", {}), subsets.get("silo_dropout", config.train.silo_dropout))
+    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, labels, stand_ins)
 
 
 def _config(run: Run, blocks: Any) -> Config:

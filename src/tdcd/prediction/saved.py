@@ -13,6 +13,7 @@ from tdcd.config import check_config
 from tdcd.config.block_names import block_keys
 from tdcd.config.resolve import blocks_of
 from tdcd.core.losses import LOSSES
+from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
@@ -44,6 +45,7 @@ def save_file(model: Model, path: Path) -> None:
         "model": {**keys, "loss": model.loss},
         "dtype": model.dtype,
         "labels": model.label_encoding._asdict(),
+        "stand_ins": model.stand_ins._asdict(),
         "silos": [
             {
                 "name": name,
@@ -84,7 +86,8 @@ def load_file(kind: type[SomeModel], path: Path) -> SomeModel:
         columns = Columns(silo["id"]).only([*preparation.parts], preparation.categorical)
         parameters = _tree(block, silo, tensors, outputs)
         parts[silo["name"]] = Part(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
-    return kind((*parts,), parts, encoding, config.model.loss, config.dtype, str(path))
+    stand_ins = StandIns(**about.get("stand_ins", {}))
+    return kind((*parts,), parts, encoding, config.model.loss, config.dtype, str(path), stand_ins=stand_ins)
 
 
 def _tree(block: Any, silo: Any, tensors: Any, outputs: int) -> Any:

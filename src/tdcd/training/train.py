@@ -28,7 +28,7 @@ from tdcd.simulation.simulate import Simulation
 from tdcd.tables.prepared import save_prepared
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
-from tdcd.training.subsets import Trained, write_subsets
+from tdcd.training.subsets import Trained, stand_ins_of, write_subsets
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1
@@ -72,8 +72,10 @@ class Result:
         """The trained model, which predicts from raw rows."""
         simulation = self.simulation
         hub_blocks = [self.blocks[silo.name] for silo in self.federation.silos]
+        trained = Trained(self.federation, simulation.blocks, simulation.objective, simulation.variant)
+        stand_ins = stand_ins_of(trained, hub_blocks, self.folder)
         dtype = simulation.settings.dtype
-        return Model.of(self.federation, simulation.blocks, hub_blocks, simulation.objective, dtype)
+        return Model.of(self.federation, simulation.blocks, hub_blocks, simulation.objective, dtype, stand_ins)
 
     def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The trained model's scores ``[rows, C]`` for other samples: each silo's prepared features of them.
