@@ -49,7 +49,8 @@ def config_of(name, rate=0.4):
 def test_same_history_and_blocks_as_the_simulation(name):
     config = config_of(name)
     planned, result = simulated(config)
-    assert planned.variant.dropout.intercept == (None if "mlp" in name else 0)
+    assert planned.variant.dropout.intercept == 0
+    assert planned.federation.silos[0].columns[-1] == "bias"
     office = InProcess(config, shards(planned), seed=1).run()
     assert_same_history(office, result)
     assert len({tuple(record.to_json() for record in history) for history in office.history.values()}) == 1
