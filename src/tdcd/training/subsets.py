@@ -13,6 +13,7 @@ from tdcd.blocks.linear import Linear
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation
+from tdcd.federation.weights import weighted_mean
 from tdcd.prediction.missing import StandIns
 from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.metrics import metrics
@@ -44,13 +45,14 @@ def write_subsets(folder: RunFolder, trained: Trained, hub_blocks: Sequence[Tree
     dropped = _dropped(trained, hub_blocks)
     objective, scale = trained.objective, federation.label_scale
     truth: NDArray[Any] = federation.labels if labels is None else labels
+    weights = federation.weights if labels is None else federation.test_weights
 
     def measure(scores: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
         with jax.enable_x64(scores.dtype == np.float64):
             rows = np.asarray(truth, objective.label_dtype(str(scores.dtype)))
             losses = np.asarray(evaluation.losses(scores, rows, objective=objective))
             (penalty,) = evaluation.penalties([*hub_blocks], [objective])
-        mean = float(np.mean(losses, dtype=np.float64)) + penalty
+        mean = float(weighted_mean(losses, weights)) + penalty
         return mean, metrics(objective.loss, scores, truth, scale, objective.label_epsilon)
 
     folder.write_subsets(describe_subsets(known, dropout.rate, dropped, measure))
