@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
+    from tdcd.core.dropout import SiloDropout
     from tdcd.core.knowledge import LabelsAt
     from tdcd.core.losses import Huber, Loss
     from tdcd.core.objective import Objective
@@ -50,6 +51,7 @@ __all__ = [
     "Result",
     "Settings",
     "Silo",
+    "SiloDropout",
     "Simulation",
     "Table",
     "TwoTierClassifier",
@@ -67,6 +69,7 @@ _MODULES = {
     "tdcd.federation.silos": ("Federation", "Silo"),
     "tdcd.prediction.model": ("Model",),
     "tdcd.records.history": ("Record",),
+    "tdcd.core.dropout": ("SiloDropout",),
     "tdcd.core.knowledge": ("LabelsAt",),
     "tdcd.core.losses": ("Huber", "Loss"),
     "tdcd.core.objective": ("Objective",),
