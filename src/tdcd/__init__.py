@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tdcd.core.timing import Overlap
     from tdcd.core.variant import Variant
     from tdcd.data import Table, load, standardize
+    from tdcd.estimators.two_tier import TwoTierClassifier, TwoTierRegressor
     from tdcd.federation.silos import Federation, Silo
+    from tdcd.prediction.model import Model
     from tdcd.records.history import Record
     from tdcd.simulation.simulate import Simulation
     from tdcd.training.train import Result, train
@@ -35,6 +37,7 @@ __all__ = [
     "LabelsAt",
     "Linear",
     "Mlp",
+    "Model",
     "Objective",
     "Overlap",
     "Quantised",
@@ -45,6 +48,8 @@ __all__ = [
     "Silo",
     "Simulation",
     "Table",
+    "TwoTierClassifier",
+    "TwoTierRegressor",
     "Variant",
     "load",
     "standardize",
@@ -54,7 +59,9 @@ __all__ = [
 _MODULES = {
     "tdcd.blocks": ("Block", "Cnn", "Linear", "Mlp"),
     "tdcd.data": ("Table", "load", "standardize"),
+    "tdcd.estimators.two_tier": ("TwoTierClassifier", "TwoTierRegressor"),
     "tdcd.federation.silos": ("Federation", "Silo"),
+    "tdcd.prediction.model": ("Model",),
     "tdcd.records.history": ("Record",),
     "tdcd.core.knowledge": ("LabelsAt",),
     "tdcd.core.objective": ("Objective",),

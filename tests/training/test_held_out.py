@@ -64,7 +64,7 @@ def test_classes_are_called_by_their_numbers(tmp_path):
 
 def test_randomised_labels_are_called_so(tmp_path):
     embedded("breast_cancer", tmp_path, federation={"label_epsilon": 1.0})
-    assert [*table_of(tmp_path / "run")[0]] == ["sample", "randomised_label", "prediction", "probability_1"]
+    assert [*table_of(tmp_path / "run")[0]] == ["sample", "randomised_label", "prediction", "probability_benign"]
 
 
 def test_nothing_is_written_where_nothing_is_held_out(tmp_path):

@@ -42,19 +42,20 @@ class Plan(NamedTuple):
     """How a federation from files was made."""
 
 
-def plan(config: Config, table: Table | None = None, devices: int | None = 1) -> Plan:
+def plan(config: Config, data: Table | Assembled | None = None, devices: int | None = 1) -> Plan:
     """Load the data and settle what depends on it; everything that does not fit is reported at once.
 
     Args:
-        table: the data, if it is at hand already.
+        data: if it is at hand already.
         devices: over which clients are spread; JAX's default one if None.
     """
-    if table is None and config.data.source == "files":
-        assembled = assemble(config, bias=has_bias(config))
+    if data is None and config.data.source == "files":
+        data = assemble(config, bias=has_bias(config))
+    assembled = data if isinstance(data, Assembled) else None
+    if assembled is not None:
         federation, task, strips = assembled.federation, assembled.label_encoding.task, False
     else:
-        assembled = None
-        federation, task, strips = _cut(config, table)
+        federation, task, strips = _cut(config, None if isinstance(data, Assembled) else data)
     loss = config.model.loss or fitting(task)[0]
     resolved = config.model_copy(
         update={

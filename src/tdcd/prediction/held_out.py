@@ -13,6 +13,7 @@ from tdcd.core.choices import Loss
 from tdcd.core.losses import LOSSES
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
+from tdcd.prediction.scores import probabilities
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
@@ -36,16 +37,10 @@ class Named(NamedTuple):
     encoding: LabelEncoding
 
     @classmethod
-    def by_number(cls, ids: Sequence[str], labels: NDArray[Any], encoding: LabelEncoding, outputs: int) -> Self:
-        """Samples that have numbers for ids, and so do classes without names.
-
-        Args:
-            labels: ``[m]``, those of training.
-            outputs: C.
-        """
-        if encoding.task != "regression":
-            names = encoding.classes or tuple(str(number) for number in range(max(2, outputs)))
-            return cls(SAMPLE, ids, [names[int(label)] for label in labels], encoding._replace(classes=names))
+    def by_number(cls, ids: Sequence[str], labels: NDArray[Any], encoding: LabelEncoding) -> Self:
+        """Samples that have numbers for ids; ``labels`` ``[m]`` are those of training."""
+        if encoding.classes:
+            return cls(SAMPLE, ids, [encoding.classes[int(label)] for label in labels], encoding)
         amounts = (np.asarray(labels, np.float64) * encoding.scale + encoding.mean).tolist()
         # Training rounded them to float32 or not; more figures than these would be noise.
         return cls(SAMPLE, ids, _to_float32(amounts), encoding)
@@ -109,13 +104,3 @@ def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: Loss) -
     chances = probabilities(scores, loss)
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
     return columns | {f"probability_{name}": chances[:, place].tolist() for place, name in enumerate(shown)}
-
-
-def probabilities(scores: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
-    """``[n, C]``: of every class from softmax scores, or ``[n, 1]`` of the second class from logistic ones."""
-    scores = np.asarray(scores, np.float64)
-    if LOSSES[loss].target == "binary":
-        # Equal to 1 / (1 + exp(-score)), which overflows.
-        return np.asarray((1 + np.tanh(scores / 2)) / 2)
-    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))

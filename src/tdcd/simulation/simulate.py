@@ -17,8 +17,9 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
+from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.fitting import start_fitting
-from tdcd.federation.silos import Federation, aligned_empty
+from tdcd.federation.silos import Federation
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine

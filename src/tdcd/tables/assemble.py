@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.core.settings import Dtype
 from tdcd.data.randomized import trial_key
+from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.partition import Rows, sizes_of, split_rows
-from tdcd.federation.silos import Federation, Silo, aligned_empty
+from tdcd.federation.silos import Federation, Silo
 from tdcd.tables.client_table import refuse_label, refuse_randomised, row_numbers
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
@@ -50,14 +51,16 @@ class _Samples(NamedTuple):
     held_out: NDArray[np.bool_]
 
 
-def assemble(config: Config, *, bias: bool) -> Assembled:
+def assemble(config: Config, tables: dict[str, list[RawRows]] | None = None, *, bias: bool) -> Assembled:
     """Read the silos' files and make a federation of them.
 
     Args:
+        tables: of every silo, one or one per client, if they are at hand; they are taken out of it one by one.
         bias: give the first silo a column of ones.
     """
-    _check(config)
-    tables = _read(config)
+    if tables is None:
+        _check(config)
+        tables = _read(config)
     ids = _common_ids(config, tables)
     numbers = {one: number for number, one in enumerate(ids)}
     # From here on there are randomised labels only, if the file asks for them.
@@ -82,6 +85,7 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         name=config.title,
         labels_in_words=with_noise(config, in_words(encoded, config.model.loss), len(encoded.classes)),
         label_mean=label_encoding.mean,
+        classes=label_encoding.classes,
     )
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
@@ -249,7 +253,8 @@ def _silo(
     if held_out.any():
         test_features = _features(parts, test, preparation, (int(held_out.sum()), bias), config.dtype)
     columns = preparation.columns + ("bias",) * bias
-    return Silo(section.name, features, rows, columns, test_features, section.client_names), preparation
+    held = Silo(section.name, features, rows, columns, test_features, section.client_names, preparation, section.id)
+    return held, preparation
 
 
 def _rows(config: Config, index: int, numbers: Sequence[NDArray[np.int64]], labels: NDArray[Any]) -> Rows:

@@ -162,7 +162,7 @@ class Columns:
         """The same silo's tables, but of the columns only the id and these features."""
         return replace(self, label=None, features=tuple(features), categorical=tuple(categorical), ignore=())
 
-    def among(self, path: Path, header: Sequence[str]) -> Self:
+    def among(self, path: Path | str, header: Sequence[str]) -> Self:
         """The same with every feature by name, for a file with this header; refuses columns that it lacks."""
         kept = {self.id, self.label, *self.ignored, *self.ignore}
         features = (

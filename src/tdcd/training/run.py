@@ -13,7 +13,6 @@ from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
-from tdcd.tables.preparation_io import save_preparations
 from tdcd.training.silo_only import train_silo_only
 from tdcd.training.train import Result, numbered, train
 
@@ -54,17 +53,9 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         named=named_in(planned),
         **options,
     )
-    if result.folder is not None:
-        save_assembled(planned, out)
     if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
         train_silo_only(planned, out, options.get("should_stop", lambda: False))
     return result
-
-
-def save_assembled(planned: Plan, folder: Path) -> None:
-    """Keep what a run from files has beside its model: preparations, and what the labels are."""
-    if planned.assembled is not None:
-        save_preparations(folder, planned.assembled.preparations, planned.assembled.label_encoding)
 
 
 def named_in(planned: Plan) -> Named | None:
@@ -78,13 +69,10 @@ def named_in(planned: Plan) -> Named | None:
 
 def save_held_out(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> None:
     """Write what a model says of the held-out samples of its plan."""
-    if planned.federation.test_labels is not None:
-        scores = scores_of(planned.federation, planned.blocks, hub_blocks)
-        objective = planned.objective
-        named, randomized = (
-            named_in(planned) or numbered(planned.federation, objective),
-            objective.label_epsilon is not None,
-        )
+    federation, objective = planned.federation, planned.objective
+    if federation.test_labels is not None:
+        scores = scores_of(federation, planned.blocks, hub_blocks)
+        named, randomized = named_in(planned) or numbered(federation, objective), objective.label_epsilon is not None
         write_held_out(folder, named, scores, objective.loss, randomized=randomized)
 
 

@@ -21,11 +21,12 @@ from tdcd.core.variant import Variant
 from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
 from tdcd.prediction.held_out import Named, write_held_out
+from tdcd.prediction.model import Model
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
-from tdcd.tables.labels import LabelEncoding
+from tdcd.tables.prepared import encoding_of, save_prepared
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 
@@ -66,8 +67,18 @@ class Result:
         """The name of the engine that ran the rounds."""
         return self.simulation.engine
 
+    @property
+    def model(self) -> Model:
+        """The trained model, which predicts from raw rows."""
+        simulation = self.simulation
+        hub_blocks = [self.blocks[silo.name] for silo in self.federation.silos]
+        dtype = simulation.settings.dtype
+        return Model.of(self.federation, simulation.blocks, hub_blocks, simulation.objective, dtype)
+
     def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The trained model's scores ``[rows, C]`` for other samples: each silo's columns of them.
+        """The trained model's scores ``[rows, C]`` for other samples: each silo's prepared features of them.
+
+        For raw rows see :attr:`model`.
 
         Of a regression, ``scores * federation.label_scale + federation.label_mean`` are amounts in the data's own
         units.
@@ -127,9 +138,16 @@ def train(
     if out is not None and jax.process_index() == 0:
         how = (simulation.execution, simulation.variant)
         described = config or describe_call(
-            chosen, objective, settings, *how, rounds=rounds, evaluate_every=evaluate_every
+            chosen,
+            objective,
+            settings,
+            *how,
+            rounds=rounds,
+            evaluate_every=evaluate_every,
+            ids={silo.name: silo.id_column for silo in federation.silos if silo.id_column},
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
+        save_prepared(Path(out), federation, objective)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
     if out is not None and federation.test_labels is not None:
@@ -250,14 +268,10 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
 
 
 def numbered(federation: Federation, objective: Objective) -> Named:
-    """What held-out samples without ids are called, and classes without names."""
+    """What held-out samples without ids are called: by their numbers, after those of the training samples."""
     assert federation.test_labels is not None
-    outputs = objective.num_outputs([federation.labels, federation.test_labels])
-    mean, scale = float(federation.label_mean), float(federation.label_scale)
-    encoding = LabelEncoding(objective.kind.tasks[0], mean=mean, scale=scale)
-    first = federation.num_samples
-    ids = [str(first + place) for place in range(len(federation.test_labels))]
-    return Named.by_number(ids, federation.test_labels, encoding, outputs)
+    ids = [str(federation.num_samples + place) for place in range(len(federation.test_labels))]
+    return Named.by_number(ids, federation.test_labels, encoding_of(federation, objective))
 
 
 def ledger_of(simulation: Simulation, hub_blocks: Sequence[Tree], colocation: Colocation = "none") -> Ledger:

@@ -17,6 +17,7 @@ from tdcd.federation.party_names import client_of
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
 from tdcd.tables.preparation import Preparation, summarize
+from tdcd.tables.prepared import encoding_of
 from tdcd.tables.randomized import EPSILON_COLUMN
 from tdcd.tables.rows import Category, RawRows
 
@@ -37,7 +38,7 @@ class ClientData:
     held_out: NDArray[np.bool_] | None = None
     """``[n]``: rows that nobody trains on, where the data itself says so."""
     target: dict[str, Any] | None = None
-    """What ready labels mean: ``task``, ``label_scale`` and ``label_mean``."""
+    """What ready labels mean: ``task``, ``label_scale``, ``label_mean`` and the names of ``classes``."""
     label_epsilon: float | None = None
     """With which epsilon ready labels were randomised; None if they are true ones."""
 
@@ -101,8 +102,8 @@ def shards(planned: Plan) -> dict[str, ClientData]:
     """What each client of a simulated federation would hold, by the client's name: ready arrays, held-out rows too."""
     federation, held = planned.federation, {}
     num_test = 0 if federation.test_labels is None else len(federation.test_labels)
-    scale, mean = float(federation.label_scale), float(federation.label_mean)
-    target = {"task": planned.objective.kind.tasks[0], "label_scale": scale, "label_mean": mean}
+    meant = encoding_of(federation, planned.objective)
+    target = {"task": meant.task, "label_scale": meant.scale, "label_mean": meant.mean, "classes": [*meant.classes]}
     for silo in federation.silos:
         has_labels = planned.config.federation.labels in (None, silo.name)
         for index, (name, rows) in enumerate(zip(silo.clients, silo.rows, strict=True)):

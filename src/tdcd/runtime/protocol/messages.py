@@ -26,6 +26,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task: Task
     label_scale: float
     label_mean: float = 0.0
+    classes: tuple[str, ...] = ()
+    """The classes' names by number."""
 
 
 class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):

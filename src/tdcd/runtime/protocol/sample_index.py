@@ -262,10 +262,20 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
         values = np.concatenate([np.asarray(labels) for labels in given])[order]
     target = found[0].target
     if target is not None:
-        return Labels(target.task, values)
+        return Labels(target.task, values, _class_names(target, values))
     try:
         encoded = encode(values, config.model.loss)
         check_all_classes(config, encoded)
         return encoded
     except ValueError as error:
         raise UnfitLabels(f"the labels: {error}") from None
+
+
+def _class_names(target: Target, values: NDArray[Any]) -> tuple[str, ...]:
+    """Of ready labels: what the clients call the classes, or their numbers; none of amounts."""
+    if target.task == "regression":
+        return ()
+    count = len(target.classes) or MOST_CLASSES
+    if not np.isin(values, np.arange(count)).all():
+        raise UnfitLabels(f"a ready label is not the number of one of {count} classes, from 0 on")
+    return target.classes or tuple(str(number) for number in range(max(2, int(values.max()) + 1)))

@@ -238,7 +238,7 @@ class HubFolder:
             id_column = config.silos[handshake.silo].id
             named = Named(id_column, ids, sample_index.known.test_originals, encoding)
         else:
-            named = Named.by_number(ids, sample_index.test_labels, encoding, scores.shape[1])
+            named = Named.by_number(ids, sample_index.test_labels, encoding)
         randomized = config.federation.label_epsilon is not None
         write_held_out(self.path, named, scores, sample_index.loss(config), randomized=randomized)
 

@@ -8,8 +8,9 @@ from tdcd.core.stopping import Interrupted
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
+from tdcd.tables.prepared import save_prepared
 from tdcd.training.recording import TrainingRun
-from tdcd.training.run import save_assembled, save_held_out, simulate
+from tdcd.training.run import save_held_out, simulate
 from tdcd.training.train import Progress, Training, ledger_of
 
 
@@ -34,7 +35,7 @@ def train_together(
         if training.train(observe, should_stop) == "interrupted":
             raise Interrupted
     for plan, folder, run in zip(plans, folders, runs, strict=True):
-        save_assembled(plan, folder)
+        save_prepared(folder, plan.federation, plan.objective)
         save_held_out(plan, folder, run.state.blocks)
     return [run.history for run in runs]
 
