@@ -1,7 +1,7 @@
 """What a report reads of ``held-out.csv``: amounts, or classes with their probabilities, and what was predicted."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,11 +59,11 @@ def read_held_out(path: Path) -> Amounts | Classes | None:
         raise ValueError(f"{path} is damaged: {error!r}") from None
 
 
-def _amounts(columns: dict[str, Sequence[str]]) -> Amounts:
+def _amounts(columns: Mapping[str, Sequence[str]]) -> Amounts:
     return Amounts(np.array(columns["label"], np.float64), np.array(columns["prediction"], np.float64))
 
 
-def _classes(columns: dict[str, Sequence[str]]) -> Classes:
+def _classes(columns: Mapping[str, Sequence[str]]) -> Classes:
     named = {name.removeprefix(CHANCE): name for name in columns if name.startswith(CHANCE)}
     chances = np.stack([np.array(columns[name], np.float64) for name in named.values()], axis=1)
     names = [*named]
