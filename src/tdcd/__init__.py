@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tdcd.prediction.model import Model
     from tdcd.records.history import Record
     from tdcd.simulation.simulate import Simulation
-    from tdcd.training.train import Result, train
+    from tdcd.training.result import Result
+    from tdcd.training.train import train
 
 __version__ = "0.1.0"
 
@@ -70,7 +71,8 @@ _MODULES = {
     "tdcd.core.timing": ("Overlap",),
     "tdcd.core.variant": ("Variant",),
     "tdcd.simulation.simulate": ("Simulation",),
-    "tdcd.training.train": ("Result", "train"),
+    "tdcd.training.result": ("Result",),
+    "tdcd.training.train": ("train",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -104,6 +104,16 @@ def export(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, or a saved model.", metavar="RUN")],
     out: Annotated[Path | None, typer.Option(help="The file to write, .csv or .parquet [default: show them].")] = None,
     force: Force = False,
+    scorecard: Annotated[
+        bool,
+        typer.Option("--scorecard", help="Points of every bin, of a run with model.bins; with --out also a page."),
+    ] = False,
+    points: Annotated[float | None, typer.Option(help="Scorecard: the points of odds of --odds to 1 [600].")] = None,
+    odds: Annotated[float | None, typer.Option(help="Scorecard: the odds of a row with --points [1].")] = None,
+    double: Annotated[float | None, typer.Option(help="Scorecard: how many points more double the odds [20].")] = None,
+    favours: Annotated[
+        str | None, typer.Option(help="Scorecard: the class whose odds these are [the first].", metavar="CLASS")
+    ] = None,
 ) -> None:
     """Show a linear model as a table of coefficients in the columns' own units, or write it as CSV.
 
@@ -112,13 +122,24 @@ def export(
     each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for two classes,
     the logarithm of the second one's odds.
 
+    With --scorecard, and a run of linear blocks with model.bins: what every bin and level adds to a row's points. Then
+    --out card.csv also writes card.html, with a drawing for each column. For amounts it is what a bin adds to them.
+
     Exit status: 0 done, 2 bad input.
     """
+    from tdcd.cli.scorecard import export_scorecard
     from tdcd.prediction.export import write_coefficients
     from tdcd.prediction.model import Model
     from tdcd.tables.writing import check_name
 
+    scale = {"points": points, "odds": odds, "double": double, "favours": favours}
+    given = {name: value for name, value in scale.items() if value is not None}
+    if scorecard:
+        export_scorecard(folder, out, given, force=force)
+        return
     with reported():
+        if given:
+            raise ValueError(f"--{next(iter(given))} goes with --scorecard")
         table = Model.load(folder).coefficients()
         if out is not None:
             check_name(out)

@@ -9,7 +9,7 @@ from tdcd.report.folder import metric_title
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 
-LOWER_IS_BETTER = ("loss", "rmse")
+LOWER_IS_BETTER = ("loss", "rmse", "deviance", "mae")
 
 
 def summary(comparison: Comparison) -> TextTable:

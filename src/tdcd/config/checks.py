@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from tdcd.config.errors import clashing
 from tdcd.config.protection import protection_problems
 from tdcd.config.schema import Config
+from tdcd.config.weighting import weight_problems
+from tdcd.core.losses import LOSSES, needs_labels
+from tdcd.core.losses.huber import DELTA
 from tdcd.core.randomized import problem_with
 
 
@@ -18,6 +21,11 @@ def cross_checks(config: Config) -> list[str]:
     blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
     if "torch" in blocks and config.model.module is None:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
+    if config.model.bins is not None and config.data.source != "files":
+        problems.append(
+            f"model.bins = {config.model.bins}: goes with data.source = 'files', not {config.data.source!r}, whose "
+            "features are ready; leave it out"
+        )
     if federation.aligned and len(set(config.client_counts)) > 1:
         counts = config.client_counts
         problems.append(f"federation.aligned = true: silos that split rows alike have as many clients, not {counts}")
@@ -30,8 +38,12 @@ def cross_checks(config: Config) -> list[str]:
         for name in config.network.slower
         if name not in config.silo_names
     ]
+    if config.model.loss != "huber" and config.model.huber_delta != DELTA:
+        problems.append(
+            f"model.huber_delta = {config.model.huber_delta:g}: goes with model.loss = 'huber'; leave it out"
+        )
     family = _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
-    return problems + family + protection_problems(config)
+    return problems + family + weight_problems(config) + protection_problems(config)
 
 
 def _label_checks(config: Config) -> list[str]:
@@ -51,6 +63,9 @@ def _label_checks(config: Config) -> list[str]:
         (config.exchange.phi_bits < 32, f"exchange.phi_bits = {config.exchange.phi_bits}", "slopes have no short form"),
         (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
     ]
+    loss = config.model.loss
+    if loss is not None and loss in LOSSES and (problem := needs_labels(LOSSES[loss])):
+        return [f"{where}: {problem}; leave it out"]
     clashes += [
         (one.label is not None and one.name != silo, f"silo '{one.name}': label = {one.label!r}", "it has none")
         for one in config.silos
@@ -71,9 +86,10 @@ def _epsilon_checks(config: Config) -> list[str]:
     where, problems = f"federation.label_epsilon = {epsilon:g}", []
     if problem := problem_with(epsilon):
         problems.append(f"{where}: {problem}")
-    if config.model.loss == "squared":
+    loss = config.model.loss
+    if loss is not None and loss in LOSSES and LOSSES[loss].corrected is None:
         problems.append(
-            f"{where}: randomised response needs classes, and model.loss = 'squared' predicts amounts; leave it out"
+            f"{where}: randomised response needs classes, and model.loss = {loss!r} predicts amounts; leave it out"
         )
     if config.data.source != "files":
         return problems + ([f"{given}: goes with data.source = 'files'; leave it out"] if classes else [])
@@ -93,9 +109,10 @@ def _family_checks(config: Config) -> list[str]:
     overlap = f"train.overlap = {train.overlap}"
     periods = [f"silo '{silo.name}': period = {silo.period}" for silo in slow]
     late = ([overlap] if train.overlap else []) + periods
+    dropout = [f"train.silo_dropout = {train.silo_dropout}"] if train.silo_dropout else []
     problems = [
         f"{key}: goes with train.algorithm = 'tdcd', not {train.algorithm!r}; leave it out"
-        for key in late + config.exchange.changed
+        for key in late + dropout + config.exchange.changed
         if train.algorithm != "tdcd"
     ]
     if slow and len(slow) == len(config.silos):
@@ -117,6 +134,8 @@ def _family_checks(config: Config) -> list[str]:
         for period, silo in zip(periods, slow, strict=True)
         if 0 < train.rounds < silo.period
     ]
+    if train.silo_dropout and config.num_silos == 1:
+        problems.append(f"train.silo_dropout = {train.silo_dropout}: one silo alone cannot be missing; leave it out")
     if config.exchange.phi_bits == 4 and config.dtype == "float64":
         problems.append(
             "exchange.phi_bits = 4: dtype = 'float64' asks for 16 digits, and 4 bits keep one; use float32, or "
@@ -157,9 +176,8 @@ def _silo_checks(config: Config) -> list[str]:
             problems.append(f"{where}: tables go with data.source = 'files', not {config.data.source!r}")
         if config.data.source != "files" and silo.ignore:
             problems.append(f"{where}: ignore goes with data.source = 'files', not {config.data.source!r}")
-        both = [
-            name for name in silo.ignore if name in {silo.id, silo.label, *(silo.features or ()), *silo.categorical}
-        ]
+        used = {silo.id, silo.label, silo.weight, *(silo.features or ()), *silo.categorical}
+        both = [name for name in silo.ignore if name in used]
         problems += [f"{where}: column '{name}' is under ignore and elsewhere: remove one of the two" for name in both]
         if silo.table and silo.client:
             problems.append(f"{where}: give one table, or one for each of [[silos.client]], not both")

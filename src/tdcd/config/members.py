@@ -6,6 +6,7 @@ from typing import Any
 from tdcd.config.errors import ConfigError, clashing
 from tdcd.config.named import find_function
 from tdcd.config.schema import Config, TrainSection
+from tdcd.core.dropout import SiloDropout
 from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import LabelsAt
 from tdcd.core.participation import RandomClients
@@ -23,14 +24,17 @@ def variant_of(config: Config) -> Variant:
         if problems := _label_problems(config, variant):
             raise ConfigError(problems)
         return variant
-    parts: dict[str, Any] = {}
-    if train.optimizer != "sgd" or train.schedule != "constant" or train.hub_optimizer != "average":
+    # A rate of zero is no other member, with or without an intercept.
+    intercept = 0 if config.has_bias and train.silo_dropout else None
+    parts: dict[str, Any] = {"dropout": SiloDropout(train.silo_dropout, intercept)}
+    moves_otherwise = train.optimizer != "sgd" or train.schedule != "constant" or train.clip is not None
+    if moves_otherwise or train.hub_optimizer != "average":
         # Optax is imported only where it is asked for.
         from tdcd.core import optimizers  # noqa: PLC0415
 
-        if train.optimizer != "sgd" or train.schedule != "constant":
+        if moves_otherwise:
             factor = optimizers.schedule(train.schedule, max(1, train.rounds * train.local_steps))
-            transform = optimizers.direction(train.optimizer, train.momentum)
+            transform = optimizers.direction(train.optimizer, train.momentum, train.clip)
             parts["update"] = optimizers.ClientOptimizer(transform, factor)
         if train.hub_optimizer != "average":
             transform = optimizers.direction(train.hub_optimizer, train.momentum)
@@ -55,7 +59,8 @@ def variant_of(config: Config) -> Variant:
 
 def _refuse_other_members(config: Config) -> None:
     """A variant of the user's own takes the place of the keys that make one: both would say different things."""
-    keys = ("optimizer", "schedule", "hub_optimizer", "hub_step_size", "momentum", "overlap", "participation")
+    keys = ["optimizer", "schedule", "clip", "hub_optimizer", "hub_step_size", "momentum", "overlap", "participation"]
+    keys.append("silo_dropout")
     train, plain = config.train, TrainSection()
     given = [f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)]
     given += config.exchange.changed

@@ -1,5 +1,6 @@
 """From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -7,12 +8,13 @@ from typing import NamedTuple
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.baselines import rewrite
+from tdcd.config.losses import chosen_loss, named_loss, standardizes
 from tdcd.config.members import variant_of
 from tdcd.config.named import find_function
 from tdcd.core import randomized
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Colocation
-from tdcd.core.losses import Task, fitting
+from tdcd.core.losses import Loss, Task, fitting, needs_labels
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
@@ -56,7 +58,10 @@ def plan(config: Config, data: Table | Assembled | None = None, devices: int | N
         federation, task, strips = assembled.federation, assembled.label_encoding.task, False
     else:
         federation, task, strips = _cut(config, None if isinstance(data, Assembled) else data)
+    if config.train.class_weights is not None:
+        federation = _class_weighted(federation, config, task, federation.classes)
     loss = config.model.loss or fitting(task)[0]
+    objective = objective_of(config, loss)
     resolved = config.model_copy(
         update={
             "federation": config.federation.model_copy(update={"bias": has_bias(config), "strips": strips}),
@@ -67,7 +72,7 @@ def plan(config: Config, data: Table | Assembled | None = None, devices: int | N
         resolved,
         federation,
         blocks_of(config),
-        Objective(loss, config.model.l2, config.federation.label_epsilon),
+        objective,
         settings_of(config),
         variant_of(config),
         execution_of(config, devices),
@@ -81,9 +86,21 @@ def plan(config: Config, data: Table | Assembled | None = None, devices: int | N
         raise ConfigError([f"train.silo = {config.train.silo!r}: {error}"]) from None
 
 
+def _class_weighted(federation: Federation, config: Config, task: Task, classes: Sequence[str]) -> Federation:
+    given = config.train.class_weights
+    assert given is not None
+    where = f"train.class_weights = {given!r}"
+    if task == "regression":
+        raise ConfigError([f"{where}: the labels are amounts, not classes; leave it out"])
+    try:
+        return federation.class_weighted(given, classes)
+    except ValueError as error:
+        raise ConfigError([f"{where}: {error}"]) from None
+
+
 def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     """One table, cut into a federation; its task, and whether its silos are strips of images."""
-    data = config.data
+    data, loss = config.data, chosen_loss(config.model)
     if table is None:
         table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
     epsilon = config.federation.label_epsilon
@@ -94,9 +111,9 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
         except ValueError as error:
             raise ConfigError([str(error)]) from None
     train_rows, test_rows = table.split(config.evaluate.holdout, data.seed, stratify=config.evaluate.stratify)
-    problems = _misfits(config, table, len(train_rows.labels))
+    problems = _misfits(config, table, loss, len(train_rows.labels))
     if data.standardize:
-        train_rows, test_rows = standardize(train_rows, test_rows, config.dtype)
+        train_rows, test_rows = standardize(train_rows, test_rows, config.dtype, labels=standardizes(config))
     else:
         train_rows = train_rows.rounded(config.dtype)
         test_rows = None if test_rows is None else test_rows.rounded(config.dtype)
@@ -126,6 +143,17 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     return federation, table.task, strips
 
 
+def objective_of(config: Config, name: str) -> Objective:
+    """What training minimises, with the loss of this name."""
+    loss, silo = named_loss(config.model, name), config.federation.labels
+    if silo is not None and (problem := needs_labels(loss)):
+        raise ConfigError([f"federation.labels = {silo!r}: {problem}; leave it out"])
+    try:
+        return Objective(loss, config.model.l2, config.federation.label_epsilon)
+    except ValueError as error:
+        raise ConfigError([f"model.loss = {name!r}: {error}"]) from None
+
+
 def settings_of(config: Config) -> Settings:
     """The numbers of Algorithm 1 in a configuration."""
     keys = config.train.model_dump(include={field.name for field in fields(Settings)})
@@ -144,8 +172,7 @@ def blocks_of(config: Config) -> tuple[Block, ...]:
 
 def has_bias(config: Config) -> bool:
     """Whether the first silo carries a column of ones."""
-    chosen = config.federation.bias
-    return _block_names(config)[0] == "linear" if chosen is None else chosen
+    return config.has_bias
 
 
 def _block_names(config: Config) -> list[str]:
@@ -185,15 +212,17 @@ def _try_modules(planned: Plan) -> None:
         raise ConfigError([f"model.module = {planned.config.model.module!r}: {error}"]) from None
 
 
-def _misfits(config: Config, table: Table, num_train: int) -> list[str]:
+def _misfits(config: Config, table: Table, loss: Loss | None, num_train: int) -> list[str]:
     problems = []
-    fits, loss = fitting(table.task), config.model.loss
-    if loss is not None and loss not in fits:
+    if loss is not None and table.task not in loss.tasks:
         labels = {"regression": "real-valued labels", "binary": "two classes"}.get(
             table.task, f"{table.num_classes} classes"
         )
-        use = " or ".join(repr(name) for name in fits)
-        problems.append(f"model.loss = {loss!r}: '{table.name}' has {labels}; use {use}")
+        use = " or ".join(repr(name) for name in fitting(table.task))
+        problems.append(f"model.loss = {config.model.loss!r}: '{table.name}' has {labels}; use {use}")
+    elif loss is not None and not loss.fits(table.labels).all():
+        label = table.labels[~loss.fits(table.labels)][0]
+        problems.append(f"model.loss = {config.model.loss!r}: takes labels that are {loss.labels}, not {label:g}")
     try:
         settings_of(config).effective_batch_size(num_train)
     except ValueError as error:

@@ -97,6 +97,12 @@ class Config(Section):
         return [silo.name for silo in self.silos] or [f"silo{index + 1}" for index in range(self.num_silos)]
 
     @property
+    def has_bias(self) -> bool:
+        """Whether the first silo carries a column of ones."""
+        block = self.model.block if isinstance(self.model.block, str) else self.model.block[0]
+        return block == "linear" if self.federation.bias is None else self.federation.bias
+
+    @property
     def client_counts(self) -> list[int]:
         """K of each silo."""
         if self.silos:

@@ -6,9 +6,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tdcd.config.section import Positive, PositiveFloat, Section
-from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, Loss, Precision
+from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, KeepModel, Loss, Precision
+from tdcd.core.losses.huber import DELTA
 from tdcd.core.schedule import Minibatches
 
+NAMED = r"^[\w.]+:\w+$"
+"""Something in a module of the user's own: ``package.module:name``."""
 BlockName = Literal["linear", "mlp", "cnn", "torch"]
 
 
@@ -25,14 +28,18 @@ class ModelSection(Section):
     """Height and width of a cnn's convolutions."""
     embedding: Positive = 256
     """Width of a cnn's last hidden layer."""
-    module: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    module: Annotated[str, Field(pattern=NAMED)] | None = None
     """For torch blocks, ``package.module:function``: called without arguments, it returns the nn.Module."""
     folder: str | None = None
-    """Where the file of ``module`` is looked for first, before the working directory and Python's own path; by
-    default beside the configuration file."""
-    loss: Loss | None = None
-    """By default the one that fits the labels."""
+    """Where the file of ``module``, or of a loss, is looked for first, before the working directory and Python's own
+    path; by default beside the configuration file."""
+    loss: Loss | Annotated[str, Field(pattern=NAMED)] | None = None
+    """By default the one that fits the labels; ``package.module:name`` is one of your own."""
+    huber_delta: PositiveFloat = DELTA
+    """Where the Huber loss becomes linear, in standard deviations of the labels if they are standardised."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    bins: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """With ``data.source = "files"``: amounts become so many bins at most, of about equally many training rows."""
 
 
 class TrainSection(Section):
@@ -52,18 +59,26 @@ class TrainSection(Section):
     """How a client's block follows its gradients; what the optimiser remembers lasts one round."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the step size falls: not at all, or to zero at the end of ``rounds``."""
+    clip: PositiveFloat | None = None
+    """The most that the norm of a client's whole gradient may be in a step; a longer one is scaled down to it."""
     hub_optimizer: Literal["average", "momentum", "adam"] = "average"
     """How a hub's block follows the average of its clients' blocks: it is the average, or moves towards it."""
     hub_step_size: PositiveFloat = 1.0
     """Of ``hub_optimizer``, unless it is ``average``."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of ``momentum`` optimisers."""
+    class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
+    """What a sample counts in the loss by its class: "balanced", so that all classes count the same together, or a
+    weight by class, 1 for those that are not named."""
     overlap: Annotated[int, Field(ge=0)] = 0
     """D: in round r the others' phi comes from their blocks of round r - D, so that silos compute while messages
     travel."""
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """In a simulation, the fraction of each silo's clients that answer in a round, drawn anew each time."""
-    variant: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    silo_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The probability with which a sample's score goes without a silo, drawn anew for every silo, sample and round: the
+    model learns to do without any of them."""
+    variant: Annotated[str, Field(pattern=NAMED)] | None = None
     """A variant of your own, ``package.module:name``, in place of the keys above from ``optimizer`` on."""
     folder: str | None = None
     """Where to look for the variant's module first; by default beside the configuration file."""
@@ -102,5 +117,10 @@ class EvaluateSection(Section):
     """The fraction of samples that nobody trains on."""
     stratify: bool = False
     """Hold out the same fraction of every class. Off by default: runs of earlier versions keep their samples."""
+    patience: Positive | None = None
+    """End the run when so many evaluations in a row gave no lower loss than the lowest before: of the held-out samples,
+    or of the training samples if none are held out."""
+    keep: KeepModel = "last"
+    """Which model stays: that of the last round, or of the evaluation with the lowest such loss."""
     alone: bool = False
     """Also train each silo without the others, and show in the report what joining gains."""

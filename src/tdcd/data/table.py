@@ -171,7 +171,9 @@ def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:
     return (labels >= 0) & (labels == np.floor(labels)), "a class number 0, 1, ..."
 
 
-def standardize(train: Table, test: Table | None = None, dtype: DTypeLike | None = None) -> tuple[Table, Table | None]:
+def standardize(
+    train: Table, test: Table | None = None, dtype: DTypeLike | None = None, *, labels: bool = True
+) -> tuple[Table, Table | None]:
     """Every feature to mean 0 and variance 1 over the training samples, the held-out ones by the same figures.
 
     The labels of a regression are treated alike; ``label_scale`` and ``label_mean`` lead back. Constant columns become
@@ -179,6 +181,7 @@ def standardize(train: Table, test: Table | None = None, dtype: DTypeLike | None
 
     Args:
         dtype: of the features; by default theirs, or float32 if they are whole numbers. Only the result is rounded.
+        labels: those of a regression too; counts, for the Poisson loss, must stay as they are.
     """
     given = train.features.dtype
     wanted = dtype or (given if given.kind == "f" else np.float32)
@@ -186,18 +189,19 @@ def standardize(train: Table, test: Table | None = None, dtype: DTypeLike | None
     scale[scale == 0] = 1
     scaling = Scaling(mean, scale).after(train.scaling)
     label_mean, label_scale = 0.0, 1.0
-    if train.task == "regression":
+    scaled = labels and train.task == "regression"
+    if scaled:
         label_mean, label_scale = float(train.labels.mean()), float(train.labels.std()) or 1.0
 
     def apply(table: Table) -> Table:
         features = np.empty(table.features.shape, wanted)
         for rows in _chunks(len(features)):
             features[rows] = (table.features[rows] - mean) / scale
-        labels = table.labels if train.task != "regression" else (table.labels - label_mean) / label_scale
+        amounts = (table.labels - label_mean) / label_scale if scaled else table.labels
         return replace(
             table,
             features=features,
-            labels=labels,
+            labels=amounts,
             label_scale=table.label_scale * label_scale,
             label_mean=table.label_mean + table.label_scale * label_mean,
             scaling=scaling,

@@ -175,7 +175,8 @@ class TwoTierClassifier(ClassifierMixin, _TwoTier):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The most likely class of each row."""
-        chosen: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        likely = self.predict_proba(X).argmax(axis=1)
+        chosen: NDArray[Any] = self.classes_[likely]
         return chosen
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803

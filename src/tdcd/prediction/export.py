@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
-from tdcd.core.losses import LOSSES
 from tdcd.prediction.model import Model, Part
 from tdcd.tables.writing import write_table
 
@@ -45,7 +44,8 @@ def coefficients(model: Model) -> Coefficients:
     coefficient of ``COLUMN missing`` for each blank. Only columns that had blanks in training have a row for them; in
     others a blank amount counts as the mean of the training rows, and a blank name as ``COLUMN=other``.
 
-    The score of a regression is the predicted amount in the labels' unit; with the logistic loss it is the logarithm
+    The score of a regression is the predicted amount in the labels' unit; with the Poisson loss it is the logarithm of
+    the expected count; with the logistic loss it is the logarithm
     of the second class's odds; with the softmax loss there is a score for every class, and the probabilities are in
     proportion to their exponentials. In a silo without labels, a regression's coefficients are in standardised units.
     """
@@ -61,7 +61,7 @@ def coefficients(model: Model) -> Coefficients:
         own, shift = _unscaled(silo, model.part(silo))
         intercept += shift * label_encoding.scale
         rows += [Coefficient(silo, column, value * label_encoding.scale) for column, value in own.items()]
-    per_class = LOSSES[model.loss].target == "classes"
+    per_class = model.loss.target == "classes"
     # A silo without labels knows how many classes there are, and not what they are called.
     names = label_encoding.classes or [f"output_{number}" for number in range(1, model.num_outputs + 1)]
     outputs = [f"coefficient_{name}" for name in names] if per_class else ["coefficient"]

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
 from tdcd.config import Config, check_config
+from tdcd.config.losses import named_loss
 from tdcd.config.resolve import blocks_of, settings_of
 from tdcd.core.choices import PYTHON
-from tdcd.core.losses import LOSSES, fitting
+from tdcd.core.losses import Loss, fitting
 from tdcd.prediction.model import Model, Part
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.folder import Run
@@ -19,15 +20,17 @@ from tdcd.tables.rows import Columns
 SomeModel = TypeVar("SomeModel", bound=Model)
 
 
-def load_folder(kind: type[SomeModel], path: Path, blocks: Block | Sequence[Block] | None) -> SomeModel:
+def load_folder(
+    kind: type[SomeModel], path: Path, blocks: Block | Sequence[Block] | None, own: Loss | None
+) -> SomeModel:
     """The model in the folder of any run: of all silos, or of a hub's own one."""
     run, folder = Run.read(path), RunFolder(path)
     names = [silo.name for silo in run.federation.silos]
-    config = _config(run, blocks)
+    config = _config(run, blocks, own)
     chosen = _blocks(config, names, blocks)
     encoding = load_label_encoding(path)
-    loss = config.model.loss or fitting(encoding.task)[0]
-    outputs = encoding.num_outputs or LOSSES[loss].num_outputs(len(encoding.classes))
+    loss = own or named_loss(config.model, config.model.loss or fitting(encoding.task)[0])
+    outputs = encoding.num_outputs or loss.num_outputs(len(encoding.classes))
     files = {name: (folder.model.file(name), folder.preparation_file(name)) for name in names}
     absent = {name: next((one for one in both if not one.is_file()), None) for name, both in files.items()}
     lacking = {name: file for name, file in absent.items() if file is not None}
@@ -45,17 +48,23 @@ def load_folder(kind: type[SomeModel], path: Path, blocks: Block | Sequence[Bloc
     return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, config.federation.labels)
 
 
-def _config(run: Run, blocks: Any) -> Config:
+def _config(run: Run, blocks: Any, loss: Loss | None) -> Config:
     """The settings of a run; of one that Python started, those that make its model."""
     keys, where = run.config, str(RunFolder(run.path).config_file)
     if keys.get("data", {}).get("source") != PYTHON:
         return check_config(keys, where)
     model: dict[str, Any] = {**keys["model"]}
     if blocks is not None:
-        model = {"loss": model.get("loss")}
+        model = {key: value for key, value in model.items() if key in ("loss", "huber_delta", "folder")}
     elif any("(" in name or "." in name for name in _names(model["block"])):
         raise ValueError(
             f"{where}: model.block = {model['block']!r} is a block of your own: give it, Model.load(path, blocks)"
+        )
+    if loss is not None:
+        model.pop("loss", None)
+    elif "(" in model.get("loss", ""):
+        raise ValueError(
+            f"{where}: model.loss = {model['loss']!r} is a loss of your own: give it, Model.load(path, loss=...)"
         )
     known = {"seed": keys["seed"], "dtype": keys["dtype"], "model": model}
     return check_config({**known, "federation": {"silos": len(run.federation.silos)}}, where)

@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Block
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES
+from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
-from tdcd.prediction.scores import probabilities
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
@@ -37,10 +35,16 @@ class Named(NamedTuple):
     encoding: LabelEncoding
 
     @classmethod
-    def by_number(cls, ids: Sequence[str], labels: NDArray[Any], encoding: LabelEncoding) -> Self:
-        """Samples that have numbers for ids; ``labels`` ``[m]`` are those of training."""
-        if encoding.classes:
-            return cls(SAMPLE, ids, [encoding.classes[int(label)] for label in labels], encoding)
+    def by_number(cls, ids: Sequence[str], labels: NDArray[Any], encoding: LabelEncoding, outputs: int) -> Self:
+        """Samples that have numbers for ids, and so do classes without names.
+
+        Args:
+            labels: ``[m]``, those of training.
+            outputs: C.
+        """
+        if encoding.task != "regression":
+            names = encoding.classes or tuple(str(number) for number in range(max(2, outputs)))
+            return cls(SAMPLE, ids, [names[int(label)] for label in labels], encoding._replace(classes=names))
         amounts = (np.asarray(labels, np.float64) * encoding.scale + encoding.mean).tolist()
         # Training rounded them to float32 or not; more figures than these would be noise.
         return cls(SAMPLE, ids, _to_float32(amounts), encoding)
@@ -63,7 +67,9 @@ def scores_of(federation: Federation, blocks: Sequence[Block], hub_blocks: Seque
     return np.concatenate(chunks)
 
 
-def write_held_out(folder: Path, named: Named, scores: NDArray[Any], loss: Loss, *, randomized: bool = False) -> None:
+def write_held_out(
+    folder: Path, named: Named, scores: NDArray[Any], loss: str | Loss, *, randomized: bool = False
+) -> None:
     """Write ``held-out.csv`` into a run folder: ids, ``label``, and the predictions of the run's model.
 
     Args:
@@ -94,13 +100,13 @@ def unlike(id_column: str, columns: Collection[str]) -> str:
     return id_column if id_column not in columns else "id"
 
 
-def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: Loss) -> dict[str, Sequence[Any]]:
+def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: str | Loss) -> dict[str, Sequence[Any]]:
     """``prediction`` and the probabilities, by column."""
-    target = LOSSES[loss].target
+    kind = loss_of(loss)
+    target, found = kind.target, kind.inverse_link(np.asarray(scores, np.float64))
     if target == "amount":
-        return {"prediction": (scores[:, 0].astype(np.float64) * label_encoding.scale + label_encoding.mean).tolist()}
+        return {"prediction": (found[:, 0] * label_encoding.scale + label_encoding.mean).tolist()}
     winners = scores.argmax(axis=1) if target == "classes" else (scores[:, 0] > 0).astype(int)
     shown = label_encoding.classes[1:] if target == "binary" else label_encoding.classes
-    chances = probabilities(scores, loss)
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
-    return columns | {f"probability_{name}": chances[:, place].tolist() for place, name in enumerate(shown)}
+    return columns | {f"probability_{name}": found[:, place].tolist() for place, name in enumerate(shown)}

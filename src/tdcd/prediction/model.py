@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Block
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES
+from tdcd.core.losses import Loss
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Dtype
 from tdcd.federation.silos import Federation
-from tdcd.prediction.scores import SiloScores, by_id, by_place, probabilities
+from tdcd.prediction.scores import SiloScores, by_id, by_place
 from tdcd.tables.frames import PLACE, arrow_of, frame_rows
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.loader import read_rows
@@ -84,17 +83,18 @@ class Model:
     """The only silo that knows what labels mean."""
 
     @classmethod
-    def load(cls, path: Path | str, blocks: Block | Sequence[Block] | None = None) -> Self:
+    def load(cls, path: Path | str, blocks: Block | Sequence[Block] | None = None, loss: Loss | None = None) -> Self:
         """The model in a run folder, or in a file that :meth:`save` wrote.
 
         Args:
             blocks: one for all silos, or one each, where they are the user's own: a folder cannot keep code.
+            loss: where it is the user's own and has no name that Python could import.
         """
         from tdcd.prediction.folder import load_folder  # noqa: PLC0415 - they make models
         from tdcd.prediction.saved import load_file  # noqa: PLC0415
 
         path = Path(path)
-        return load_file(cls, path) if path.is_file() else load_folder(cls, path, blocks)
+        return load_file(cls, path) if path.is_file() else load_folder(cls, path, blocks, loss)
 
     @classmethod
     def of(
@@ -113,7 +113,7 @@ class Model:
             parts[silo.name] = Part(
                 columns, preparation, silo.feature_shape, block, jax.tree.map(np.asarray, parameters)
             )
-        return cls(tuple(parts), parts, encoding_of(federation, objective), objective.loss, dtype)
+        return cls(tuple(parts), parts, encoding_of(federation, objective), objective.kind, dtype)
 
     def save(self, path: Path | str) -> None:
         """Write everything to one file, which :meth:`load` reads."""
@@ -124,7 +124,7 @@ class Model:
     @property
     def num_outputs(self) -> int:
         """C."""
-        return self.label_encoding.num_outputs or LOSSES[self.loss].num_outputs(len(self.label_encoding.classes))
+        return self.label_encoding.num_outputs or self.loss.num_outputs(len(self.label_encoding.classes))
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -199,9 +199,10 @@ class Model:
     def predict(self, tables: Mapping[str, Any]) -> NDArray[Any]:
         """``[n]``: amounts in the labels' own unit, or classes, of the tables that :meth:`scores` takes."""
         self.check_meaning()
-        scores, encoding, target = self.scores(tables), self.label_encoding, LOSSES[self.loss].target
+        scores, encoding, target = self.scores(tables), self.label_encoding, self.loss.target
         if target == "amount":
-            amounts: NDArray[Any] = scores[:, 0].astype(np.float64) * encoding.scale + encoding.mean
+            expected = self.loss.inverse_link(np.asarray(scores, np.float64))[:, 0]
+            amounts: NDArray[Any] = expected * encoding.scale + encoding.mean
             return amounts
         chosen = scores.argmax(axis=1) if target == "classes" else (scores[:, 0] > 0).astype(int)
         classes: NDArray[Any] = self.classes[chosen]
@@ -210,10 +211,10 @@ class Model:
     def predict_proba(self, tables: Mapping[str, Any]) -> NDArray[np.float64]:
         """``[n, classes]``: the probability of every class; of the tables that :meth:`scores` takes."""
         self.check_meaning()
-        target = LOSSES[self.loss].target
+        target = self.loss.target
         if target == "amount":
-            raise ValueError(f"the {self.loss} loss predicts amounts, which have no probabilities: use predict")
-        chances = probabilities(self.scores(tables), self.loss)
+            raise ValueError(f"the {self.loss.name} loss predicts amounts, which have no probabilities: use predict")
+        chances = self.loss.inverse_link(np.asarray(self.scores(tables), np.float64))
         return np.hstack([1 - chances, chances]) if target == "binary" else chances
 
     def coefficients(self) -> "Coefficients":

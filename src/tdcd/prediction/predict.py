@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.choices import Loss
+from tdcd.core.losses import Loss
 from tdcd.prediction.held_out import predicted, unlike
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores

@@ -11,8 +11,8 @@ from safetensors.numpy import load, save
 
 from tdcd.config import check_config
 from tdcd.config.block_names import block_keys
+from tdcd.config.losses import chosen_loss, loss_keys
 from tdcd.config.resolve import blocks_of
-from tdcd.core.losses import LOSSES
 from tdcd.prediction.model import Model, Part
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
@@ -40,8 +40,11 @@ def save_file(model: Model, path: Path) -> None:
         raise ValueError(
             f"a file cannot keep blocks of your own ({kinds}): keep the run folder, and give them to Model.load"
         )
+    loss = loss_keys(model.loss)
+    if loss is None:
+        raise ValueError(f"a file cannot keep a loss of your own ({model.loss.name}): keep the run folder")
     about: dict[str, Any] = {
-        "model": {**keys, "loss": model.loss},
+        "model": {**keys, **loss},
         "dtype": model.dtype,
         "labels": model.label_encoding._asdict(),
         "silos": [
@@ -76,15 +79,16 @@ def load_file(kind: type[SomeModel], path: Path) -> SomeModel:
         {"model": about["model"], "dtype": about["dtype"], "federation": {"silos": len(about["silos"])}}, str(path)
     )
     encoding = LabelEncoding(**about["labels"] | {"classes": tuple(about["labels"]["classes"])})
-    assert config.model.loss is not None
-    outputs = LOSSES[config.model.loss].num_outputs(len(encoding.classes))
+    loss = chosen_loss(config.model)
+    assert loss is not None
+    outputs = loss.num_outputs(len(encoding.classes))
     parts = {}
     for silo, block in zip(about["silos"], blocks_of(config), strict=True):
         preparation = Preparation.from_json(silo["preparation"])
         columns = Columns(silo["id"]).only([*preparation.parts], preparation.categorical)
         parameters = _tree(block, silo, tensors, outputs)
         parts[silo["name"]] = Part(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
-    return kind((*parts,), parts, encoding, config.model.loss, config.dtype, str(path))
+    return kind((*parts,), parts, encoding, loss, config.dtype, str(path))
 
 
 def _tree(block: Any, silo: Any, tensors: Any, outputs: int) -> Any:

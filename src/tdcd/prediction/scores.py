@@ -3,11 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
-
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES
 
 
 class SiloScores(NamedTuple):
@@ -44,13 +40,3 @@ def by_id(parts: Mapping[str, SiloScores]) -> NDArray[Any]:
             )
         total += part.phi[[places[one] for one in start.ids]]
     return total
-
-
-def probabilities(scores: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
-    """``[n, C]``: of every class from softmax scores, or ``[n, 1]`` of the second class from logistic ones."""
-    scores = np.asarray(scores, np.float64)
-    if LOSSES[loss].target == "binary":
-        # Equal to 1 / (1 + exp(-score)), which overflows.
-        return np.asarray((1 + np.tanh(scores / 2)) / 2)
-    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))

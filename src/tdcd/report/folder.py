@@ -8,10 +8,11 @@ from typing import Any, Self
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from tdcd.records.history import Record
+from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.units import counted
 
-METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²", "d2": "D²", "mae": "MAE"}
 SPLITS = {"train": "train", "test": "held-out"}
 """What the history calls a set of samples, and what the page does."""
 
@@ -83,8 +84,17 @@ class Run:
 
     @property
     def final(self) -> Record:
-        """The last record with a finite loss; the very first when there is none."""
-        return next((record for record in reversed(self.history) if not record.diverged), self.history[0])
+        """The record of the model that stays: the last with a finite loss, or the best; the very first if none has."""
+        return self._stopping.kept(self.history)
+
+    @property
+    def ending(self) -> str:
+        """Why the run ended early, and which model stays, if that is not as usual."""
+        return "" if self.diverged else self._stopping.in_words(Best.of(self.history), self.history[-1].round)
+
+    @property
+    def _stopping(self) -> Stopping:
+        return Stopping.of(self.config)
 
     @property
     def metric_names(self) -> list[str]:

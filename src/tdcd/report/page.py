@@ -96,6 +96,8 @@ def _notices(run: Run) -> Iterator[Html]:
             "Start a new run with a smaller step_size, or with fewer local_steps.",
             "alarm",
         )
+    elif run.ending:
+        yield html.notice(f"{run.ending[:1].upper()}{run.ending[1:]}.")
     elif len(run.history) == 1:
         yield html.notice(
             "So far the history holds only the evaluation before training; curves appear with the next one."
@@ -105,7 +107,7 @@ def _notices(run: Run) -> Iterator[Html]:
 def _cards(run: Run) -> Iterator[html.Card]:
     first, last = run.history[0], run.history[-1]
     start = f"{figure(first.train_loss)} before training"
-    yield html.Card("train loss", "diverged" if run.diverged else figure(last.train_loss), start)
+    yield html.Card("train loss", "diverged" if run.diverged else figure(run.final.train_loss), start)
     split = "test" if run.final.metrics.get("test") else "train"
     for name, value in run.final.metrics.get(split, {}).items():
         before = first.metrics.get(split, {}).get(name)

@@ -9,7 +9,8 @@ from tdcd.core.objective import Objective
 from tdcd.data.table import Scaling
 from tdcd.federation.silos import Federation, Silo
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.preparation import Preparation, Scaled
+from tdcd.tables.parts import Scaled
+from tdcd.tables.preparation import Preparation
 from tdcd.tables.preparation_io import save_preparations
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 from tdcd.config.resolve import has_bias, plan
 from tdcd.core.choices import PYTHON
 from tdcd.tables.from_frames import assemble_frames, frames_config
-from tdcd.training.train import Result, train
+from tdcd.training.result import Result
+from tdcd.training.train import train
 
 
 def train_frames(

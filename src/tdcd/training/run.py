@@ -10,11 +10,13 @@ from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
 from tdcd.prediction.held_out import Named, scores_of, write_held_out
 from tdcd.records.history import Record
+from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
+from tdcd.training.result import Result
 from tdcd.training.silo_only import train_silo_only
-from tdcd.training.train import Result, numbered, train
+from tdcd.training.train import numbered, train
 
 
 def run(config: Config, out: Path, devices: int | None = 1, **watch: Any) -> Result:
@@ -45,6 +47,8 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         planned.settings,
         rounds=config.train.rounds,
         evaluate_every=config.evaluate.every,
+        patience=config.evaluate.patience,
+        keep=config.evaluate.keep,
         colocation=planned.colocation,
         out=out,
         config=config.model_dump(),
@@ -69,11 +73,11 @@ def named_in(planned: Plan) -> Named | None:
 
 def save_held_out(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> None:
     """Write what a model says of the held-out samples of its plan."""
-    federation, objective = planned.federation, planned.objective
-    if federation.test_labels is not None:
-        scores = scores_of(federation, planned.blocks, hub_blocks)
-        named, randomized = named_in(planned) or numbered(federation, objective), objective.label_epsilon is not None
-        write_held_out(folder, named, scores, objective.loss, randomized=randomized)
+    if planned.federation.test_labels is not None:
+        scores = scores_of(planned.federation, planned.blocks, hub_blocks)
+        objective = planned.objective
+        named = named_in(planned) or numbered(planned.federation, objective)
+        write_held_out(folder, named, scores, objective.loss, randomized=objective.label_epsilon is not None)
 
 
 def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:
@@ -112,7 +116,7 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
         existing.remove()
         return None
     history = existing.marked_history(mark)
-    if len(history) == mark.lines and (history[-1].diverged or history[-1].round == config.train.rounds):
+    if len(history) == mark.lines and Stopping.of(config.model_dump()).is_complete(history):
         return history
     return None
 

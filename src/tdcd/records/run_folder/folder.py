@@ -175,17 +175,22 @@ class RunFolder:
         history: Mark = NO_LINES,
         data: str = "",
         memory: Sequence[Tree] = (),
+        last: tuple[Sequence[Tree], int] | None = None,
     ) -> None:
         """Replace all silos' blocks at once, each with what it takes to know its run again.
 
         Args:
             history: the lines so far, without seconds; ``data`` is a digest of the federation's rows.
             memory: what else each hub remembers; nothing is written for a hub that remembers nothing.
+            last: the blocks of the last round, and that round, where ``hub_blocks`` are the best ones.
         """
         self._settings = self._settings or settings_digest(self.config())
         remembered = [(f"{name}.memory", tree) for name, tree in zip(names, memory, strict=False) if named_leaves(tree)]
         facts = {"round": round_index, "history": history, "settings": self._settings, "data": data}
-        self.model.save([*zip(names, hub_blocks, strict=True), *remembered], facts)
+        beside: list[tuple[str, Tree]] = []
+        if last is not None:
+            beside, facts["last"] = [(f"{name}.last", tree) for name, tree in zip(names, last[0], strict=True)], last[1]
+        self.model.save([*zip(names, hub_blocks, strict=True), *beside, *remembered], facts)
 
     def load_blocks(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], int]:
         """All silos' blocks, shaped like ``templates``, and the round they belong to."""

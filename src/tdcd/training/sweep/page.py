@@ -148,7 +148,9 @@ def _figure(
 ) -> html.Html:
     curves = []
     for label, histories in lines.items():
-        values = np.array([[y(record) for record in history] for history in histories], np.float64)
+        # Runs that ended early are short: a mean over seeds goes as far as all of them do.
+        rounds = min(map(len, histories))
+        values = np.array([[y(record) for record in history[:rounds]] for history in histories], np.float64)
         spread = values.std(axis=0, ddof=1) if len(histories) > 1 else None
-        curves.append(Curve(label, [x(record) for record in histories[0]], values.mean(axis=0), spread))
+        curves.append(Curve(label, [x(record) for record in histories[0][:rounds]], values.mean(axis=0), spread))
     return line_figure(curves, xlabel, ylabel, **options)
