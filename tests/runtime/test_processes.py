@@ -24,7 +24,7 @@ from tdcd.records.run_folder import toml_text
 from tdcd.records.timeline import Timeline
 from tdcd.report.timeline import Lane
 from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.process.launch import environment
+from tdcd.runtime.process.forking import environment
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.tables.split import split_table
 from tdcd.training.run import run
