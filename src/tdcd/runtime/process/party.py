@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
@@ -105,6 +106,8 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
 def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:
     """Run a client to its end."""
     arm_as_asked()
+    # A client waits for every program that it starts: a second thread would only have to be woken for it.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
     index = job.silo_index(silo)
     names = job.config.silos[index].client_names
     if client not in names:
