@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
     from tdcd.core.knowledge import LabelsAt
+    from tdcd.core.losses import Huber, Loss
     from tdcd.core.objective import Objective
     from tdcd.core.quantised import Quantised, QuantisedChange
     from tdcd.core.settings import Settings
@@ -35,8 +36,10 @@ __all__ = [
     "Block",
     "Cnn",
     "Federation",
+    "Huber",
     "LabelsAt",
     "Linear",
+    "Loss",
     "Mlp",
     "Model",
     "Objective",
@@ -65,6 +68,7 @@ _MODULES = {
     "tdcd.prediction.model": ("Model",),
     "tdcd.records.history": ("Record",),
     "tdcd.core.knowledge": ("LabelsAt",),
+    "tdcd.core.losses": ("Huber", "Loss"),
     "tdcd.core.objective": ("Objective",),
     "tdcd.core.quantised": ("Quantised", "QuantisedChange"),
     "tdcd.core.settings": ("Settings",),
