@@ -67,6 +67,9 @@ class TrainSection(Section):
     """Of ``hub_optimizer``, unless it is ``average``."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of ``momentum`` optimisers."""
+    class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
+    """What a sample counts in the loss by its class: "balanced", so that all classes count the same together, or a
+    weight by class, 1 for those that are not named."""
     overlap: Annotated[int, Field(ge=0)] = 0
     """D: in round r the others' phi comes from their blocks of round r - D, so that silos compute while messages
     travel."""

@@ -94,6 +94,7 @@ class Client:
             ids=data.ids,
             labels=numbers,
             label_names=[*data.labels] if isinstance(data.labels, list) else None,
+            weights=Array.maybe(data.weights),
             held_out=None if data.held_out is None else Array.of(data.held_out.astype(np.uint8)),
             target=target,
             is_table=data.table is not None,
@@ -220,6 +221,7 @@ class Client:
             self.silo,
             self.job.clients(self.silo).index(self.name),
             welcome.num_outputs,
+            None if welcome.weights is None else take(welcome.weights, "weights", np.float64, [len(train)])[chosen],
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
