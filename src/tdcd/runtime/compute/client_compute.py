@@ -136,16 +136,16 @@ class ClientCompute:
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
         weights = [None] * len(places) if self._weights is None else self._weights.take(padded)
         parts = zip(places, features, labels, counts, samples, weights, strict=True)
-        laid_out = [ClientRows(*of_round) for of_round in parts]
-        if not self._variant.dropout.rate:
-            return laid_out
-        return [self._drop(rows, first + index) for index, rows in enumerate(laid_out)]
+        return [self._drop(ClientRows(*of_round), first + index) for index, of_round in enumerate(parts)]
 
     def _drop(self, rows: ClientRows, round_index: int) -> ClientRows:
         """The rows, and which of them the silo is dropped from; with the intercept, it keeps the ones of those."""
         kept = self.links.kept(round_index, rows.samples)
-        if self._silo != self._variant.dropout.intercept or kept is None:
-            return rows._replace(kept=kept)
+        if kept is None:
+            return rows
+        if self._silo != self._variant.dropout.intercept:
+            weights = _padded(rows, kept.astype(self.settings.dtype)[:, None])[..., 0]
+            return rows._replace(kept=kept, weights=weights if rows.weights is None else weights * rows.weights)
         _flat(rows.features)[rows.places[~kept], :-1] = 0
         return rows
 
@@ -214,13 +214,11 @@ class ClientCompute:
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
         known = Known(rows.labels, _padded(rows, received), None if start is None else _padded(rows, start))
-        kept = None if rows.kept is None else _padded(rows, rows.kept[:, None])[..., 0]
         with precision(self.settings.dtype):
             stepped = _steps(
                 block,
                 rows.features,
                 known,
-                kept,
                 rows.counts,
                 rows.weights,
                 held,
@@ -270,7 +268,6 @@ def _steps(
     block: Tree,
     features: Array,
     known: Known,
-    kept: Array | None,
     counts: Array,
     own_weights: Array | None,
     held: Array,
@@ -294,7 +291,6 @@ def _steps(
         batch_size=batch_size,
         held=held,
     )
-    weights = weights if kept is None else jnp.where(kept, weights, 0)
     losses = partial(variant.knowledge.losses, silo, objective=objective)
     return algorithm.client_steps(
         block,
