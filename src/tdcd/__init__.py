@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
     from tdcd.core.dropout import SiloDropout
     from tdcd.core.knowledge import LabelsAt
+    from tdcd.core.losses import Huber, Loss
     from tdcd.core.objective import Objective
     from tdcd.core.quantised import Quantised, QuantisedChange
     from tdcd.core.settings import Settings
@@ -36,8 +37,10 @@ __all__ = [
     "Block",
     "Cnn",
     "Federation",
+    "Huber",
     "LabelsAt",
     "Linear",
+    "Loss",
     "Mlp",
     "Model",
     "Objective",
@@ -68,6 +71,7 @@ _MODULES = {
     "tdcd.records.history": ("Record",),
     "tdcd.core.dropout": ("SiloDropout",),
     "tdcd.core.knowledge": ("LabelsAt",),
+    "tdcd.core.losses": ("Huber", "Loss"),
     "tdcd.core.objective": ("Objective",),
     "tdcd.core.quantised": ("Quantised", "QuantisedChange"),
     "tdcd.core.settings": ("Settings",),

@@ -126,8 +126,8 @@ def export(
 
     The score of a row is the intercept, plus coefficient times value for its amounts, plus the coefficient of
     COLUMN=LEVEL for each of its names (COLUMN=other for levels that are not listed), plus that of "COLUMN missing" for
-    each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for two classes,
-    the logarithm of the second one's odds.
+    each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for counts with
+    the Poisson loss, its logarithm; for two classes, the logarithm of the second one's odds.
 
     With --scorecard, and a run of linear blocks with model.bins: what every bin and level adds to a row's points. Then
     --out card.csv also writes card.html, with a drawing for each column. For amounts it is what a bin adds to them.

@@ -182,10 +182,8 @@ class Client:
         chosen = train[train >= 0]
         if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
             raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
-        if (
-            take_loss(message.loss, self.job.config.model).target == "classes"
-            and not np.isin(labels, np.arange(outputs)).all()
-        ):
+        loss = take_loss(message.loss, self.job.config.model)
+        if loss.target == "classes" and not np.isin(labels, np.arange(outputs)).all():
             raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
 
     def _labels(self, message: Welcome) -> NDArray[Any]:
