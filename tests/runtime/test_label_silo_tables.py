@@ -167,3 +167,12 @@ def test_a_trial_and_predictions_across_its_hubs(tmp_path):
         refused = CliRunner().invoke(app, [*map(str, options["shop"]), "--out", str(tmp_path / "not.csv")])
         assert refused.exit_code == 2
         assert "silo 'bank' alone has labels" in refused.output
+        without = ["--without", "shop", "--out", str(tmp_path / "alone.csv")]
+        alone = CliRunner().invoke(app, [*map(str, options["bank"][:-2]), *without])
+        assert alone.exit_code == 0, alone.output
+        assert "120 of them are scored without the part of silo 'shop'." in " ".join(alone.output.split())
+        with (tmp_path / "alone.csv").open() as file:
+            assert {row["missing"] for row in csv.DictReader(file)} == {"shop"}
+        refused = CliRunner().invoke(app, [*map(str, options["shop"]), "--without", "bank"])
+        assert refused.exit_code == 2
+        assert "without 'bank': it alone has labels, and predicts" in " ".join(refused.output.split())
