@@ -114,7 +114,6 @@ class Links:
 
     def others(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
         """The sum of the other silos' phi ``[E, B, C]``, from what every hub sent."""
-        exchange = self._variant.exchange
         # The hub with the labels has its own phi as it is, and only the others' are looked at.
         sent: list[Any] = [{name: part[name] for name in self.between_hubs if name in part} for part in parts]
         if self._is_plain:
