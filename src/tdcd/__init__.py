@@ -14,17 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
+    from tdcd.core.dropout import SiloDropout
     from tdcd.core.knowledge import LabelsAt
+    from tdcd.core.losses import Huber, Loss
     from tdcd.core.objective import Objective
     from tdcd.core.quantised import Quantised, QuantisedChange
     from tdcd.core.settings import Settings
     from tdcd.core.timing import Overlap
     from tdcd.core.variant import Variant
     from tdcd.data import Table, load, standardize
+    from tdcd.estimators.two_tier import TwoTierClassifier, TwoTierRegressor
     from tdcd.federation.silos import Federation, Silo
+    from tdcd.prediction.model import Model
     from tdcd.records.history import Record
     from tdcd.simulation.simulate import Simulation
-    from tdcd.training.train import Result, train
+    from tdcd.training.result import Result
+    from tdcd.training.train import train
 
 __version__ = "0.1.0"
 
@@ -32,9 +37,12 @@ __all__ = [
     "Block",
     "Cnn",
     "Federation",
+    "Huber",
     "LabelsAt",
     "Linear",
+    "Loss",
     "Mlp",
+    "Model",
     "Objective",
     "Overlap",
     "Quantised",
@@ -43,8 +51,11 @@ __all__ = [
     "Result",
     "Settings",
     "Silo",
+    "SiloDropout",
     "Simulation",
     "Table",
+    "TwoTierClassifier",
+    "TwoTierRegressor",
     "Variant",
     "load",
     "standardize",
@@ -54,16 +65,21 @@ __all__ = [
 _MODULES = {
     "tdcd.blocks": ("Block", "Cnn", "Linear", "Mlp"),
     "tdcd.data": ("Table", "load", "standardize"),
+    "tdcd.estimators.two_tier": ("TwoTierClassifier", "TwoTierRegressor"),
     "tdcd.federation.silos": ("Federation", "Silo"),
+    "tdcd.prediction.model": ("Model",),
     "tdcd.records.history": ("Record",),
+    "tdcd.core.dropout": ("SiloDropout",),
     "tdcd.core.knowledge": ("LabelsAt",),
+    "tdcd.core.losses": ("Huber", "Loss"),
     "tdcd.core.objective": ("Objective",),
     "tdcd.core.quantised": ("Quantised", "QuantisedChange"),
     "tdcd.core.settings": ("Settings",),
     "tdcd.core.timing": ("Overlap",),
     "tdcd.core.variant": ("Variant",),
     "tdcd.simulation.simulate": ("Simulation",),
-    "tdcd.training.train": ("Result", "train"),
+    "tdcd.training.result": ("Result",),
+    "tdcd.training.train": ("train",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
