@@ -1,10 +1,11 @@
 """What the slopes of the loss give away: labels and scores."""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tdcd.audit.recording import Floats
 from tdcd.core.randomized import KEPT, Response
 
+Floats = NDArray[np.float64]
 KNOWN = ("squared", "logistic", "softmax")
 """The losses that these attacks know."""
 
