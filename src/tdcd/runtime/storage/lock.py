@@ -2,7 +2,11 @@
 
 import fcntl
 import os
+import time
 from pathlib import Path
+
+TRIES, PAUSE_S = 20, 0.02
+"""Who asks whether the process lives has the lock for a moment: that must not keep a hub from starting."""
 
 
 def is_alive(path: Path) -> bool:
@@ -20,9 +24,12 @@ def is_alive(path: Path) -> bool:
 def lock(path: Path) -> int:
     """Lock the folder for this process; the lock ends with the process, however that ends."""
     descriptor = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise FileExistsError(f"{path} is in use by another process: stop that one first") from None
-    return descriptor
+    for _ in range(TRIES):
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(PAUSE_S)
+        else:
+            return descriptor
+    os.close(descriptor)
+    raise FileExistsError(f"{path} is in use by another process: stop that one first")
