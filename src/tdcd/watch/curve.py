@@ -37,8 +37,9 @@ def _extreme(choose: Any, pair: tuple[Value, Value]) -> Value:
 class Curve:
     """The figures of one run, line by line; each is a column."""
 
-    def __init__(self, version: int = 0) -> None:
+    def __init__(self, version: int = 0, most_points: int = MOST_POINTS) -> None:
         """Begin without a line."""
+        self._most_points = most_points
         self.columns: list[str] = []
         self.points: list[Point] = []
         self.stride, self._in_last = 1, 0
@@ -58,7 +59,7 @@ class Curve:
             return
         self.points.append(point)
         self._in_last = 1
-        if len(self.points) > MOST_POINTS:
+        if len(self.points) > self._most_points:
             self._thin()
 
     def _widen(self, names: list[str]) -> None:

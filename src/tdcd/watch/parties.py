@@ -1,16 +1,19 @@
 """Who takes part in a run, how each stands, and who worked and who waited."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tdcd.federation.party_names import client_of, hub_of
 from tdcd.records.timeline import Timeline
 
 MOST_SILOS, MOST_CLIENTS = 30, 24
 """Further ones are counted, unless something is wrong with them."""
+MOST_NAMES = 10_000
+"""Clients that are looked at."""
 LATE_S = 3.0
 """A hub always waits for somebody; for how long before people should know."""
 
+Entry = TypeVar("Entry")
 State = Literal["simulated", "connected", "waited for", "left out", "revoked", "away", "ended", "unknown"]
 QUIET: tuple[State, ...] = ("simulated", "connected", "ended", "unknown")
 
@@ -26,8 +29,8 @@ def silos_of(facts: Mapping[str, Any], config: Mapping[str, Any], statuses: Mapp
         config: of ``config.toml``.
         statuses: what hubs say, by their party names; empty for a simulation.
     """
-    planned = {str(silo.get("name")): silo for silo in _dicts(config.get("silos"))}
-    known = {str(silo.get("name")): silo for silo in _dicts(facts.get("silos"))}
+    planned = {str(silo.get("name")): silo for silo in _entries(config.get("silos"), dict)}
+    known = {str(silo.get("name")): silo for silo in _entries(facts.get("silos"), dict)}
     names = [*known] or [*planned]
     return [_silo(name, known.get(name, {}), planned.get(name, {}), statuses) for name in names[:MOST_SILOS]]
 
@@ -35,33 +38,32 @@ def silos_of(facts: Mapping[str, Any], config: Mapping[str, Any], statuses: Mapp
 def _silo(
     name: str, known: Mapping[str, Any], planned: Mapping[str, Any], statuses: Mapping[str, Status]
 ) -> dict[str, Any]:
-    rows = [count for count in known.get("clients") or [] if isinstance(count, int)]
-    names = _client_names(planned, len(rows))
+    rows = _entries(known.get("clients"), int)
+    names, number = _client_names(planned, len(rows))
     hub, status = hub_of(name), statuses.get(hub_of(name))
-    clients = []
-    for index, client in enumerate(names):
+    clients: list[dict[str, Any]] = []
+    for index, client in enumerate(names if statuses else names[:MOST_CLIENTS]):
         state, seconds = _state_of(client_of(name, client), status) if statuses else ("simulated", None)
-        count = rows[index] if len(rows) == len(names) else None
-        clients.append({"name": client, "rows": count, "state": state, "seconds": seconds})
-    shown = [client for place, client in enumerate(clients) if place < MOST_CLIENTS or client["state"] not in QUIET]
+        if index < MOST_CLIENTS or state not in QUIET:
+            count = rows[index] if len(rows) == number else None
+            clients.append({"name": client, "rows": count, "state": state, "seconds": seconds})
     return {
         "name": name,
-        "features": [size for size in known.get("feature_shape") or [] if isinstance(size, int)],
+        "features": _entries(known.get("feature_shape"), int),
         "hub": _hub_state(hub, status, statuses),
-        "clients": shown[: 2 * MOST_CLIENTS],
-        "num_clients": len(clients),
+        "clients": clients[: 2 * MOST_CLIENTS],
+        "num_clients": number,
     }
 
 
-def _client_names(planned: Mapping[str, Any], count: int) -> list[str]:
-    """Those of the configuration; numbers if it has none. As :class:`tdcd.config.data_sections.SiloSection` has it."""
-    named, clients = _dicts(planned.get("client")), planned.get("clients")
-    if named:
-        return [str(client.get("name")) for client in named]
-    if isinstance(clients, list):
-        return [str(client) for client in clients]
+def _client_names(planned: Mapping[str, Any], count: int) -> tuple[Sequence[str], int]:
+    """Those of the configuration, or c1, c2, ... for ``count``, as far as they may be shown; and how many there are."""
+    named, clients = _entries(planned.get("client"), dict), planned.get("clients")
+    names = [str(client.get("name")) for client in named] or _entries(clients, str)
+    if names:
+        return names, len(names)
     number = count or (clients if isinstance(clients, int) else 1)
-    return [f"c{index + 1}" for index in range(number)]
+    return [f"c{index + 1}" for index in range(min(number, MOST_NAMES))], number
 
 
 def _state_of(party: str, status: Status | None) -> tuple[State, float | None]:
@@ -79,6 +81,25 @@ def _state_of(party: str, status: Status | None) -> tuple[State, float | None]:
     return ("connected" if connected else "away"), None
 
 
+def late_in(statuses: Mapping[str, Status]) -> dict[str, tuple[float, bool]]:
+    """The parties that somebody has waited for too long: for how many seconds, and whether they are connected.
+
+    A hub that waits for clients of its own is not what the others wait for in the end.
+    """
+    late = {hub: _late(status) for hub, status in statuses.items()}
+    held_up = {hub for hub, parties in late.items() if any(party.startswith("client.") for party in parties)}
+    return {
+        party: (seconds, party in statuses[hub]["connected"])
+        for hub, parties in late.items()
+        for party, seconds in parties.items()
+        if party not in held_up
+    }
+
+
+def _late(status: Status) -> dict[str, float]:
+    return {party: seconds for party, seconds in status.get("missing_s", {}).items() if seconds >= LATE_S}
+
+
 def _hub_state(hub: str, status: Status | None, statuses: Mapping[str, Status]) -> dict[str, Any]:
     """How a hub stands, as it says itself, or else as another one says."""
     if not statuses:
@@ -86,11 +107,10 @@ def _hub_state(hub: str, status: Status | None, statuses: Mapping[str, Status]) 
     if status is not None:
         if status["status"] is not None:
             return {"state": "ended", "seconds": None}
-        others = [other for name, other in statuses.items() if name != hub and other["alive"]]
-        awaited = max((other.get("missing_s", {}).get(hub, 0.0) for other in others), default=0.0)
+        awaited, _ = late_in(statuses).get(hub, (None, True))
         if not status["alive"]:
-            return {"state": "away", "seconds": awaited or None}
-        return {"state": "waited for" if awaited >= LATE_S else "connected", "seconds": awaited or None}
+            return {"state": "away", "seconds": awaited}
+        return {"state": "connected" if awaited is None else "waited for", "seconds": awaited}
     seen = next(iter(statuses.values()))
     state, seconds = _state_of(hub, seen)
     return {"state": state, "seconds": seconds}
@@ -110,6 +130,6 @@ def time_of(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
     ]
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    """The entries of a list of tables; nothing of what is none."""
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+def _entries(value: Any, kind: type[Entry]) -> list[Entry]:
+    """What a list has of one kind; nothing of what is no list."""
+    return [entry for entry in value if isinstance(entry, kind)] if isinstance(value, list) else []

@@ -111,7 +111,7 @@ class WatchedRun:
         current, rounds = max(reached, self._last_round), self._ending.rounds
         return {
             **self._about(),
-            "title": str(facts.get("name") or self._settings.get("name") or ""),
+            "title": str(self._settings.get("name") or facts.get("name") or ""),
             "samples": facts.get("num_samples"),
             **standing._asdict(),
             "problems": self._problems,

@@ -1,10 +1,10 @@
 """The web server behind ``tdcd watch``.
 
-It is Python's own ``http.server``: nothing to install, so it works wherever tdcd does. Of that module it uses the parser
-of requests and a thread per connection, not the part that serves files. It answers GET and HEAD for a fixed table of
-paths, closes every connection after one answer, takes only so many at a time, and gives up on slow ones. No part of a
-request ever becomes the name of a file. A page asks once in a second: a framework with an event loop would weigh more
-than all of this and serve nobody faster.
+It is Python's own ``http.server``: nothing to install, so it works wherever tdcd does. Of that module it uses the
+parser of requests and a thread per connection, not the part that serves files. It answers GET and HEAD for a fixed
+table of paths, closes every connection after one answer, takes only so many at a time, and gives up on slow ones. No
+part of a request ever becomes the name of a file. A page asks once in a second: a framework with an event loop would
+weigh more than all of this and serve nobody faster.
 
 Browsers let any web page send requests to this one. What is refused, so that no such page learns or does anything:
 
@@ -14,6 +14,7 @@ Browsers let any web page send requests to this one. What is refused, so that no
 """
 
 import ipaddress
+import re
 import socket
 import threading
 from functools import cached_property
@@ -21,7 +22,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from tdcd.watch.watcher import Watcher
 
@@ -30,6 +31,7 @@ MOST_CONNECTIONS = 32
 PATIENCE_S = 10.0
 """How long a connection may say nothing."""
 
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?")
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": (
@@ -50,6 +52,7 @@ class WatchServer(ThreadingHTTPServer):
     """Serves the page and what it shows."""
 
     daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, watcher: Watcher, host: str = LOOPBACK, port: int = 0) -> None:
         """Listen at ``host`` and ``port``; 0 takes any free port."""
@@ -89,11 +92,9 @@ class WatchServer(ThreadingHTTPServer):
         An address as numbers cannot be made to lead elsewhere, a foreign name can. The port is not compared: it is
         another one at the other end of a tunnel.
         """
-        try:
-            name = urlsplit(f"//{header}").hostname or ""
-        except ValueError:
-            return False
-        if name in ("localhost", self.host.lower()):
+        found = _HOST.fullmatch(header.lower())
+        name = found[1].strip("[]") if found else ""
+        if name and name in ("localhost", self.host.lower()):
             return True
         try:
             address = ipaddress.ip_address(name)
@@ -135,7 +136,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: WatchServer
     timeout = PATIENCE_S
-    server_version, sys_version = "tdcd", ""
     files: ClassVar[dict[str, tuple[str, bytes]]] = _page_files()
 
     def do_GET(self) -> None:
@@ -191,6 +191,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+    def version_string(self) -> str:
+        """Tell nobody which Python this is."""
+        return "tdcd"
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep the terminal quiet."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
-from tdcd.watch.parties import LATE_S
+from tdcd.watch.parties import late_in
 
 QUIET_S, QUIET_GAPS = 20.0, 10
 """A simulation is quiet after so many seconds without a line, if that is also many times as long as usual."""
@@ -60,15 +60,13 @@ def of_hubs(statuses: Sequence[Mapping[str, Any]], ending: Stopping, best: Best 
             return Standing("stopped", words)
     if all(status["status"] == "finished" for status in statuses):
         return finished(ending, best, last)
-    late = {
-        party: f"{party} ({seconds:.0f} s{'' if party in status['connected'] else ', not connected'})"
-        for status in statuses
-        for party, seconds in status.get("missing_s", {}).items()
-        if seconds >= LATE_S
-    }
+    late = [
+        f"{party} ({seconds:.0f} s{'' if connected else ', not connected'})"
+        for party, (seconds, connected) in late_in({str(status["party"]): status for status in statuses}).items()
+    ]
     if late:
         more = f" and {len(late) - MOST_NAMES} more" * (len(late) > MOST_NAMES)
-        return Standing("waiting", f"Waits for {', '.join([*late.values()][:MOST_NAMES])}{more}.")
+        return Standing("waiting", f"Waits for {', '.join(late[:MOST_NAMES])}{more}.")
     return Standing("running")
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 TRIES, PAUSE_S = 20, 0.02
@@ -21,14 +22,14 @@ def is_alive(path: Path) -> bool:
     return False
 
 
-def lock(path: Path) -> int:
+def lock(path: Path, pause: Callable[[float], None] = time.sleep) -> int:
     """Lock the folder for this process; the lock ends with the process, however that ends."""
     descriptor = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT, 0o644)
     for _ in range(TRIES):
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            time.sleep(PAUSE_S)
+            pause(PAUSE_S)
         else:
             return descriptor
     os.close(descriptor)
