@@ -89,12 +89,20 @@ class Silo:
         return mean
 
 
+HUBER_DELTA = 1.35
+
+
 def loss_of(loss: str, score: Array, label: float) -> float:
     """f(score, label) for one sample."""
     if loss == "squared":
         return float((score[0] - label) ** 2 / 2)
     if loss == "logistic":
         return float(np.log(1 + np.exp(score[0])) - label * score[0])
+    if loss == "poisson":
+        return float(np.exp(score[0]) - label * score[0] + (label * np.log(label) if label else 0) - label)
+    if loss == "huber":
+        off = abs(score[0] - label)
+        return float(off**2 / 2 if off <= HUBER_DELTA else HUBER_DELTA * (off - HUBER_DELTA / 2))
     return float(np.log(np.sum(np.exp(score))) - score[int(label)])
 
 
@@ -104,6 +112,10 @@ def slope_of(loss: str, score: Array, label: float) -> Array:
         return score - label
     if loss == "logistic":
         return 1 / (1 + np.exp(-score)) - label
+    if loss == "poisson":
+        return np.exp(score) - label
+    if loss == "huber":
+        return np.clip(score - label, -HUBER_DELTA, HUBER_DELTA)
     chances: Array = np.exp(score) / np.sum(np.exp(score))
     chances[int(label)] -= 1
     return chances
@@ -203,6 +215,7 @@ def client_gradient(
     rule: str,
     slope: Callable[..., Array],
     num_samples: int,
+    weights: Any,
     seen: Callable[[int, Array], Array | None],
     places: dict[int, int],
 ) -> Block:
@@ -217,7 +230,7 @@ def client_gradient(
             continue
         own, before = silo.model.phi(block, x), silo.model.phi(start, x)
         row = silo.model.gradient(block, x, slope(loss, own, before, phi_others[minibatch, p], labels[p]))
-        gradient = [total + scale * part for total, part in zip(gradient, row, strict=True)]
+        gradient = [total + scale * weights[p] * part for total, part in zip(gradient, row, strict=True)]
     return gradient
 
 
@@ -236,9 +249,11 @@ def train(
     gradient: str,
     seed: int,
     variation: Variation | None = None,
+    weights: Any = None,
 ) -> list[Block]:
     """Algorithm 1 for ``num_rounds`` rounds of Q iterations; the hub blocks at its end."""
     vary = variation or Variation()
+    weights = [1.0] * len(labels) if weights is None else [w * len(labels) / sum(weights) for w in weights]
     hub_blocks = list(start)  # line 1
     before, memories = [hub_blocks], [None] * len(silos)
     pending: list[Any] = [None] * len(silos)
@@ -269,7 +284,7 @@ def train(
                     batch = [p for p in batches[e] if p in present]
                     slopes = client_gradient(
                         silo, k, block, hub_blocks[j], phi_others[j][k], e, batch, labels, loss, l2, gradient,
-                        partial(vary.slope, j), len(there[j]),
+                        partial(vary.slope, j), len(there[j]), weights,
                         partial(vary.seen, r, j), {p: e * len(batches[e]) + b for b, p in enumerate(batches[e])},
                     )  # fmt: skip
                     block, memory = vary.step(block, slopes, memory, eta, r * local_steps + step)  # line 19

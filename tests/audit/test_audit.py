@@ -171,6 +171,11 @@ def test_modes_fit_the_federation(planned):
     [
         ({"federation": {"silos": 1}}, {}, "there is one silo, and nobody else who could see anything"),
         ({"train": {"algorithm": "sgd"}}, {}, "train.algorithm = 'sgd': an audit attacks"),
+        (
+            {"train": {"class_weights": "balanced"}},
+            {},
+            "an audit also plays labels at one silo, which does not go with",
+        ),
         ({}, {"rounds": 1}, "rounds = 1: an audit needs 2 rounds or more"),
         ({}, {"epsilon": 0.0}, "epsilon = 0: it must be a positive number"),
         ({"train": {"step_size": 3e38}}, {"modes": [PLAIN], "rounds": 4}, "the blocks stop being finite"),

@@ -27,8 +27,8 @@ def history(folder):
 
 
 def test_run_writes_a_folder_and_says_where(tmp_path):
-    done = process("run", *BREAST, "--set", "train.rounds=10", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = tdcd("run", *BREAST, "--set", "train.rounds=10", cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
     assert "round 10/10" in done.stdout
     assert "held out" in done.stdout
     assert "Run folder: runs/breast_cancer-1" in done.stdout
@@ -41,8 +41,8 @@ def test_run_writes_a_folder_and_says_where(tmp_path):
         "report.html",
     }
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
-    again = process("report", folder, cwd=tmp_path)
-    assert again.returncode == 0
+    again = tdcd("report", folder, cwd=tmp_path)
+    assert again.exit_code == 0
     assert "report.html" in again.stdout
 
 

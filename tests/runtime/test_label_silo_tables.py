@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from in_process import InProcess
-from test_processes import processes, written
+from test_processes import processes, up, written
 from test_tables import data_of, same_as_the_simulation, write_table
 from typer.testing import CliRunner
 
@@ -118,8 +118,9 @@ def test_a_trial_and_predictions_across_its_hubs(tmp_path):
     for client in keys["silos"][0]["client"]:
         rewrite(Path(keys["data"]["folder"]) / client["table"], lambda row: {**row, "bought": names[row["bought"]]})
     path, out = written(tmp_path / "up", keys), tmp_path / "up" / "trial"
+    code, text = up(path, out)
+    assert code == 0, text
     with processes(tmp_path) as start:
-        assert start("up", "up", path, "--out", out).wait(240) == 0, (tmp_path / "up.log").read_text()
         homes = {silo: out / "silos" / silo for silo in ("bank", "shop")}
         own = [(homes[silo] / "history.jsonl").read_text().splitlines() for silo in homes]
         lines = [[json.loads(line) | {"seconds": 0} for line in history] for history in own]

@@ -1,4 +1,4 @@
-"""Real hubs end a run early by themselves and alike, keep the model, and go on after a crash bit for bit."""
+"""Real hubs end a run early, all alike, keep the simulation's model, and go on after a crash bit for bit."""
 
 import pytest
 from in_process import SECRET, InProcess, largest_difference

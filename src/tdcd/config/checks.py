@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tdcd.config.errors import clashing
 from tdcd.config.protection import protection_problems
 from tdcd.config.schema import Config
+from tdcd.config.weighting import weight_problems
 from tdcd.core.losses import LOSSES, needs_labels
 from tdcd.core.losses.huber import DELTA
 from tdcd.core.randomized import problem_with
@@ -42,7 +43,7 @@ def cross_checks(config: Config) -> list[str]:
             f"model.huber_delta = {config.model.huber_delta:g}: goes with model.loss = 'huber'; leave it out"
         )
     family = _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
-    return problems + family + protection_problems(config)
+    return problems + family + weight_problems(config) + protection_problems(config)
 
 
 def _label_checks(config: Config) -> list[str]:
@@ -175,9 +176,8 @@ def _silo_checks(config: Config) -> list[str]:
             problems.append(f"{where}: tables go with data.source = 'files', not {config.data.source!r}")
         if config.data.source != "files" and silo.ignore:
             problems.append(f"{where}: ignore goes with data.source = 'files', not {config.data.source!r}")
-        both = [
-            name for name in silo.ignore if name in {silo.id, silo.label, *(silo.features or ()), *silo.categorical}
-        ]
+        used = {silo.id, silo.label, silo.weight, *(silo.features or ()), *silo.categorical}
+        both = [name for name in silo.ignore if name in used]
         problems += [f"{where}: column '{name}' is under ignore and elsewhere: remove one of the two" for name in both]
         if silo.table and silo.client:
             problems.append(f"{where}: give one table, or one for each of [[silos.client]], not both")

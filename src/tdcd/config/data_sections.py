@@ -72,6 +72,8 @@ class SiloSection(Section):
     """The column that tells which sample a row is about."""
     label: str | None = None
     """The column to predict, in at least one silo."""
+    weight: str | None = None
+    """The column that says how much a sample counts in the loss, beside the label; by default all count the same."""
     categorical: list[str] = []
     """Columns whose values are names rather than amounts."""
     period: Positive = 1

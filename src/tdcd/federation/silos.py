@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tdcd.data.table import Scaling, Table, check_one_each, numbers
 from tdcd.federation.cutting import clients_of, column_groups, scaling_of, take
 from tdcd.federation.partition import RowRule, Rows, shares_of, sizes_of, split_rows
+from tdcd.federation.weights import ClassWeights, checked, weigh_apart
 
 
 class Preparing(Protocol):
@@ -96,6 +97,10 @@ class Federation:
     label_mean: float = field(default=0.0, kw_only=True)
     """What a label of 0 is in the data's own units: there, it is label * label_scale + label_mean."""
     name: str = field(default="table", kw_only=True)
+    weights: NDArray[Any] | None = field(default=None, kw_only=True)
+    """``[M]``: how much each sample counts, to any scale; all alike by default."""
+    test_weights: NDArray[Any] | None = field(default=None, kw_only=True)
+    """``[m]``: the same of the held-out samples."""
     labels_in_words: str = field(default="", kw_only=True)
     """What the labels were taken for, where that was decided from a table's values."""
     classes: tuple[str, ...] = field(default=(), kw_only=True)
@@ -109,6 +114,9 @@ class Federation:
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, numbers(getattr(self, key), key))
                 check_one_each(getattr(self, key), key)
+        is_weighted = self.weights is not None
+        for key, labels in (("weights", self.labels), ("test_weights", self.test_labels)):
+            object.__setattr__(self, key, checked(getattr(self, key), labels, key, is_weighted))
         names: set[str] = set()
         for silo in self.silos:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", silo.name):
@@ -117,6 +125,17 @@ class Federation:
                 raise ValueError(f"two silos are called '{silo.name}'")
             names.add(silo.name)
             _check_silo(silo, self.num_samples, None if self.test_labels is None else len(self.test_labels))
+
+    def class_weighted(self, given: ClassWeights, classes: Sequence[str] = ()) -> Self:
+        """The same with samples that also weigh what their class does.
+
+        Args:
+            given: ``"balanced"``, so that every class weighs the same in all; or weights by class.
+            classes: their names, by number; by default the numbers.
+        """
+        labels, weights = (self.labels, self.test_labels), (self.weights, self.test_weights)
+        train, test = weigh_apart(given, classes, labels, weights)
+        return replace(self, weights=train, test_weights=test)
 
     @property
     def num_samples(self) -> int:

@@ -23,6 +23,7 @@ from tdcd.tables.preparation import Preparation
 from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
 from tdcd.tables.summary import summarize
+from tdcd.tables.weighting import raw_weights
 
 logger = logging.getLogger("tdcd.tables")
 
@@ -72,6 +73,7 @@ def assemble(config: Config, tables: dict[str, list[RawRows]] | None = None, *, 
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or add samples"])
     samples = _Samples(numbers, held_out)
     labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
+    weights = raw_weights(config, tables, numbers)
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     silos, preparations = [], {}
     for index, section in enumerate(config.silos):
@@ -85,6 +87,8 @@ def assemble(config: Config, tables: dict[str, list[RawRows]] | None = None, *, 
         labels[held_out] if held_out.any() else None,
         label_encoding.scale,
         name=config.title,
+        weights=None if weights is None else weights[~held_out],
+        test_weights=weights[held_out] if weights is not None and held_out.any() else None,
         labels_in_words=with_noise(config, in_words(encoded, config.model.loss), len(encoded.classes)),
         label_mean=label_encoding.mean,
         classes=label_encoding.classes,
@@ -198,16 +202,11 @@ def _raw_labels(parts: Sequence[RawRows], numbers: Mapping[str, int]) -> NDArray
     named = any(isinstance(part.labels, list) for part in parts)
     labels = np.empty(len(numbers), object if named else np.float64)
     for part in parts:
-        places = _places(part, numbers)
+        places = part.places(numbers)
         known = places >= 0
         values = [canonical_label(label) for label in part.labels or ()] if named else part.labels
         labels[places[known]] = np.asarray(values, labels.dtype)[known]
     return labels.astype(str) if named else labels
-
-
-def _places(rows: RawRows, numbers: Mapping[str, int]) -> NDArray[np.int64]:
-    """``[n]``: which sample each row is about; -1 if none."""
-    return np.array([numbers.get(one, -1) for one in rows.ids], np.int64)
 
 
 def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], second: str, others: NDArray[Any]) -> None:
@@ -233,7 +232,7 @@ def _silo(
     # A row that is not a sample, -1, finds the last entry.
     train_number = np.append(np.where(held_out, -1, np.cumsum(~held_out) - 1), -1)
     test_number = np.append(np.where(held_out, np.cumsum(held_out) - 1, -1), -1)
-    numbers = [_places(part, samples.numbers) for part in parts]
+    numbers = [part.places(samples.numbers) for part in parts]
     train, test = [train_number[number] for number in numbers], [test_number[number] for number in numbers]
     # Every client has a table, or all share one.
     copies = 1 if section.client else len(section.client_names)

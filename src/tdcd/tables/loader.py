@@ -41,6 +41,9 @@ def read_rows(path: Path, columns: Columns) -> RawRows:
     """
     header, dialect = read_header(path, columns.id, columns.dialect)
     wanted = replace(columns.among(path, header), dialect=dialect)
+    if wanted.weight is not None:
+        # It is read as one more column of amounts.
+        wanted = replace(wanted, features=(*(wanted.features or ()), wanted.weight))
     try:
         rows = _read(path, wanted)
         whole = is_parquet(path) or unclosed_quote(path, dialect) is None
@@ -50,7 +53,21 @@ def read_rows(path: Path, columns: Columns) -> RawRows:
         raise TableError([f"{path}: is damaged: {error}"]) from None
     if repeat(rows.ids) or not len(rows) or not whole:
         raise diagnose(path, wanted, "ids repeat")
-    return rows
+    return rows if wanted.weight is None else with_weights(rows, wanted.weight)
+
+
+def with_weights(rows: RawRows, name: str) -> RawRows:
+    """The rows with the last column of amounts as their weights."""
+    weights = np.asarray(rows.features[name], np.float64)
+    wrong = np.flatnonzero(~(weights >= 0))
+    if len(wrong):
+        value = "blank" if np.isnan(weights[wrong[0]]) else f"{weights[wrong[0]]:g}"
+        one = f"that of id {rows.ids[wrong[0]]!r} is {value}"
+        raise TableError([f"{rows.source}, column '{name}': a weight is a number of at least 0, and {one}"])
+    features = {other: column for other, column in rows.features.items() if other != name}
+    counters = tuple(other for other in rows.counters if other != name)
+    kinds = {other: kind for other, kind in rows.kinds.items() if other != name}
+    return replace(rows, features=features, weights=weights, kinds=kinds, counters=counters)
 
 
 def _read(path: Path, wanted: Columns) -> RawRows:

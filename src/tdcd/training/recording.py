@@ -248,6 +248,7 @@ def _agreed(
 def _data_digest(federation: Federation) -> str:
     """Of all rows and of who holds them. A table in a mapped file, which may be larger than memory, counts by shape."""
     arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
+    arrays |= {"weights": federation.weights, "test weights": federation.test_weights}
     for silo in federation.silos:
         arrays |= {f"rows/{silo.name}/{client}": rows for client, rows in enumerate(silo.rows)}
         arrays |= {f"features/{silo.name}": silo.features, f"test/{silo.name}": silo.test_features}

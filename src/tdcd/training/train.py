@@ -217,13 +217,14 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
     """Every run's losses and metrics of its global model, over the training samples and the held-out ones."""
     federation, objective, runs = simulation.federation, simulation.objective, range(len(simulation.runs))
     scale = federation.label_scale
-    samples: dict[str, tuple[Any, Any]] = {"train": (None, federation.labels)}
+    samples: dict[str, tuple[Any, Any, Any]] = {"train": (None, federation.labels, federation.weights)}
     if federation.test_labels is not None:
-        samples["test"] = ([silo.test_features for silo in federation.silos], federation.test_labels)
+        held_out = [silo.test_features for silo in federation.silos]
+        samples["test"] = held_out, federation.test_labels, federation.test_weights
     losses, figures = {}, {}
-    for split, (features, labels) in samples.items():
+    for split, (features, labels, weights) in samples.items():
         scores = simulation.scores(hub_blocks, features)
-        losses[split] = simulation.losses(hub_blocks, scores, labels)
+        losses[split] = simulation.losses(hub_blocks, scores, labels, weights)
         each = scores if len(runs) > 1 else [scores]
         figures[split] = [metrics(objective.loss, own, labels, scale, objective.label_epsilon) for own in each]
     return [

@@ -6,8 +6,6 @@ from numpy.typing import NDArray
 from tdcd.core.randomized import KEPT, Response
 
 Floats = NDArray[np.float64]
-KNOWN = ("squared", "logistic", "softmax")
-"""The losses that these attacks know."""
 
 
 def labels_from_slopes(slopes: Floats, loss: str) -> Floats:

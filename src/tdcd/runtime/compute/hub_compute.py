@@ -21,6 +21,7 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
 from tdcd.core.update import HubUpdate, TakeAverage
 from tdcd.federation.partition import shares_of
+from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.layout import Layout, Left, mask_of
@@ -132,8 +133,11 @@ class HubCompute:
         ]
         stacked: Any = algorithm.stack(np.concatenate(rows)[None], layout.slots)  # type: ignore[arg-type]
         phi = np.asarray(stacked[0]).reshape(self.phi_shape)
+        sent = self.links.to_hubs(round_index, phi)
+        if None not in answers:
+            return sent, None
         mask = mask_of(len(stacked[0]), [answer is None for answer in answers], layout.places)
-        return self.links.to_hubs(round_index, phi), mask if mask.any() else None
+        return sent, mask if mask.any() else None
 
     def _rows(self, answer: Arrays | None, name: str, count: int) -> NDArray[Any]:
         """An array of a client's answer; zeros if it has none."""
@@ -270,7 +274,8 @@ class HubCompute:
         with precision(self.settings.dtype):
             truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
             losses = _losses(scores, truth, objective=self.objective)
-        loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
+        weights = sample_index.weights_at(sample_index.held_out == held_out)
+        loss = float(weighted_mean(np.asarray(losses)[chosen], None if weights is None else weights[chosen])) + penalty
         scale, epsilon = sample_index.known.label_scale, self.objective.label_epsilon
         return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], scale, epsilon)
 

@@ -39,6 +39,8 @@ class ClientData:
     """``[n]``: rows that nobody trains on, where the data itself says so."""
     target: dict[str, Any] | None = None
     """What ready labels mean: ``task``, ``label_scale`` and ``label_mean``."""
+    weights: NDArray[np.float64] | None = None
+    """``[n]``: how much each row counts, where the data says so."""
     label_epsilon: float | None = None
     """With which epsilon ready labels were randomised; None if they are true ones."""
 
@@ -53,6 +55,8 @@ class ClientData:
             arrays["labels"] = np.asarray(self.labels, np.float64)
         if self.held_out is not None:
             arrays["held_out"] = self.held_out
+        if self.weights is not None:
+            arrays["weights"] = self.weights
         for name, column in () if self.table is None else self.table.features.items():
             words.append([name, column.levels if isinstance(column, Category) else None])
             arrays[f"column {name}"] = column.codes if isinstance(column, Category) else column
@@ -88,7 +92,7 @@ class ClientData:
             target, epsilon = json.loads(facts["tdcd"]), json.loads(facts.get(EPSILON_COLUMN, "null"))
             ids = json.loads(arrays["ids"].tobytes())
             held_out = arrays["held_out"].astype(bool) if "held_out" in arrays else None
-            data = cls(ids, arrays.get("labels"), arrays["features"], None, held_out, target, epsilon)
+            data = cls(ids, arrays.get("labels"), arrays["features"], None, held_out, target, label_epsilon=epsilon)
         except (SafetensorError, ValueError, KeyError) as error:
             raise ValueError(f"{path} does not hold a client's rows: {error}") from None
         num_labels = len(data.ids) if data.labels is None else len(data.labels)

@@ -2,12 +2,10 @@
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from tdcd.records.run_folder import RunFolder, toml_text, write_durably
 from tdcd.report import write_report
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.driver import Ending, Outcome
+from tdcd.runtime.process.forking import PartyProcess, environment, start_party
 from tdcd.runtime.process.trial_data import write_rows
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.status import read_status
@@ -39,7 +38,7 @@ class Trial:
     job: Job
     labels_in_words: str = ""
     """What the labels were taken for; empty when a trial goes on that has said it before."""
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, PartyProcess] = field(default_factory=dict)
 
     @classmethod
     def prepare(cls, path: Path, assignments: list[str], folder: Path) -> Self:
@@ -88,12 +87,9 @@ class Trial:
             raise ValueError(f"{path} is damaged: {error!r}; remove {self.folder} to begin the trial anew") from None
 
     def _start(self, party: str, role: str, options: list[str]) -> None:
-        command = [sys.executable, "-m", "tdcd", role, str(self.folder / "federation.toml"), *options]
-        with (self.folder / "logs" / f"{party}.log").open("ab") as log:
-            # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
-            self.processes[party] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True
-            )
+        arguments = [role, str(self.folder / "federation.toml"), *options]
+        # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
+        self.processes[party] = start_party(arguments, self.folder / "logs" / f"{party}.log", environment())
 
     def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome:
         """Start all parties and wait until they are done; a party that fails ends the trial."""
@@ -110,7 +106,7 @@ class Trial:
             show()
         finally:
             self.stop()
-        codes = {party: process.returncode for party, process in self.processes.items()}
+        codes = {party: process.wait() for party, process in self.processes.items()}
         worst = max(codes, key=lambda party: codes[party])
         if not codes[worst]:
             history = RunFolder(self.folder / "silos" / self.job.config.silos[0].name).history()
@@ -167,10 +163,3 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
-
-
-def environment() -> dict[str, str]:
-    """Many processes share this machine's cores: each does its arithmetic in one thread."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    one = {"XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(), "OMP_NUM_THREADS": "1", "NPROC": "1"}
-    return {**os.environ, **one}

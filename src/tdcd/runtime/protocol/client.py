@@ -94,6 +94,7 @@ class Client:
             ids=data.ids,
             labels=numbers,
             label_names=[*data.labels] if isinstance(data.labels, list) else None,
+            weights=Array.maybe(data.weights),
             held_out=None if data.held_out is None else Array.of(data.held_out.astype(np.uint8)),
             target=target,
             is_table=data.table is not None,
@@ -181,10 +182,8 @@ class Client:
         chosen = train[train >= 0]
         if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
             raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
-        if (
-            take_loss(message.loss, self.job.config.model).target == "classes"
-            and not np.isin(labels, np.arange(outputs)).all()
-        ):
+        loss = take_loss(message.loss, self.job.config.model)
+        if loss.target == "classes" and not np.isin(labels, np.arange(outputs)).all():
             raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
 
     def _labels(self, message: Welcome) -> NDArray[Any]:
@@ -222,6 +221,7 @@ class Client:
             self.silo,
             self.job.clients(self.silo).index(self.name),
             welcome.num_outputs,
+            None if welcome.weights is None else take(welcome.weights, "weights", np.float64, [len(train)])[chosen],
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name

@@ -243,6 +243,7 @@ class Handshake:
             train=Array.of(train),
             test=Array.of(test),
             labels=None if meaning is None else Array.of(meaning.labels[samples.rows[index]]),
+            weights=Array.maybe(samples.weights_at(samples.rows[index])),
             cards={other: one.card for other, one in self._enrolments.items() if one.card is not None},
         )
 

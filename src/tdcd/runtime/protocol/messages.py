@@ -53,11 +53,11 @@ class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
     labels: Array | None = None
     label_names: list[str] | None = None
     """Instead of ``labels``, where these are no numbers."""
+    weights: Array | None = None
     held_out: Array | None = None
     target: Target | None = None
     is_table: bool = False
     rows: Digest
-    """Of all rows, features too: a client that comes back must have the same."""
     card: Card | None = None
 
 
@@ -120,6 +120,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     test: Array
     labels: Array | None = None
     """Of every row, where the silo has labels."""
+    weights: Array | None = None
     cards: dict[str, Card] = msgspec.field(default_factory=dict)
 
 
@@ -266,7 +267,6 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     outbox: tuple[Published, ...]
 
 
-# Dialogues beside training.
 class AlignHello(Message, frozen=True, kw_only=True, tag="align_hello"):
     """What hubs compare before they align."""
 

@@ -54,6 +54,11 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
         code: Any = found.dtype.str
         return cls(code, found.shape).filled(found)
 
+    @classmethod
+    def maybe(cls, values: Any) -> Self | None:
+        """The same; None of None."""
+        return None if values is None else cls.of(values)
+
     def filled(self, values: NDArray[Any]) -> Self:
         """The same array with its numbers."""
         self.__dict__["values"] = values

@@ -233,9 +233,9 @@ class HubFolder:
         if line.subsets is not None:
             self.run.write_subsets(line.subsets)
         if line.test_scores is not None:
-            self._save_held_out(handshake, line.test_scores)
+            self.save_held_out(handshake, line.test_scores)
 
-    def _save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
+    def save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
         """Write what the model says of the samples that nobody trained on."""
         sample_index, config = handshake.sample_index, handshake.job.config
         if sample_index is None or not len(scores):

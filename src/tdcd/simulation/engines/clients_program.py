@@ -32,6 +32,8 @@ class Shared(NamedTuple):
     features: Any
     """Of each silo ``[M, ...]``, or the rows that a call is about."""
     labels: Any
+    weights: Any = None
+    """``[M]``: what each sample weighs, if not all weigh the same."""
 
 
 class Own(NamedTuple):
@@ -85,7 +87,7 @@ class ClientsProgram:
         placement = Placement(positions=spec(1), counts=spec(1), rows=spec(2), slots=WHOLE)
         per_client = spec(0) if self.variant.participation == Variant().participation else spec(1)
         own = Own(WHOLE, [placement] * len(self.blocks), spec(0), spec(0), per_client, *[WHOLE] * 6)
-        return Shared(WHOLE, WHOLE), own
+        return Shared(WHOLE, WHOLE, WHOLE), own
 
     def lay_out(self, shared: Shared, own: Own) -> Own:
         """Nothing to do in advance."""
@@ -206,7 +208,7 @@ class ClientsProgram:
         minibatches = Minibatch(
             shared.features[silo][rows].astype(dtype),
             self._known(silo, block, shared, own, rows, exchanged, objective),
-            self._weights(silo, own, rows.shape[2]),
+            self._weights(silo, own, rows.shape[2]) * (1 if shared.weights is None else shared.weights[rows]),
         )
         places = self._places(placement.positions, own.ids.shape[1])
         sending = Sending(own.seed, own.rounds, silo, own.ids.shape, places=places)
