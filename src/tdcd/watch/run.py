@@ -117,7 +117,7 @@ class WatchedRun:
             "problems": self._problems,
             "round": current,
             "rounds": rounds,
-            "left_s": self._seconds_for(rounds - current) if standing.state in ("running", "waiting") else None,
+            "left_s": self._seconds_for(rounds - current) if standing.state == "running" else None,
             "latest": None if latest is None else json.loads(latest.to_json(), parse_constant=lambda _: None),
             "silos": silos_of(facts, self._settings, self._statuses),
             "num_silos": len(facts.get("silos") or self._settings.get("silos") or []),

@@ -9,7 +9,7 @@ const WORDS = {
   revoked: "certificate revoked", away: "not connected", ended: "done", unknown: "not known here",
 };
 const ALARMS = ["waited for", "left out", "revoked", "away"];
-const WIDTH = 280, CELL = 46, LINE = 54, PER_LINE = 6, HUB_Y = 36, CLIENTS_Y = 94;
+const WIDTH = 280, CELL = 46, LINE = 54, PER_LINE = 6, HUB_Y = 30, CLIENTS_Y = 88;
 
 const trimmed = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 const className = (state) => state.replace(" ", "-");
@@ -44,7 +44,7 @@ function drawSilo(silo, mostRows, hasRail) {
   const words = [columns, counted(silo.num_clients, "client")].filter(Boolean).join(", ");
   return svg("svg", { class: "silo", viewBox: `0 0 ${WIDTH} ${bottom + 40}`, role: "img", "aria-label": `${silo.name}: ${words}` },
     svg("title", {}, `${silo.name}: ${words}`),
-    hasRail ? svg("path", { class: "rail", d: `M0 8H${WIDTH}M${middle} 8V${HUB_Y}` }) : null,
+    hasRail ? svg("path", { class: "rail", d: `M${middle} 0V${HUB_Y}` }) : null,
     svg("rect", { class: "box", x: 4, y: HUB_Y, width: WIDTH - 8, height: bottom + 38 - HUB_Y, rx: 10 }),
     svg("path", { class: "links", d: links }),
     ...clients,
@@ -73,10 +73,11 @@ function summary(silos) {
 
 export function federation(run) {
   const mostRows = Math.max(...run.silos.flatMap((silo) => silo.clients.map((client) => client.rows ?? 0)), 0);
-  const boxes = run.silos.map((silo) => drawSilo(silo, mostRows, run.num_silos > 1));
+  const hasRail = run.num_silos > 1;
+  const boxes = run.silos.map((silo) => html("div", {}, drawSilo(silo, mostRows, hasRail)));
   const hidden = run.num_silos - run.silos.length;
   return [
-    html("div", { class: "silos" }, ...boxes),
+    html("div", { class: hasRail ? "silos railed" : "silos" }, ...boxes),
     hidden > 0 ? html("p", { class: "soft" }, `… ${counted(hidden, "more silo")}`) : null,
     ...summary(run.silos),
   ].filter((part) => part !== null);

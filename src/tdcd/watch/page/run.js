@@ -105,9 +105,9 @@ export class Run {
       return;
     }
     const cards = [["round", `${count(round)}${rounds ? ` of ${count(rounds)}` : ""}`]];
-    if (run.left_s !== null) cards.push(["time left", duration(run.left_s)]);
+    if (run.left_s !== null && run.left_s !== undefined) cards.push(["time left", duration(run.left_s)]);
     if (run.latest) {
-      cards.push(["time", duration(run.latest.seconds)], ["training loss", figure(run.latest.train_loss)]);
+      cards.push(["training time", duration(run.latest.seconds)], ["training loss", figure(run.latest.train_loss)]);
       if (run.latest.test_loss !== null) cards.push(["held-out loss", figure(run.latest.test_loss)]);
       const split = run.latest.metrics.test ? "test" : "train";
       for (const [name, value] of Object.entries(run.latest.metrics[split] ?? {})) {
