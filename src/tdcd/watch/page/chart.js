@@ -98,7 +98,10 @@ export class Chart {
       parts.push(svg("text", { class: "end", x: LEFT - 6, y: Number(y) + 3.5 }, short(tick)));
     }
     for (const tick of this.x.ticks.filter(Number.isInteger)) {
-      parts.push(svg("text", { class: "middle", x: this.x.place(tick).toFixed(1), y: HEIGHT - BOTTOM + 15 }, count(tick)));
+      const x = this.x.place(tick);
+      const isLast = x > WIDTH - RIGHT - 14;
+      const place = { class: isLast ? "end" : "middle", x: (isLast ? WIDTH - 1 : x).toFixed(1), y: HEIGHT - BOTTOM + 15 };
+      parts.push(svg("text", place, count(tick)));
     }
     parts.push(svg("path", { class: "axis", d: `M${LEFT} ${TOP}V${HEIGHT - BOTTOM}H${WIDTH - RIGHT}` }));
     parts.push(svg("text", { class: "end", x: WIDTH - RIGHT, y: HEIGHT - 2 }, "round"));
