@@ -212,6 +212,19 @@ def test_a_run_that_begins_later_in_a_folder_of_runs(tmp_path):
     assert [run["name"] for run in page.ask()] == ["first", "second"]
 
 
+def test_a_long_history_is_read_bit_by_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr("tdcd.watch.history.BYTES_PER_LOOK", 1)
+    monkeypatch.setattr("tdcd.watch.history.MOST_BYTES", 2000)
+    make(tmp_path / "long", lines=30)
+    make(tmp_path / "other", lines=2)
+    page, states = Page(tmp_path), []
+    while (runs := page.ask())[-1]["state"] != "running":
+        states.append([run["state"] for run in runs])
+    assert states[0] == ["reading", "reading"]
+    assert len(states) > 5
+    assert [len(run["rows"]) for run in runs] == [30, 2]
+
+
 def test_names_that_are_no_text(tmp_path):
     folder = make(tmp_path / "caf\udce9 \U0001f355")
     assert Page(folder).one()["state"] == "running"

@@ -15,7 +15,18 @@ MOST_BYTES = 1 << 20
 OVERLAP = 256
 """Bytes before the end of the last look that must still be the same."""
 
+BYTES_PER_LOOK = 8 << 20
+"""Of all histories together, so that a page is answered soon however much there is to read."""
+
 _DECODER = msgspec.json.Decoder(Record)
+
+
+class Budget:
+    """The bytes that may still be read in this look."""
+
+    def __init__(self) -> None:
+        """Begin a look."""
+        self.left = BYTES_PER_LOOK
 
 
 class HistoryReader:
@@ -27,6 +38,8 @@ class HistoryReader:
         self.num_lines = 0
         self.problem = ""
         """What is wrong with the file, in words."""
+        self.is_behind = False
+        """Whether there may be more lines than the last look was allowed to read."""
         self._offset, self._tail, self._file = 0, b"", (0, 0)
 
     def has_begun_anew(self) -> bool:
@@ -43,7 +56,7 @@ class HistoryReader:
         self._offset, self._tail, self.num_lines, self.problem = 0, b"", 0, ""
         return True
 
-    def news(self) -> Iterator[Record]:
+    def news(self, budget: Budget) -> Iterator[Record]:
         """The records since the last look; a line that is not whole yet waits, and one that is none ends the reading.
 
         Raises:
@@ -52,7 +65,7 @@ class HistoryReader:
         with self.path.open("rb") as file:
             facts = os.fstat(file.fileno())
             self._file = facts.st_dev, facts.st_ino
-            while not self.problem and (lines := self._next_lines(file)):
+            while not self.problem and budget.left > 0 and (lines := self._next_lines(file)):
                 for line in lines.splitlines():
                     record = self._read(line)
                     if record is None:
@@ -60,6 +73,8 @@ class HistoryReader:
                     yield record
                 self._offset += len(lines)
                 self._tail = (self._tail + lines)[-OVERLAP:]
+                budget.left -= len(lines)
+            self.is_behind = not self.problem and budget.left <= 0
 
     def _next_lines(self, file: BinaryIO) -> bytes:
         """Whole lines from the offset on."""

@@ -12,11 +12,13 @@ from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.runtime.storage.status import read_status
 from tdcd.watch.curve import Curve
 from tdcd.watch.folders import CONFIG, FACTS, HISTORY, REPORT, STATUS, Found
-from tdcd.watch.history import HistoryReader
+from tdcd.watch.history import Budget, HistoryReader
 from tdcd.watch.parties import silos_of, time_of
 from tdcd.watch.small_file import SmallFile
 from tdcd.watch.standing import Standing, of_hubs, of_simulation
 
+DAMAGED = Standing("damaged", "The history cannot be read any further; the training is not affected by that.")
+READING = Standing("reading", "Its history is being read.")
 RECENT = 50
 """The last lines, from which the time left follows."""
 
@@ -54,7 +56,12 @@ class WatchedRun:
         """Whether there was ever anything to show."""
         return self._latest is not None or bool(self._statuses)
 
-    def look(self, found: Found | None) -> None:
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next look has more to read."""
+        return self._history.is_behind and not self._is_gone
+
+    def look(self, found: Found | None, budget: Budget) -> None:
         """Read what is new; ``found`` is None for a run that is no longer there, which stays as it was last."""
         self._is_gone = found is None or not found.path.is_dir() or (found.kind == "nothing" and self.has_begun)
         if found is None or self._is_gone:
@@ -67,7 +74,7 @@ class WatchedRun:
         self._problems = [file.problem for file in small if file.problem]
         if found.kind in ("hub", "trial"):
             self._look_at_hubs()
-        self._look_at_history()
+        self._look_at_history(budget)
 
     def _look_at_hubs(self) -> None:
         self._statuses = {}
@@ -80,11 +87,11 @@ class WatchedRun:
             else:
                 self._statuses[str(status["party"])] = status
 
-    def _look_at_history(self) -> None:
+    def _look_at_history(self, budget: Budget) -> None:
         if self._history.has_begun_anew():
             self._begin_anew(self._curve.version + 1)
         try:
-            for record in self._history.news():
+            for record in self._history.news(budget):
                 self._add(record)
         except OSError:
             return
@@ -157,8 +164,8 @@ class WatchedRun:
         found, latest = self.found, self._latest
         if self._is_gone:
             return _of_missing(found.path, has_begun=self.has_begun)
-        if self._history.problem:
-            return Standing("damaged", "The history cannot be read any further; the training is not affected by that.")
+        if self._history.problem or self._history.is_behind:
+            return DAMAGED if self._history.problem else READING
         if self._statuses:
             statuses = [self._statuses[hub] for hub in sorted(self._statuses)]
             return of_hubs(statuses, self._ending, self._best, self._last_round)

@@ -13,6 +13,7 @@ Browsers let any web page send requests to this one. What is refused, so that no
 - everything but GET and HEAD. There is nothing to write anyway.
 """
 
+import errno
 import ipaddress
 import re
 import socket
@@ -66,7 +67,8 @@ class WatchServer(ThreadingHTTPServer):
         try:
             super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
         except OSError as error:
-            words = f"cannot listen at {host}, port {port}: {error.strerror}; --port takes another, 0 any free one"
+            way_on = "--port takes another, 0 any free one" if error.errno == errno.EADDRINUSE else "try another --host"
+            words = f"cannot listen at {host}, port {port}: {error.strerror}; {way_on}"
             raise OSError(words) from None
 
     def server_bind(self) -> None:

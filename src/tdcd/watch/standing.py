@@ -14,7 +14,9 @@ QUIET_S, QUIET_GAPS = 20.0, 10
 """A simulation is quiet after so many seconds without a line, if that is also many times as long as usual."""
 MOST_NAMES = 5
 
-State = Literal["running", "waiting", "finished", "diverged", "stopped", "refused", "quiet", "empty", "gone", "damaged"]
+State = Literal[
+    "running", "waiting", "finished", "diverged", "stopped", "refused", "quiet", "reading", "empty", "gone", "damaged"
+]
 
 
 class Standing(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tdcd.watch.folders import runs_in
+from tdcd.watch.history import Budget
 from tdcd.watch.run import WatchedRun
 
 LOOK_S = 0.5
@@ -35,7 +36,7 @@ class Watcher:
             have: by run, the version and the number of the points that the page has.
         """
         with self._lock:
-            if self._clock() - self._looked_at >= LOOK_S:
+            if self._clock() - self._looked_at >= LOOK_S or any(run.is_behind for run in self._runs.values()):
                 self._look()
                 self._looked_at = self._clock()
             runs = [_as_text(run, *have.get(run.number, (-1, 0))) for run in self._runs.values()]
@@ -48,8 +49,9 @@ class Watcher:
             if path not in self._runs:
                 self._runs[path] = WatchedRun(found[path], self._begun)
                 self._begun += 1
+        budget = Budget()
         for path, run in [*self._runs.items()]:
-            run.look(found.get(path))
+            run.look(found.get(path), budget)
             # A place where no run has begun is only worth a line while it is asked for.
             if path not in found and not run.has_begun:
                 del self._runs[path]

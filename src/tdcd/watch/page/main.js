@@ -5,6 +5,7 @@ import { Run } from "./run.js";
 import { Together } from "./together.js";
 
 const EVERY_MS = 1000;
+const SOON_MS = 50; // while the server has not read all yet
 const FEW = 3; // runs that are all open at the start
 
 const link = document.getElementById("link");
@@ -75,7 +76,8 @@ async function ask() {
     link.className = "link lost";
     console.warn(error);
   }
-  setTimeout(ask, EVERY_MS);
+  const isReading = [...runs.values()].some(({ run }) => run.state === "reading");
+  setTimeout(ask, isReading && link.classList.contains("live") ? SOON_MS : EVERY_MS);
 }
 
 ask();

@@ -87,7 +87,7 @@ export class Run {
     const samples = run.samples ? counted(run.samples, "sample") : "";
     say(this.facts, [run.group, run.title, KINDS[run.kind], samples].filter(Boolean).join(" · "));
     this.words.hidden = !run.words;
-    this.words.className = `notice ${["running", "finished", "empty"].includes(run.state) ? "" : "alarm"}`;
+    this.words.className = `notice ${["running", "finished", "empty", "reading"].includes(run.state) ? "" : "alarm"}`;
     say(this.words, run.words);
     this.problems.replaceChildren(...run.problems.map((problem) => html("p", { class: "notice alarm" }, problem)));
     const [round, rounds] = [run.round ?? 0, run.rounds ?? 0];
