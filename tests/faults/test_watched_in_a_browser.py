@@ -6,6 +6,7 @@ install one (Debian: ``apt install chromium``).
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -51,13 +52,14 @@ def watch():
 
     def start(*folders):
         command = [sys.executable, "-m", "tdcd", "watch", *map(str, folders), "--port", "0", "--no-browser"]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return re.search(r"http://127\.0\.0\.1:\d+/", started[-1].stdout.readline())[0]
 
     yield start
     for process in started:
-        process.terminate()
-        process.communicate()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate()[1] == ""
+        assert process.returncode == 0
 
 
 def test_runs_in_a_browser(page, watch, tmp_path):

@@ -28,7 +28,7 @@ Folders = Annotated[
     list[Path],
     typer.Argument(
         help="Run folders, sweeps, folders of `tdcd up` or of hubs, or a folder with several of them, such as runs.",
-        metavar="FOLDER...",
+        metavar="FOLDER",
     ),
 ]
 
