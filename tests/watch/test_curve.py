@@ -11,8 +11,8 @@ from tdcd.watch.curve import Curve
 MOST_POINTS = 20
 
 
-def curve_of(losses):
-    curve = Curve(most_points=MOST_POINTS)
+def curve_of(losses, most_points=MOST_POINTS):
+    curve = Curve(most_points=most_points)
     for index, loss in enumerate(losses):
         curve.add(index, {"loss.train": loss})
     return curve
@@ -54,8 +54,9 @@ def test_a_page_that_asks_for_the_rest_has_what_a_new_page_gets(before, after):
         assert len(news["points"]) <= after + 1
 
 
-def test_every_point_but_the_last_stands_for_as_many_lines():
-    curve = curve_of(range(3 * MOST_POINTS + 17))
+@pytest.mark.parametrize("most_points", [MOST_POINTS, MOST_POINTS + 1])
+def test_every_point_but_the_last_stands_for_as_many_lines(most_points):
+    curve = curve_of(range(3 * MOST_POINTS + 17), most_points)
     rounds = [point.round for point in curve.points]
     assert {later - earlier for earlier, later in pairwise(rounds[:-1])} == {curve.stride}
     assert rounds[0] == curve.stride - 1
