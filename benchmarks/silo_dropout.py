@@ -45,7 +45,7 @@ _STATISTICS = {"data": BREAST["data"], "train": BREAST["train"], "federation": {
 _DATA = Path(os.environ.get("TDCD_DATA", "")).absolute() / "credit"
 CREDIT: dict[str, Any] = {
     "data": {"source": "files", "folder": str(_DATA)},
-    "train": {"rounds": 150, "local_steps": 10, "batch_size": 256, "step_size": 0.05},
+    "train": {"rounds": 400, "local_steps": 10, "batch_size": 256, "step_size": 0.05},
     "silos": [
         {
             "name": silo,

@@ -18,6 +18,7 @@ from command import tdcd
 from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
+from tdcd.prediction.model import Model
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.records.timeline import Timeline
@@ -124,6 +125,8 @@ def test_ridge_of_2_silos_with_3_clients(tmp_path):
     assert (out / "alone.json").read_bytes() == (whole / "alone.json").read_bytes()
     assert "What joining gains" in (out / "report.html").read_text()
     assert models(out) == {"clinic", "lab"}
+    assert (out / "preparation" / "lab.json").read_bytes() == (whole / "preparation" / "lab.json").read_bytes()
+    assert Model.load(out).label_encoding == Model.load(whole).label_encoding
     assert f"Run folder: {out}" in text
     assert text.count("6/6") >= 2
     assert_times_add_up(out)

@@ -23,6 +23,7 @@ from tdcd.runtime.process.forking import PartyProcess, environment, start_party
 from tdcd.runtime.process.trial_data import write_rows
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.status import read_status
+from tdcd.tables.prepared import save_prepared
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -57,6 +58,9 @@ class Trial:
         job = Job(_at(config, [f"127.0.0.1:{port}" for port in _free_ports(len(config.silos))]))
         folder.mkdir(parents=True, exist_ok=True)
         options = write_rows(planned, (folder / "data").resolve())
+        if planned.assembled is None:
+            # Clients get arrays that are ready for training: only the trial knows how they came to be.
+            save_prepared(folder / "data", planned.federation, planned.objective)
         (folder / "data" / "options.json").write_text(json.dumps(options))
         clients = [client for silo in range(len(job.hubs)) for client in job.clients(silo)]
         shutil.rmtree(folder / "certs", ignore_errors=True)
@@ -139,7 +143,11 @@ class Trial:
     def gather(self) -> Path:
         """Make the trial's folder a run folder too, with all silos' blocks; the path of its report."""
         homes = [self.folder / "silos" / silo.name for silo in self.job.config.silos]
-        RunFolder(self.folder).gather([RunFolder(home) for home in homes])
+        run, data = RunFolder(self.folder), RunFolder(self.folder / "data")
+        run.gather([RunFolder(home) for home in homes])
+        if data.labels_file.exists():
+            shutil.copy(data.labels_file, run.labels_file)
+            shutil.copytree(data.path / "preparation", run.path / "preparation", dirs_exist_ok=True)
         return write_report(self.folder)
 
     def _last_words(self, party: str) -> str:

@@ -54,7 +54,7 @@ def predict_with_peers(
             "silos, which may be one; wait for its hub"
         )
     if job.config.federation.labels in without:
-        raise ValueError(f"--without {job.config.federation.labels}: it alone has labels, and predicts")
+        raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
     mine = job, index, secret_of(job, own), Model.load(run).silo_scores(silo, data), _model_of(run)
     hub = PredictHub(*mine, [hub_of(one) for one in without])
     if is_masked:
