@@ -1,0 +1,171 @@
+"""Kernels of a first layer with one channel in: forward, and slopes to its weights.
+
+A row of a product is the whole window of a pooled pixel: all inputs of its 2 x 2 places. The weights are shifted to
+each of these places in advance, with zeros around them.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from tdcd.blocks.kernels.geometry import Layer
+from tdcd.blocks.kernels.tiles import (
+    Tile,
+    activate,
+    choose_largest,
+    corners,
+    divided,
+    launch,
+    multiply,
+    numbers,
+    over,
+    rows_of,
+)
+
+FORWARD = Tile(64, warps=4, stages=1)
+"""Of pooled pixels."""
+WEIGHT = Tile(64, warps=4, stages=2)
+"""Of pooled pixels that are added up in one pass."""
+PARTS = 8
+"""Programs of a client over which its pixels are spread in the slopes to the weights."""
+
+
+def window_size(layer: Layer) -> int:
+    """Columns of a window: its inputs, a one for the bias, and zeros up to a power of two."""
+    return max(16, pl.next_power_of_2(layer.window + 1))
+
+
+def shifted(weight: Array, layer: Layer) -> Array:
+    """``[4 * window, outputs]``: the weights ``[height, width, 1, outputs]`` at each of the 2 x 2 places."""
+    places = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    room = [jnp.pad(weight[:, :, 0], [(y, 1 - y), (x, 1 - x), (0, 0)]) for y, x in places]
+    flat = jnp.stack(room).reshape(4, -1, layer.outputs)
+    return jnp.pad(flat, [(0, 0), (0, window_size(layer) - flat.shape[1]), (0, 0)]).reshape(-1, layer.outputs)
+
+
+def shifted_back(slopes: Array, layer: Layer) -> tuple[Array, Array]:
+    """The slopes to weights and bias, from those ``[parts, 4, window, outputs]`` to the :func:`shifted` ones."""
+    height, width = layer.kernel_height, layer.kernel_width
+    places = slopes.sum(axis=0)
+    windows = places[:, : layer.window].reshape(2, 2, height + 1, width + 1, layer.outputs)
+    weight = sum(windows[y, x, y : y + height, x : x + width] for y in (0, 1) for x in (0, 1))
+    return jnp.asarray(weight)[:, :, None], places[:, layer.window].sum(axis=0)
+
+
+def forward(
+    images: Array,
+    weight: Array,
+    bias: Array,
+    factors: Array,
+    count: Array,
+    *,
+    layer: Layer,
+    dtype: Any,
+    codes: bool,
+    interpret: bool,
+) -> list[Array]:
+    """The layer's activations, and their codes if asked for; as :func:`tdcd.blocks.kernels.later.forward`.
+
+    Args:
+        images: ``[P * height * width]``, float16.
+        weight: ``[4 * window, outputs]``, float16, :func:`shifted`.
+    """
+    size = layer.rows * layer.pixels
+    return launch(
+        partial(_forward, layer=layer),
+        (images, weight, bias, factors, count),
+        [((size, layer.outputs), kind) for kind in (dtype, jnp.uint8)[: 1 + codes]],
+        grid=(pl.cdiv(size, FORWARD.size),),
+        tile=FORWARD,
+        name="convolve_first",
+        interpret=interpret,
+    )
+
+
+def _windows(images: Any, pixels: Array, layer: Layer) -> Array:
+    """``[pixels, window]``: the inputs of every pixel's four places, a one, and zeros."""
+    column = numbers(window_size(layer))
+    down, right = divided(column, layer.kernel_width + 1)
+    at = corners(pixels, layer)[:, None] + (down * layer.width + right)[None, :]
+    inside = jnp.broadcast_to((column < layer.window)[None, :], at.shape)
+    loaded = plt.load(images.at[at], mask=inside, other=0.0)
+    one = jnp.broadcast_to((column == layer.window)[None, :], at.shape)
+    return jnp.where(one, jnp.ones_like(loaded), loaded)
+
+
+def _forward(
+    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer
+) -> None:
+    first = pl.program_id(0) * FORWARD.size
+    limit = count[0] * layer.pixels
+    pixels = first + numbers(FORWARD.size)
+    exists = over(pixels < layer.rows * layer.pixels, layer.outputs)
+
+    @pl.when(first < limit)
+    def _() -> None:
+        windows, size = _windows(images, jnp.minimum(pixels, limit - 1), layer), window_size(layer)
+        sums = [multiply(windows, plt.load(weight.at[pl.ds(place * size, size), :])) for place in range(4)]
+        largest, places = choose_largest((sums[0], sums[1], sums[2], sums[3]))
+        active, found = activate(largest * factors[0], places, bias[:])
+        plt.store(rows_of(values, pixels), (active * factors[1]).astype(values.dtype), mask=exists)
+        for code in codes:
+            plt.store(rows_of(code, pixels), found, mask=exists)
+
+    if values.dtype == jnp.float32:
+
+        @pl.when(first >= limit)
+        def _() -> None:
+            plt.store(rows_of(values, pixels), jnp.zeros((FORWARD.size, layer.outputs), jnp.float32), mask=exists)
+
+
+def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
+    """The slopes to the :func:`shifted` weights, still scaled as images and slopes are.
+
+    Args:
+        images: as in :func:`forward`.
+        slopes: ``[P * pixels, outputs]``, float16: those to the layer's activations.
+        codes: of that shape, from :func:`forward`.
+
+    Returns:
+        ``[parts, 4, window, outputs]``: sums over a part of the pixels each. The row after the inputs is the bias's.
+    """
+    size = window_size(layer)
+    (found,) = launch(
+        partial(_weight_slopes, layer=layer),
+        (images, slopes, codes, count),
+        [((PARTS * 4 * size, layer.outputs), jnp.float32)],
+        grid=(PARTS,),
+        tile=WEIGHT,
+        name="convolve_first_weight_slopes",
+        interpret=interpret,
+    )
+    return found.reshape(PARTS, 4, size, layer.outputs)
+
+
+def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any, *, layer: Layer) -> None:
+    part, size = pl.program_id(0), window_size(layer)
+    limit = count[0] * layer.pixels
+    tiles = pl.cdiv(limit, WEIGHT.size)
+    each = pl.cdiv(tiles, PARTS)
+
+    def add_pixels(number: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+        pixels = number * WEIGHT.size + numbers(WEIGHT.size)
+        exists = over(pixels < limit, layer.outputs)
+        slope = plt.load(rows_of(slopes, pixels), mask=exists, other=0.0)
+        code = plt.load(rows_of(codes, pixels), mask=exists, other=0).astype(jnp.int32)
+        windows = _windows(images, jnp.minimum(pixels, limit - 1), layer)
+        nothing = jnp.zeros_like(slope)
+        return tuple(
+            total + multiply(windows, jnp.where(code == place, slope, nothing), turn_a=True)
+            for place, total in enumerate(sums)
+        )
+
+    nothing = jnp.zeros((size, layer.outputs), jnp.float32)
+    sums = jax.lax.fori_loop(part * each, jnp.minimum((part + 1) * each, tiles), add_pixels, (nothing,) * 4)
+    for place, total in enumerate(sums):
+        plt.store(found.at[pl.ds((part * 4 + place) * size, size), :], total)
