@@ -27,12 +27,12 @@ from tdcd.blocks.kernels.tiles import (
     rows_of,
 )
 
-FORWARD = Tile(64, warps=4, stages=1)
-"""Of pooled pixels."""
-WEIGHT = Tile(64, warps=4, stages=2)
-"""Of pooled pixels that are added up in one pass."""
+TILE = Tile(64, warps=4, stages=1)
+"""Of pooled pixels. A program works on several tiles, and loads one while it computes another."""
+FORWARD_TILES = 8
+"""Tiles of a program."""
 PARTS = 8
-"""Programs of a client over which its pixels are spread in the slopes to the weights."""
+"""Programs of a client over which its tiles are spread in the slopes to the weights."""
 
 
 def window_size(layer: Layer) -> int:
@@ -80,8 +80,8 @@ def forward(
         partial(_forward, layer=layer),
         (images, weight, bias, factors, count),
         [((size, layer.outputs), kind) for kind in (dtype, jnp.uint8)[: 1 + codes]],
-        grid=(pl.cdiv(size, FORWARD.size),),
-        tile=FORWARD,
+        grid=(pl.cdiv(size, TILE.size * FORWARD_TILES),),
+        tile=TILE,
         name="convolve_first",
         interpret=interpret,
     )
@@ -101,26 +101,42 @@ def _windows(images: Any, pixels: Array, layer: Layer) -> Array:
 def _forward(
     images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer
 ) -> None:
-    first = pl.program_id(0) * FORWARD.size
+    first, size = pl.program_id(0) * FORWARD_TILES, window_size(layer)
     limit = count[0] * layer.pixels
-    pixels = first + numbers(FORWARD.size)
-    exists = over(pixels < layer.rows * layer.pixels, layer.outputs)
 
-    @pl.when(first < limit)
+    def load(number: Array) -> Array:
+        return _windows(images, jnp.minimum(number * TILE.size + numbers(TILE.size), limit - 1), layer)
+
+    def put(number: Array, arrays: Any, tiles: Any) -> None:
+        pixels = number * TILE.size + numbers(TILE.size)
+        exists = over(pixels < layer.rows * layer.pixels, layer.outputs)
+        for array, tile in zip(arrays, tiles, strict=True):
+            plt.store(rows_of(array, pixels), tile.astype(array.dtype), mask=exists)
+
+    @pl.when(first * TILE.size < limit)
     def _() -> None:
-        windows, size = _windows(images, jnp.minimum(pixels, limit - 1), layer), window_size(layer)
-        sums = [multiply(windows, plt.load(weight.at[pl.ds(place * size, size), :])) for place in range(4)]
-        largest, places = choose_largest((sums[0], sums[1], sums[2], sums[3]))
-        active, found = activate(largest * factors[0], places, bias[:])
-        plt.store(rows_of(values, pixels), (active * factors[1]).astype(values.dtype), mask=exists)
-        for code in codes:
-            plt.store(rows_of(code, pixels), found, mask=exists)
+        shifts = [plt.load(weight.at[pl.ds(place * size, size), :]) for place in range(4)]
+        factor, shift = factors[0] * factors[1], bias[:] * factors[1]
+
+        def work(number: Array, windows: Array) -> Array:
+            following = load(number + 1)
+            a, b, c, d = (multiply(windows, shifted) for shifted in shifts)
+            largest, places = choose_largest((a, b, c, d))
+            active, found = activate(largest * factor, places, shift)
+            put(number, (values, *codes), (active, found)[: 1 + len(codes)])
+            return following
+
+        last = jnp.minimum(first + FORWARD_TILES, pl.cdiv(limit, TILE.size))
+        jax.lax.fori_loop(first, last, work, load(first))
 
     if values.dtype == jnp.float32:
 
-        @pl.when(first >= limit)
-        def _() -> None:
-            plt.store(rows_of(values, pixels), jnp.zeros((FORWARD.size, layer.outputs), jnp.float32), mask=exists)
+        def clear(number: Array, _: Array) -> Array:
+            put(number, (values,), (jnp.zeros((TILE.size, layer.outputs), jnp.float32),))
+            return _
+
+        begin = jnp.maximum(first, pl.cdiv(limit, TILE.size))
+        jax.lax.fori_loop(begin, first + FORWARD_TILES, clear, jnp.int32(0))
 
 
 def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
@@ -140,7 +156,7 @@ def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, l
         (images, slopes, codes, count),
         [((PARTS * 4 * size, layer.outputs), jnp.float32)],
         grid=(PARTS,),
-        tile=WEIGHT,
+        tile=TILE,
         name="convolve_first_weight_slopes",
         interpret=interpret,
     )
@@ -150,22 +166,26 @@ def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, l
 def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any, *, layer: Layer) -> None:
     part, size = pl.program_id(0), window_size(layer)
     limit = count[0] * layer.pixels
-    tiles = pl.cdiv(limit, WEIGHT.size)
+    tiles = pl.cdiv(limit, TILE.size)
     each = pl.cdiv(tiles, PARTS)
 
-    def add_pixels(number: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        pixels = number * WEIGHT.size + numbers(WEIGHT.size)
+    def load(number: Array) -> tuple[Array, Array, Array]:
+        pixels = number * TILE.size + numbers(TILE.size)
         exists = over(pixels < limit, layer.outputs)
         slope = plt.load(rows_of(slopes, pixels), mask=exists, other=0.0)
-        code = plt.load(rows_of(codes, pixels), mask=exists, other=0).astype(jnp.int32)
-        windows = _windows(images, jnp.minimum(pixels, limit - 1), layer)
-        nothing = jnp.zeros_like(slope)
-        return tuple(
-            total + multiply(windows, jnp.where(code == place, slope, nothing), turn_a=True)
+        code = plt.load(rows_of(codes, pixels), mask=exists, other=0)
+        return slope, code, _windows(images, jnp.minimum(pixels, jnp.maximum(limit - 1, 0)), layer)
+
+    def add_pixels(number: Array, loaded_and_sums: Any) -> Any:
+        (slope, code, windows), sums = loaded_and_sums
+        following, code, nothing = load(number + 1), code.astype(jnp.int32), jnp.zeros_like(slope)
+        return following, tuple(
+            total + multiply(jnp.where(code == place, slope, nothing), windows, turn_a=True)
             for place, total in enumerate(sums)
         )
 
-    nothing = jnp.zeros((size, layer.outputs), jnp.float32)
-    sums = jax.lax.fori_loop(part * each, jnp.minimum((part + 1) * each, tiles), add_pixels, (nothing,) * 4)
+    first, nothing = part * each, jnp.zeros((layer.outputs, size), jnp.float32)
+    last = jnp.minimum(first + each, tiles)
+    _, sums = jax.lax.fori_loop(first, last, add_pixels, (load(first), (nothing,) * 4))
     for place, total in enumerate(sums):
-        plt.store(found.at[pl.ds((part * 4 + place) * size, size), :], total)
+        plt.store(found.at[pl.ds((part * 4 + place) * size, size), :], total.T)

@@ -17,7 +17,6 @@ from tdcd.blocks.kernels.geometry import Layer
 from tdcd.blocks.kernels.tiles import (
     Tile,
     activate,
-    choose_largest,
     corners,
     divided,
     launch,
@@ -28,12 +27,14 @@ from tdcd.blocks.kernels.tiles import (
     rows_of,
 )
 
-FORWARD = Tile(64, warps=4, stages=2)
+FORWARD = Tile(32, warps=4, stages=3)
 """Of pooled pixels, with four places each."""
-BACK = Tile(128, warps=4, stages=3)
+BACK = Tile(128, warps=4, stages=2)
 """Of pixels, four of each image."""
-WEIGHT = Tile(64, warps=4, stages=4)
+WEIGHT = Tile(64, warps=4, stages=3)
 """Of pixels that are added up in one pass."""
+MOST_SUMS = 1 << 14
+"""Numbers that a program of the slopes to the weights adds up; with more, registers would not hold them."""
 
 
 def forward(
@@ -61,44 +62,45 @@ def forward(
     Returns:
         ``[P * pixels, outputs]`` of ``dtype``, and uint8 codes of that shape.
     """
-    size = layer.rows * layer.pixels
+    size, tile = layer.rows * layer.pixels, FORWARD.with_channels(layer)
     return launch(
-        partial(_forward, layer=layer),
+        partial(_forward, layer=layer, size=tile.size),
         (images, weight, bias, factors, count),
         [((size, layer.outputs), kind) for kind in (dtype, jnp.uint8)[: 1 + codes]],
-        grid=(pl.cdiv(size, FORWARD.size),),
-        tile=FORWARD,
+        grid=(pl.cdiv(size, tile.size),),
+        tile=tile,
         name="convolve",
         interpret=interpret,
     )
 
 
 def _forward(
-    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer
+    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer, size: int
 ) -> None:
-    first = pl.program_id(0) * FORWARD.size
+    first = pl.program_id(0) * size
     limit = count[0] * layer.pixels
-    pixels = first + numbers(FORWARD.size)
+    pixels = first + numbers(size)
     exists = over(pixels < layer.rows * layer.pixels, layer.outputs)
 
     @pl.when(first < limit)
     def _() -> None:
-        start = corners(jnp.minimum(pixels, limit - 1), layer)
+        # The four places of eight pixels are in rows that the same thread has sums of, so that it can compare them:
+        # row = 2 size * lower + 16 * (pixel / 8) + 8 * right + pixel % 8.
+        lower, rest = divided(numbers(4 * size), 2 * size)
+        eighth, rest = divided(rest, 16)
+        right, rest = divided(rest, 8)
+        start = corners(jnp.minimum(first + 8 * eighth + rest, limit - 1), layer) + lower * layer.width + right
 
-        def add_tap(tap: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-            down, right = divided(tap, layer.kernel_width)
-            here = start + down * layer.width + right
-            factor = plt.load(weight.at[pl.ds(tap * layer.inputs, layer.inputs), :])
-            places = (here, here + 1, here + layer.width, here + layer.width + 1)
-            return tuple(
-                total + multiply(plt.load(rows_of(images, place)), factor)
-                for total, place in zip(sums, places, strict=True)
-            )
+        def add_tap(tap: Array, total: Array) -> Array:
+            y, x = divided(tap, layer.kernel_width)
+            tile = plt.load(rows_of(images, start + y * layer.width + x))
+            return total + multiply(tile, plt.load(weight.at[pl.ds(tap * layer.inputs, layer.inputs), :]))
 
-        nothing = jnp.zeros((FORWARD.size, layer.outputs), jnp.float32)
-        largest, places = choose_largest(jax.lax.fori_loop(0, layer.taps, add_tap, (nothing,) * 4))
-        active, found = activate(largest * factors[0], places, bias[:])
-        plt.store(rows_of(values, pixels), (active * factors[1]).astype(values.dtype), mask=exists)
+        total = jax.lax.fori_loop(0, layer.taps, add_tap, jnp.zeros((4 * size, layer.outputs), jnp.float32))
+        largest, places = _largest_of_rows(total.reshape(2, size // 8, 2, 8, layer.outputs))
+        largest, places = (part.reshape(size, layer.outputs) for part in (largest, places))
+        active, found = activate(largest * (factors[0] * factors[1]), places, bias[:] * factors[1])
+        plt.store(rows_of(values, pixels), active.astype(values.dtype), mask=exists)
         for code in codes:
             plt.store(rows_of(code, pixels), found, mask=exists)
 
@@ -106,7 +108,16 @@ def _forward(
 
         @pl.when(first >= limit)
         def _() -> None:
-            plt.store(rows_of(values, pixels), jnp.zeros((FORWARD.size, layer.outputs), jnp.float32), mask=exists)
+            plt.store(rows_of(values, pixels), jnp.zeros((size, layer.outputs), jnp.float32), mask=exists)
+
+
+def _largest_of_rows(sums: Array) -> tuple[Array, Array]:
+    """The largest of the 2 x 2 places, axes 0 and 2 of ``sums``, and which of them it is: the first of equal ones."""
+    largest_in_row, right = jnp.max(sums, axis=2), jnp.argmax(sums, axis=2)
+    below = jnp.argmax(largest_in_row, axis=0)
+    row = jnp.broadcast_to(numbers(2).reshape(2, 1, 1, 1), right.shape)
+    chosen = jnp.where(row == jnp.broadcast_to(below[None], right.shape), right, 0)
+    return jnp.max(largest_in_row, axis=0), 2 * below + jnp.sum(chosen, axis=0)
 
 
 def input_slopes(slopes: Array, weight: Array, factor: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
@@ -123,27 +134,28 @@ def input_slopes(slopes: Array, weight: Array, factor: Array, count: Array, *, l
         ``[P * height * width, inputs]``, float16; anything beyond ``count`` images.
     """
     blocks = pl.cdiv(layer.height, 2) * pl.cdiv(layer.width, 2)
+    tile = BACK.with_channels(layer)
     (found,) = launch(
-        partial(_input_slopes, layer=layer),
+        partial(_input_slopes, layer=layer, size=tile.size),
         (slopes, weight, factor, count),
         [((layer.rows * layer.height * layer.width, layer.inputs), jnp.float16)],
-        grid=(pl.cdiv(layer.rows, BACK.size // 4), blocks),
-        tile=BACK,
+        grid=(pl.cdiv(layer.rows, tile.size // 4), blocks),
+        tile=tile,
         name="convolve_input_slopes",
         interpret=interpret,
     )
     return found
 
 
-def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any, *, layer: Layer) -> None:
-    first, block = pl.program_id(0) * (BACK.size // 4), pl.program_id(1)
+def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any, *, layer: Layer, size: int) -> None:
+    first, block = pl.program_id(0) * (size // 4), pl.program_id(1)
     across = pl.cdiv(layer.width, 2)
     top, left = (2 * part for part in divided(block, across))
     height, width = (2 * side for side in layer.pooled)
 
     @pl.when(first < count[0])
     def _() -> None:
-        image, y, x = parted(numbers(BACK.size), 2, 2)
+        image, y, x = parted(numbers(size), 2, 2)
         image, y, x = first + image, top + y, left + x
         here = jnp.minimum(image, count[0] - 1) * (height * width)
         above, before = jnp.maximum(0, top - height + 1), jnp.maximum(0, left - width + 1)
@@ -161,7 +173,7 @@ def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any,
             tap = down * layer.kernel_width + right
             return total + multiply(tile, plt.load(weight.at[pl.ds(tap * layer.inputs, layer.inputs), :]), turn_b=True)
 
-        nothing = jnp.zeros((BACK.size, layer.inputs), jnp.float32)
+        nothing = jnp.zeros((size, layer.inputs), jnp.float32)
         total = jax.lax.fori_loop(0, rows * columns, add_tap, nothing)
         exists = over((image < count[0]) & (y < layer.height) & (x < layer.width), layer.inputs)
         to = (image * layer.height + y) * layer.width + x
@@ -171,7 +183,7 @@ def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any,
 def weight_slopes(images: Array, slopes: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
     """The slopes to a layer's weights, still scaled as its images and slopes are.
 
-    A program adds up over all pixels, for one place of the kernel.
+    A program adds up over all pixels, for one place of the kernel, or for all along its width.
 
     Args:
         images: as in :func:`forward`.
@@ -180,31 +192,37 @@ def weight_slopes(images: Array, slopes: Array, count: Array, *, layer: Layer, i
     Returns:
         ``[taps * inputs, outputs]``.
     """
+    along = layer.kernel_width if layer.kernel_width * layer.inputs * layer.outputs <= MOST_SUMS else 1
+    tile = WEIGHT.with_channels(layer)
     (found,) = launch(
-        partial(_weight_slopes, layer=layer),
+        partial(_weight_slopes, layer=layer, along=along, size=tile.size),
         (images, slopes, count),
         [((layer.taps * layer.inputs, layer.outputs), jnp.float32)],
-        grid=(layer.taps,),
-        tile=WEIGHT,
+        grid=(layer.taps // along,),
+        tile=tile,
         name="convolve_weight_slopes",
         interpret=interpret,
     )
     return found
 
 
-def _weight_slopes(images: Any, slopes: Any, count: Any, found: Any, *, layer: Layer) -> None:
-    tap = pl.program_id(0)
+def _weight_slopes(images: Any, slopes: Any, count: Any, found: Any, *, layer: Layer, along: int, size: int) -> None:
+    tap = pl.program_id(0) * along
     down, right = divided(tap, layer.kernel_width)
     height, width = (2 * side for side in layer.pooled)
     limit = count[0] * (height * width)
 
-    def add_pixels(number: Array, total: Array) -> Array:
-        pixel = number * WEIGHT.size + numbers(WEIGHT.size)
+    def add_pixels(number: Array, totals: tuple[Array, ...]) -> tuple[Array, ...]:
+        pixel = number * size + numbers(size)
         tile = plt.load(rows_of(slopes, pixel), mask=over(pixel < limit, layer.outputs), other=0.0)
         image, y, x = parted(jnp.minimum(pixel, limit - 1), height, width)
         at = (image * layer.height + y + down) * layer.width + x + right
-        return total + multiply(plt.load(rows_of(images, at)), tile, turn_a=True)
+        return tuple(
+            total + multiply(plt.load(rows_of(images, at + shift)), tile, turn_a=True)
+            for shift, total in enumerate(totals)
+        )
 
     nothing = jnp.zeros((layer.inputs, layer.outputs), jnp.float32)
-    total = jax.lax.fori_loop(0, pl.cdiv(limit, WEIGHT.size), add_pixels, nothing)
-    plt.store(found.at[pl.ds(tap * layer.inputs, layer.inputs), :], total)
+    totals = jax.lax.fori_loop(0, pl.cdiv(limit, size), add_pixels, (nothing,) * along)
+    for shift, total in enumerate(totals):
+        plt.store(found.at[pl.ds((tap + shift) * layer.inputs, layer.inputs), :], total)

@@ -25,6 +25,10 @@ class Tile(NamedTuple):
     stages: int
     """How many passes of the loop are loaded ahead."""
 
+    def with_channels(self, layer: Layer) -> "Tile":
+        """Smaller for many channels, to fit into a multiprocessor's memory."""
+        return self if max(layer.inputs, layer.outputs) <= 64 else Tile(self.size // 2, self.warps, 2)
+
 
 def launch(
     kernel: Callable[..., None],
