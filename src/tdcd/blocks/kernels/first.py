@@ -29,6 +29,8 @@ from tdcd.blocks.kernels.tiles import (
 
 TILE = Tile(64, warps=4, stages=1)
 """Of pooled pixels. A program works on several tiles, and loads one while it computes another."""
+FEW_SUMS = 1 << 11
+"""With more numbers in a window's product with the weights, twice as many threads hold the sums."""
 FORWARD_TILES = 8
 """Tiles of a program."""
 PARTS = 8
@@ -38,6 +40,11 @@ PARTS = 8
 def window_size(layer: Layer) -> int:
     """Columns of a window: its inputs, a one for the bias, and zeros up to a power of two."""
     return max(16, pl.next_power_of_2(layer.window + 1))
+
+
+def tile_of(layer: Layer) -> Tile:
+    """How a layer's work is cut up."""
+    return TILE if window_size(layer) * layer.outputs <= FEW_SUMS else TILE._replace(warps=2 * TILE.warps)
 
 
 def shifted(weight: Array, layer: Layer) -> Array:
@@ -81,7 +88,7 @@ def forward(
         (images, weight, bias, factors, count),
         [((size, layer.outputs), kind) for kind in (dtype, jnp.uint8)[: 1 + codes]],
         grid=(pl.cdiv(size, TILE.size * FORWARD_TILES),),
-        tile=TILE,
+        tile=tile_of(layer),
         name="convolve_first",
         interpret=interpret,
     )
@@ -156,7 +163,7 @@ def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, l
         (images, slopes, codes, count),
         [((PARTS * 4 * size, layer.outputs), jnp.float32)],
         grid=(PARTS,),
-        tile=TILE,
+        tile=tile_of(layer),
         name="convolve_first_weight_slopes",
         interpret=interpret,
     )

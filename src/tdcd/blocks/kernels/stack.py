@@ -29,17 +29,23 @@ class Kept(NamedTuple):
     codes: Array
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
+@partial(jax.jit, static_argnames="interpret")
 def convolve_layers(convolutions: list[Tree], images: Array, count: Array, interpret: bool = False) -> Array:
     """All layers' output ``[P, height, width, channels]``, for images ``[P, height, width, 1]``.
 
-    The output of images from ``count`` on is finite, and else anything.
+    The output of images from ``count`` on is finite, and else anything. Compiled as a function of its own, since tracing
+    kernels takes a while.
 
     Args:
         convolutions: of each layer ``weight`` ``[height, width, inputs, outputs]`` and ``bias`` ``[outputs]``.
         count: how many of the P images there are.
         interpret: run the kernels on any processor, slowly.
     """
+    return _convolve(convolutions, images, count, interpret)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _convolve(convolutions: list[Tree], images: Array, count: Array, interpret: bool) -> Array:
     return _forward(convolutions, images, count, interpret, keep=False)[0]
 
 
@@ -128,4 +134,4 @@ def _image_slopes(convolutions: list[Tree], images: Array, slopes: Array) -> Arr
     return found
 
 
-convolve_layers.defvjp(_forward_and_keep, _backward)
+_convolve.defvjp(_forward_and_keep, _backward)
