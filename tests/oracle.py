@@ -144,6 +144,9 @@ class Variation:
     """How many rounds old the block is whose phi a silo sends in a round."""
     answering: Callable[[int, int, int], Sequence[bool]] = lambda round_index, silo, clients: [True] * clients
     """Which clients of a silo answer in a round."""
+    seen: Callable[[int, int, int, Array], Array | None] = lambda round_index, silo, place, x: x
+    """What a silo sees of a sample at this place of a round's minibatches; None if it is dropped: then it adds nothing
+    and takes no gradient."""
     slope: Callable[[int, str, Array, Array, Array, float], Array] = lambda silo, loss, phi, start, others, label: (
         slope_of(loss, phi + others, label)
     )
@@ -169,8 +172,11 @@ def exchange(
     for j, (silo, block) in enumerate(zip(silos, sending, strict=True)):
         phi: Phi = {}
         for rows in silo.rows:
-            mine = {(e, p): silo.model.phi(block, silo.features[p]) for e, p in wanted if p in rows}  # line 9
-            phi |= sent("up", j, mine)  # line 11
+            mine = {}
+            for e, p in (key for key in wanted if key[1] in rows):
+                x = vary.seen(round_index, j, place[e, p], silo.features[p])
+                mine[e, p] = 0 * silo.model.phi(block, silo.features[p]) if x is None else silo.model.phi(block, x)
+            phi |= sent("up", j, mine)  # lines 9 and 11
         stacked.append(sent("across", j, phi))
     projected = []
     for j, silo in enumerate(silos):
@@ -197,6 +203,9 @@ def client_gradient(
     rule: str,
     slope: Callable[..., Array],
     num_samples: int,
+    weights: Any,
+    seen: Callable[[int, Array], Array | None],
+    places: dict[int, int],
 ) -> Block:
     """g_{k,j}: the sum over the client's rows of the minibatch, scaled by the rule, plus l2 times the block."""
     held = silo.rows[client]
@@ -204,10 +213,12 @@ def client_gradient(
     scale = num_samples / (len(held) * max(len(batch), 1)) if rule == "unbiased" else 1 / max(len(mine), 1)
     gradient = [l2 * array for array in block]
     for p in mine:
-        x = silo.features[p]
+        x = seen(places[p], silo.features[p])
+        if x is None:
+            continue
         own, before = silo.model.phi(block, x), silo.model.phi(start, x)
         row = silo.model.gradient(block, x, slope(loss, own, before, phi_others[minibatch, p], labels[p]))
-        gradient = [total + scale * part for total, part in zip(gradient, row, strict=True)]
+        gradient = [total + scale * weights[p] * part for total, part in zip(gradient, row, strict=True)]
     return gradient
 
 
@@ -226,9 +237,11 @@ def train(
     gradient: str,
     seed: int,
     variation: Variation | None = None,
+    weights: Any = None,
 ) -> list[Block]:
     """Algorithm 1 for ``num_rounds`` rounds of Q iterations; the hub blocks at its end."""
     vary = variation or Variation()
+    weights = [1.0] * len(labels) if weights is None else [w * len(labels) / sum(weights) for w in weights]
     hub_blocks = list(start)  # line 1
     before, memories = [hub_blocks], [None] * len(silos)
     pending: list[Any] = [None] * len(silos)
@@ -259,7 +272,8 @@ def train(
                     batch = [p for p in batches[e] if p in present]
                     slopes = client_gradient(
                         silo, k, block, hub_blocks[j], phi_others[j][k], e, batch, labels, loss, l2, gradient,
-                        partial(vary.slope, j), len(there[j]),
+                        partial(vary.slope, j), len(there[j]), weights,
+                        partial(vary.seen, r, j), {p: e * len(batches[e]) + b for b, p in enumerate(batches[e])},
                     )  # fmt: skip
                     block, memory = vary.step(block, slopes, memory, eta, r * local_steps + step)  # line 19
                 blocks.append(vary.block_sent(r, j, k, hub_blocks[j], block))

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from tdcd.core.timing import Overlap
     from tdcd.core.variant import Variant
     from tdcd.data import Table, load, standardize
+    from tdcd.estimators.two_tier import TwoTierClassifier, TwoTierRegressor
     from tdcd.federation.silos import Federation, Silo
+    from tdcd.prediction.model import Model
     from tdcd.records.history import Record
     from tdcd.simulation.simulate import Simulation
-    from tdcd.training.train import Result, train
+    from tdcd.training.result import Result
+    from tdcd.training.train import train
 
 __version__ = "0.1.0"
 
@@ -35,6 +38,7 @@ __all__ = [
     "LabelsAt",
     "Linear",
     "Mlp",
+    "Model",
     "Objective",
     "Overlap",
     "Quantised",
@@ -45,6 +49,8 @@ __all__ = [
     "Silo",
     "Simulation",
     "Table",
+    "TwoTierClassifier",
+    "TwoTierRegressor",
     "Variant",
     "load",
     "standardize",
@@ -54,7 +60,9 @@ __all__ = [
 _MODULES = {
     "tdcd.blocks": ("Block", "Cnn", "Linear", "Mlp"),
     "tdcd.data": ("Table", "load", "standardize"),
+    "tdcd.estimators.two_tier": ("TwoTierClassifier", "TwoTierRegressor"),
     "tdcd.federation.silos": ("Federation", "Silo"),
+    "tdcd.prediction.model": ("Model",),
     "tdcd.records.history": ("Record",),
     "tdcd.core.knowledge": ("LabelsAt",),
     "tdcd.core.objective": ("Objective",),
@@ -63,7 +71,8 @@ _MODULES = {
     "tdcd.core.timing": ("Overlap",),
     "tdcd.core.variant": ("Variant",),
     "tdcd.simulation.simulate": ("Simulation",),
-    "tdcd.training.train": ("Result", "train"),
+    "tdcd.training.result": ("Result",),
+    "tdcd.training.train": ("train",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -66,6 +66,14 @@ MODES["mask, overlap 1, period 4"] = {
 _MORE = [{"name": name, "clients": 3} for name in ("clinic", "lab", "shop")]
 MODES["protect blocks"] = {"silos": _MORE[:2], "exchange": {"protect_blocks": True}}
 MODES["mask, protect blocks"] = {"silos": _MORE, "exchange": {"protect": "mask", "protect_blocks": True}}
+_NOISY = {"rounds": 60, "step_size": 0.2, "batch_size": 16}
+MODES["patience"] = {"train": _NOISY, "evaluate": {"every": 2, "patience": 3, "keep": "best"}}
+MODES["patience, overlap 3, period 4"] = {
+    **_mode(3, 4, 32),
+    "train": {**_NOISY, "overlap": 3},
+    "evaluate": {"every": 2, "patience": 5, "keep": "best"},
+}
+MODES["silo dropout"] = {"train": {"silo_dropout": 0.3, "overlap": 1}, "exchange": {"phi_bits": 8}}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 
@@ -73,7 +81,8 @@ def in_mode(name, **sections):
     """The sections of a mode, with some changed further."""
     chosen = MODES[name]
     mixed = {key: sections.get(key, chosen.get(key)) for key in {*sections, *chosen}}
-    mixed["train"] = {**CONFIG["train"], **chosen.get("train", {}), **sections.get("train", {})}
+    for key in ("train", "evaluate"):
+        mixed[key] = {**CONFIG[key], **chosen.get(key, {}), **sections.get(key, {})}
     return mixed
 
 

@@ -143,6 +143,7 @@ class Problem:
             gradient=chosen.gradient,
             seed=chosen.seed,
             variation=variation,
+            weights=self.federation.weights,
         )
 
     def silos(self) -> list[oracle.Silo]:

@@ -8,7 +8,8 @@ import pytest
 
 from tdcd import train
 from tdcd.config import check_config
-from tdcd.config.resolve import plan, variant_of
+from tdcd.config.members import variant_of
+from tdcd.config.resolve import plan
 from tdcd.core.ledger import Ledger, PhiBytes
 from tdcd.core.network import PRESETS, Link, Network
 from tdcd.core.timing import Overlap

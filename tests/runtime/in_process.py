@@ -84,7 +84,7 @@ class InProcess:
         return {name: machine for name, machine in self.machines.items() if isinstance(machine, Hub)}
 
     def blocks(self):
-        return {name: hub.rounds.block for name, hub in self.hubs.items()}
+        return {name: hub.rounds.final()[1] for name, hub in self.hubs.items()}
 
 
 def largest_difference(left, right):

@@ -12,7 +12,8 @@ from test_variants import assert_same_history, simulated
 
 from tdcd.config import ConfigError, check_config
 from tdcd.core.fixed_point import BeyondRangeError, FixedPoint
-from tdcd.prediction.predict import SiloScores, combine
+from tdcd.prediction.predict import combine
+from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.masks import Masks
 from tdcd.runtime.compute.sums import Sums

@@ -5,7 +5,8 @@ import pytest
 from test_align import talk_all
 
 from tdcd.config import check_config
-from tdcd.prediction.predict import SiloScores, combine
+from tdcd.prediction.predict import combine
+from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.process.predict_hub import ModelOf, PredictHub
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import PredictScores

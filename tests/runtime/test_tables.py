@@ -79,6 +79,12 @@ def test_every_client_its_own_table(federation, tmp_path):
     same_as_the_simulation(check_config(federation), tmp_path)
 
 
+def test_amounts_in_bins(federation, tmp_path):
+    federation["model"] = {"block": "linear", "bins": 4}
+    federation["train"]["rounds"] = 1
+    same_as_the_simulation(check_config(federation), tmp_path)
+
+
 def test_one_table_a_silo_and_labels_in_one_of_them(federation, tmp_path):
     folder = tmp_path / "whole"
     folder.mkdir()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd.config import ConfigError, check_config
-from tdcd.prediction.predict import silo_scores
+from tdcd.prediction.model import Model
 from tdcd.tables.assemble import assemble
 from tdcd.tables.cells import as_amounts, kind_of
 from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect
@@ -255,7 +255,7 @@ def test_new_rows_are_read_like_those_of_the_training(tmp_path):
     new = written(tmp_path, "id\tage\n1\t?\n2\t2,5\n", "new.csv")
     plain = tmp_path / "plain.parquet"
     pq.write_table(pa.table({"id": [1, 2], "age": [None, 2.5]}), plain)
-    ours, theirs = (silo_scores(tmp_path / "run", "bank", path) for path in (new, plain))
+    ours, theirs = (Model.load(tmp_path / "run").silo_scores("bank", path) for path in (new, plain))
     assert ours.ids == theirs.ids == ["1", "2"]
     np.testing.assert_array_equal(ours.phi, theirs.phi)
 

@@ -6,8 +6,9 @@ from two_tables import ROWS, called, write_csv
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.prediction.export import coefficients, write_coefficients
-from tdcd.prediction.predict import combine, silo_scores
+from tdcd.prediction.export import write_coefficients
+from tdcd.prediction.model import Model
+from tdcd.prediction.predict import combine
 from tdcd.training.run import execute
 
 
@@ -42,7 +43,7 @@ def test_a_linear_law_is_found_in_its_own_units(tmp_path):
             {"name": "b", "table": "b.csv", "categorical": ["city"]},
         ],
     }
-    table = coefficients(trained(keys, tmp_path / "run"))
+    table = Model.load(trained(keys, tmp_path / "run")).coefficients()
     found = by_name(table)
     assert table.outputs == ["coefficient"]
     assert list(found)[-1] == ("", "intercept")
@@ -79,12 +80,12 @@ def by_hand(folder, tables):
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_scores_by_hand_equal_predictions(keys, tmp_path, bank, bureau, loss):
     folder = trained(keys, tmp_path / "run", model={"loss": loss})
-    write_coefficients(folder / "coefficients.csv", coefficients(folder))
+    write_coefficients(folder / "coefficients.csv", Model.load(folder).coefficients())
     bank |= {"age": ["", "35.5", "20"], "debt": ["1e2", "40", "-3"], "id": [3, 1, 2], "y": ["no"] * 3}
     bureau |= {"debt": ["0.5", "7", "-2"], "city": ["Rome", "", "Paris"], "key": [3, 1, 2]}
     for name, columns in (("bank", bank), ("bureau", bureau)):
         write_csv(tmp_path / f"new_{name}.csv", columns)
-    parts = {name: silo_scores(folder, name, tmp_path / f"new_{name}.csv") for name in ("bank", "bureau")}
+    parts = {name: Model.load(folder).silo_scores(name, tmp_path / f"new_{name}.csv") for name in ("bank", "bureau")}
     cells = {
         "bank": [{"age": bank["age"][row], "debt": bank["debt"][row]} for row in (1, 2, 0)],
         "bureau": [{"debt": bureau["debt"][row], "city": bureau["city"][row]} for row in (1, 2, 0)],
@@ -93,7 +94,7 @@ def test_scores_by_hand_equal_predictions(keys, tmp_path, bank, bureau, loss):
 
 
 def test_several_classes_have_a_column_each(keys, tmp_path):
-    table = coefficients(trained(keys, tmp_path / "run", model={"loss": "softmax"}))
+    table = Model.load(trained(keys, tmp_path / "run", model={"loss": "softmax"})).coefficients()
     assert table.outputs == ["coefficient_no", "coefficient_yes"]
     assert all(len(row.values) == 2 for row in table.rows)
 
@@ -102,12 +103,12 @@ def test_parts_exported_one_by_one_add_up(keys, tmp_path, bank):
     bank["y"] = [float(number) for number in range(100, 100 + ROWS)]
     write_csv(tmp_path / "bank.csv", bank)
     folder = trained(keys, tmp_path / "run", model={"loss": "squared"})
-    whole = by_name(coefficients(folder))
+    whole = by_name(Model.load(folder).coefficients())
     together = {}
     for silo, other in (("bank", "bureau"), ("bureau", "bank")):
         path = folder / "preparation" / f"{other}.json"
         path.rename(path.with_suffix(".away"))
-        part = coefficients(folder)
+        part = Model.load(folder).coefficients()
         path.with_suffix(".away").rename(path)
         assert part.absent == [other]
         assert {row.silo for row in part.rows} == {silo, ""}
@@ -120,7 +121,7 @@ def test_parts_exported_one_by_one_add_up(keys, tmp_path, bank):
 
 
 def test_only_columns_that_had_blanks_have_a_row_for_them(keys, tmp_path):
-    table = coefficients(trained(keys, tmp_path / "run"))
+    table = Model.load(trained(keys, tmp_path / "run")).coefficients()
     blanks = [(row.silo, row.column) for row in table.rows if row.column.endswith("missing")]
     assert blanks == [("bank", "age missing"), ("bureau", "city missing")]
 
@@ -132,7 +133,7 @@ def test_many_classes_are_shown_whole_in_eighty_columns(keys, tmp_path, bank):
     status, said = called("export", folder, columns=80)
     assert status == 0
     assert "…" not in said
-    found = coefficients(folder)
+    found = Model.load(folder).coefficients()
     for heading in found.outputs:
         assert heading in said
     for row in found.rows:
@@ -144,7 +145,7 @@ def test_columns_that_may_not_be_blank_have_no_row_for_it(keys, tmp_path, bank, 
     bureau["city"] = ["Rome"] * 40 + ["Oslo"] * 40
     write_csv(tmp_path / "bank.csv", bank)
     write_csv(tmp_path / "bureau.csv", bureau)
-    table = coefficients(trained(keys, tmp_path / "run", data={"missing": "refuse"}))
+    table = Model.load(trained(keys, tmp_path / "run", data={"missing": "refuse"})).coefficients()
     names = [f"{row.silo} {row.column}".strip() for row in table.rows]
     cities = ["bureau city=Oslo", "bureau city=Rome", "bureau city=other"]
     assert names == ["bank age", "bank debt", "bureau debt", *cities, "intercept"]
@@ -153,14 +154,14 @@ def test_columns_that_may_not_be_blank_have_no_row_for_it(keys, tmp_path, bank, 
 def test_a_block_without_coefficients_is_refused(keys, tmp_path):
     folder = trained(keys, tmp_path / "run", model={"block": ["linear", "mlp"], "hidden": [2]}, train={"rounds": 0})
     with pytest.raises(ValueError, match="silo 'bureau' has a block of kind 'mlp': only linear ones have coefficients"):
-        coefficients(folder)
+        Model.load(folder).coefficients()
 
 
 def test_the_command_shows_or_writes(keys, tmp_path):
     folder, out = trained(keys, tmp_path / "run", train={"rounds": 1}), tmp_path / "c.csv"
     status, said = called("export", folder)
     assert status == 0
-    for row in coefficients(folder).rows:
+    for row in Model.load(folder).coefficients().rows:
         assert f"{row.silo} {row.column} {row.values[0]:.6g}".strip() in said
     assert called("export", folder, "--out", out) == (0, f"Coefficients: {out}")
     lines = out.read_text().splitlines()

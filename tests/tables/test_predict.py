@@ -9,8 +9,10 @@ from two_tables import ROWS, called, write_csv
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.prediction import predict
-from tdcd.prediction.predict import Predictions, SiloScores, combine, silo_scores, write_predictions
+from tdcd.prediction import model
+from tdcd.prediction.model import Model
+from tdcd.prediction.predict import Predictions, combine, write_predictions
+from tdcd.prediction.scores import SiloScores
 from tdcd.records.history import read_history
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding
@@ -49,8 +51,9 @@ def rows_of(path):
 def test_scores_are_those_of_the_engine_that_trained(keys, tmp_path, monkeypatch, sections):
     keys = keys | {"dtype": sections.pop("dtype", "float32")}
     expected = trained(keys, tmp_path / "run", **sections)
-    monkeypatch.setattr(predict, "ROWS_AT_ONCE", 32)
-    parts = {name: silo_scores(tmp_path / "run", name, tmp_path / f"{name}.csv") for name in ("bank", "bureau")}
+    monkeypatch.setattr(model, "ROWS_AT_ONCE", 32)
+    loaded = Model.load(tmp_path / "run")
+    parts = {name: loaded.silo_scores(name, tmp_path / f"{name}.csv") for name in ("bank", "bureau")}
     predictions = combine(parts)
     assert predictions.scores.dtype == keys["dtype"]
     assert list(predictions.ids) == [str(number * 7) for number in range(ROWS)]
@@ -61,16 +64,16 @@ def test_scores_are_those_of_the_engine_that_trained(keys, tmp_path, monkeypatch
 
 def test_a_silo_that_trained_alone_predicts_alone(keys, tmp_path):
     expected = trained(keys, tmp_path / "run", train={"algorithm": "local-sgd", "silo": "bureau"})
-    found = silo_scores(tmp_path / "run", "bureau", tmp_path / "bureau.csv")
+    found = Model.load(tmp_path / "run").silo_scores("bureau", tmp_path / "bureau.csv")
     np.testing.assert_allclose(found.phi, [expected[one] for one in found.ids], rtol=1e-5, atol=1e-6)
 
 
 def test_a_table_needs_only_the_id_and_the_features_in_any_order_and_format(run, tmp_path, bureau):
-    expected = silo_scores(run, "bureau", tmp_path / "bureau.csv")
+    expected = Model.load(run).silo_scores("bureau", tmp_path / "bureau.csv")
     write_csv(tmp_path / "new.csv", {"note": ["?"] * ROWS, **dict(reversed(bureau.items()))})
     pq.write_table(pcsv.read_csv(tmp_path / "new.csv"), tmp_path / "new.parquet")
     for name in ("new.csv", "new.parquet"):
-        found = silo_scores(run, "bureau", tmp_path / name)
+        found = Model.load(run).silo_scores("bureau", tmp_path / name)
         assert list(found.ids) == list(expected.ids)
         np.testing.assert_array_equal(found.phi, expected.phi)
 
@@ -79,28 +82,21 @@ def test_what_a_table_lacks_is_named(run, tmp_path, bank):
     renamed = {"agee" if name == "age" else name: values for name, values in bank.items()}
     write_csv(tmp_path / "new.csv", renamed)
     with pytest.raises(TableError, match=r"new.csv: has no column 'age'; did you mean 'agee'\?"):
-        silo_scores(run, "bank", tmp_path / "new.csv")
+        Model.load(run).silo_scores("bank", tmp_path / "new.csv")
     with pytest.raises(TableError, match=r"none.csv: there is no such file"):
-        silo_scores(run, "bank", tmp_path / "none.csv")
+        Model.load(run).silo_scores("bank", tmp_path / "none.csv")
     with pytest.raises(ValueError, match=r"there is no silo 'banq' in .*; there are bank, bureau"):
-        silo_scores(run, "banq", tmp_path / "bank.csv")
+        Model.load(run).silo_scores("banq", tmp_path / "bank.csv")
 
 
 def test_a_hub_s_folder_scores_its_own_silo_and_no_other(run, tmp_path):
-    expected = silo_scores(run, "bank", tmp_path / "bank.csv")
+    expected = Model.load(run).silo_scores("bank", tmp_path / "bank.csv")
     (run / "model" / "bureau.safetensors").unlink()
     (run / "preparation" / "bureau.json").unlink()
-    np.testing.assert_array_equal(silo_scores(run, "bank", tmp_path / "bank.csv").phi, expected.phi)
+    np.testing.assert_array_equal(Model.load(run).silo_scores("bank", tmp_path / "bank.csv").phi, expected.phi)
     message = "bureau.safetensors is missing: .* has the part of 'bank', not of silo 'bureau'"
     with pytest.raises(FileNotFoundError, match=message):
-        silo_scores(run, "bureau", tmp_path / "bureau.csv")
-
-
-def test_a_run_that_was_not_from_files_is_refused(tmp_path):
-    keys = {"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": {"rounds": 0}}
-    execute(plan(check_config(keys)), tmp_path / "run")
-    with pytest.raises(ValueError, match="was trained on 'diabetes': only a run from files keeps how columns become"):
-        silo_scores(tmp_path / "run", "silo1", tmp_path / "any.csv")
+        Model.load(run).silo_scores("bureau", tmp_path / "bureau.csv")
 
 
 def scores_of(**numbers):
@@ -197,7 +193,7 @@ def test_the_command_scores_without_a_silo_if_it_may(run, tmp_path, bank):
     assert (status, said.endswith("3 of them are scored without the part of silo 'bank'.")) == (0, True)
     lacking = {row["id"] for row in rows_of(out) if row["missing"] == "bank"}
     assert lacking == {str(one) for one in bank["id"][-3:]}
-    alone = silo_scores(run, "bureau", tmp_path / "bureau.csv")
+    alone = Model.load(run).silo_scores("bureau", tmp_path / "bureau.csv")
     chances = {row["id"]: float(row["probability_yes"]) for row in rows_of(out)}
     for one, score in zip(alone.ids, alone.phi[:, 0].astype(float), strict=True):
         if one in lacking:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdcd.tables.preparation import CategoryStats, NumericStats, Preparation, Summary, merge_summaries, summarize
+from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Category, RawRows
+from tdcd.tables.summary import CategoryStats, NumericStats, Summary, merge_summaries, summarize
 
 amounts = st.lists(
     st.lists(st.one_of(st.just(np.nan), st.floats(-1e6, 1e6, allow_subnormal=False)), max_size=8),

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from tdcd.cli.predict import predict
 from tdcd.config import check_config, read_config
 from tdcd.data.table import holdout_mask
-from tdcd.prediction.export import coefficients, write_coefficients
+from tdcd.prediction.export import write_coefficients
+from tdcd.prediction.model import Model
 from tdcd.tables.dialect import BLANKS
 from tdcd.tables.rows import id_order
 from tdcd.tables.split import split_table
@@ -125,7 +126,7 @@ def test_predictions_are_those_computed_by_hand(tmp_path_factory, table, new, ki
     keys["train"] |= {"rounds": 2, "local_steps": 2, "batch_size": 4, "step_size": 0.1}
     keys["model"]["loss"] = {"amounts": "squared", "two": "logistic", "three": "softmax"}[kind]
     run(check_config(keys), folder / "run")
-    write_coefficients(folder / "coefficients.csv", coefficients(folder / "run"))
+    write_coefficients(folder / "coefficients.csv", Model.load(folder / "run").coefficients())
     write(folder / "new.csv", new)
     data = [option for silo in silos for option in ("--data", f"{silo}={folder / 'new.csv'}")]
     result = CliRunner().invoke(app, [str(folder / "run"), *data, "--out", str(folder / "predictions.csv")])

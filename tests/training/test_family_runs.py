@@ -15,7 +15,8 @@ from tdcd import Federation, Linear, Objective, Settings, Variant, load, standar
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
 from tdcd.config.baselines import labelled_silos
-from tdcd.config.resolve import plan, variant_of
+from tdcd.config.members import variant_of
+from tdcd.config.resolve import plan
 from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction
 from tdcd.records.history import read_history
 from tdcd.training.run import resume, run, simulate

@@ -54,8 +54,6 @@ def test_its_settings_are_in_the_words_of_a_configuration(folder):
         ("run", "--resume", "RUN"),
         ("run", "RUN/config.toml"),
         ("bound", "RUN"),
-        ("export", "RUN"),
-        ("predict", "RUN", "--data", "silo1=new.csv", "--out", "new.csv"),
     ],
 )
 def test_commands_say_in_a_sentence_that_its_data_was_handed_over_in_python(folder, tmp_path, monkeypatch, command):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tdcd.audit.column_attacks import ColumnAttacks
 from tdcd.audit.label_attacks import label_findings
 from tdcd.audit.lines import LINES, Finding
-from tdcd.audit.modes import Mode, modes_of
+from tdcd.audit.modes import Mode, modes_of, no_slopes
 from tdcd.audit.recording import Recording, record
 from tdcd.audit.sweeps import Sweep, over_known_rows, over_rounds
 from tdcd.config.resolve import Plan
@@ -103,6 +103,13 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
         raise ValueError(
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
             "shows at least as much; leave it out"
+        )
+    if planned.variant.knowledge.label_silo is not None and (problem := no_slopes(planned)):
+        raise ValueError(f"labels at one silo: {problem}")
+    if planned.variant.dropout.rate:
+        raise ValueError(
+            f"train.silo_dropout = {planned.variant.dropout.rate}: an audit takes phi of every sample, which shows at "
+            "least as much; leave it out"
         )
     if problem := _own_wire_form(planned):
         raise ValueError(problem)

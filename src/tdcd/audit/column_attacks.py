@@ -60,7 +60,7 @@ class ColumnAttacks:
             yield self.regression("slopes to columns", seen, observer, label_silo)
         for silo in [label_silo] if label_silo is not None else silos:
             observer = (silo + 1) % federation.num_silos
-            client = of_client(self.recording, federation, self.mode, observer, self.planned.objective.loss)
+            client = of_client(self.recording, federation, self.mode, observer, self.planned.objective.kind.name)
             yield self.regression("client", client, observer, silo)
 
     def _by_hub(self, observer: int, silo: int) -> Iterator[Finding]:
@@ -75,7 +75,7 @@ class ColumnAttacks:
 
     def seen_by(self, observer: int, silo: int) -> Transcript:
         """What another hub sees of a silo."""
-        loss = self.planned.objective.loss
+        loss = self.planned.objective.kind.name
         return of_hub(self.recording, self.planned.federation, self.mode, observer, silo, loss)
 
     def own_hub(self, silo: int) -> Finding:

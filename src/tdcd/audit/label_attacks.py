@@ -29,7 +29,7 @@ def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArr
     target = planned.objective.kind.target
     bound = None if mode.epsilon is None else Response.of(mode.epsilon, len(np.unique(planned.federation.labels))).keep
     plain = Finding("labels of hub", mode, measure=MEASURES[target], guess=no_knowledge(truth, target), bound=bound)
-    loss, federation = planned.objective.loss, planned.federation
+    loss, federation = planned.objective.kind.name, planned.federation
     hub = of_hub(recording, federation, mode, observer, mode.label_silo or 0, loss)
     client = of_client(recording, federation, mode, observer, loss)
     for line, seen in (("labels of hub", hub), ("labels of client", client)):

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.audit.attacks.slopes import KNOWN
 from tdcd.config.resolve import Plan
 from tdcd.core.exchange import AsItIs, WholeBlock
 from tdcd.core.knowledge import LabelsAt, LabelsEverywhere
+from tdcd.core.losses import needs_labels
 from tdcd.core.quantised import Quantised
 from tdcd.core.randomized import Response
 from tdcd.core.timing import Overlap
@@ -55,7 +57,7 @@ def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
     label_silo = planned.variant.knowledge.label_silo or 0
     has_classes = planned.objective.kind.target != "amount"
     modes: list[Mode] = []
-    for at in (None, label_silo):
+    for at in (None,) if no_slopes(planned) else (None, label_silo):
         modes.append(Mode("plain", at))
         if len(silos) >= FEWEST_TO_SUM:
             modes.append(Mode("masked", at, masked=True))
@@ -66,6 +68,12 @@ def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
         if has_classes:
             modes.append(Mode(f"label DP, ε\u00a0=\u00a0{epsilon:g}", at, epsilon=epsilon))
     return modes if any(is_configured(mode, planned) for mode in modes) else [_configured(planned), *modes]
+
+
+def no_slopes(planned: Plan) -> str:
+    """Why no mode has labels at one silo; empty if there are such modes."""
+    loss = planned.objective.kind
+    return needs_labels(loss) or ("" if loss.name in KNOWN else f"no attack knows what slopes of {loss.name} tell")
 
 
 def _configured(planned: Plan) -> Mode:

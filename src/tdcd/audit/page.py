@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tdcd.audit.audit import Audit
 from tdcd.audit.lines import BY_KEY, PARTLY, RECOVERED, Finding
-from tdcd.audit.modes import Mode, group_of, is_configured
+from tdcd.audit.modes import Mode, group_of, is_configured, no_slopes
 from tdcd.audit.readings import NOT_TRIED, reading
 from tdcd.audit.tables import numbers, of_line, share
 from tdcd.report import html
@@ -66,7 +66,7 @@ def page(audit: Audit) -> Html:
             [
                 counted(federation.num_silos, "silo"),
                 f"{', '.join(blocks)} blocks",
-                f"{planned.objective.loss} loss",
+                f"{planned.objective.kind.name} loss",
                 f"{audit.rounds} of {planned.config.train.rounds} rounds",
                 f"{audit.num_rows:,} of {federation.num_samples:,} samples attacked",
             ],
@@ -82,9 +82,15 @@ def page(audit: Audit) -> Html:
         ),
         html.section("How it grows", html.figures(_figures(audit))) if audit.over_rounds else Html(""),
         *_details(audit),
-        html.section("What was not tried", _listed(NOT_TRIED)),
+        html.section("What was not tried", _listed((*NOT_TRIED, *_left_out(audit)))),
         html.section("How to read this", html.definitions(READING)),
     )
+
+
+def _left_out(audit: Audit) -> list[str]:
+    """The modes that the loss does not have, in a sentence."""
+    problem = no_slopes(audit.planned)
+    return [f"Labels at one silo: {problem}."] if problem else []
 
 
 def _worst(audit: Audit) -> float:

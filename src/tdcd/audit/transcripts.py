@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from tdcd.audit.attacks.slopes import scores_from_slopes, uncorrected
 from tdcd.audit.modes import Mode
 from tdcd.audit.recording import FLOAT_NOISE, Floats, Recording
-from tdcd.core.losses import LossName
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
 
@@ -53,9 +52,7 @@ def of_own_hub(recording: Recording, federation: Federation, silo: int) -> Trans
     )
 
 
-def of_hub(
-    recording: Recording, federation: Federation, mode: Mode, observer: int, silo: int, loss: LossName
-) -> Transcript:
+def of_hub(recording: Recording, federation: Federation, mode: Mode, observer: int, silo: int, loss: str) -> Transcript:
     """Another hub: it gets this silo's phi, or the sum of all others', or slopes."""
     name, everything = f"hub.{federation.silos[observer].name}", np.arange(len(recording.rows))
     if mode.label_silo not in (None, observer):
@@ -71,7 +68,7 @@ def of_hub(
     return Transcript(name, sees, everything, recording.between[silo], recording.noise[silo], (silo,))
 
 
-def of_client(recording: Recording, federation: Federation, mode: Mode, observer: int, loss: LossName) -> Transcript:
+def of_client(recording: Recording, federation: Federation, mode: Mode, observer: int, loss: str) -> Transcript:
     """A silo's largest client: it gets the sum of the others' phi for its rows, or slopes for them."""
     home = federation.silos[observer]
     client = int(np.argmax(home.rows_held))
@@ -90,7 +87,7 @@ def _from_slopes(
     federation: Federation,
     observer: int,
     rows: NDArray[np.intp],
-    loss: LossName,
+    loss: str,
     name: str,
 ) -> Transcript:
     """Slopes give the scores away, and less the party's own phi those are the sum of the others' phi."""

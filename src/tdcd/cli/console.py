@@ -24,8 +24,9 @@ from tdcd.planning.tables import constants_in_words, over_q, over_variants, sent
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 from tdcd.theory import Progress as Estimate
+from tdcd.training.result import Result
 from tdcd.training.sweep.runner import SweepProgress
-from tdcd.training.train import Progress, Result
+from tdcd.training.train import Progress
 
 VERBATIM: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 """For lines that are to be copied."""
@@ -146,19 +147,23 @@ class EstimateDisplay(Display):
 
 def show_result(console: Console, result: Result, page: Path) -> None:
     """The final figures, and where everything is."""
-    shown = next(record for record in reversed(result.history) if not record.diverged)
+    shown, last = result.final, next(record for record in reversed(result.history) if not record.diverged)
     table = Table("", "training", "held out")
     held_out = shown.metrics.get("test", {})
     table.add_row("loss", _number(shown.train_loss), _number(shown.test_loss))
     for name, value in shown.metrics["train"].items():
         table.add_row(
-            {"rmse": "RMSE", "r2": "R2", "auc": "AUC"}.get(name, name), _number(value), _number(held_out.get(name))
+            {"rmse": "RMSE", "r2": "R2", "auc": "AUC", "d2": "D2", "mae": "MAE"}.get(name, name),
+            _number(value),
+            _number(held_out.get(name)),
         )
     console.print(table)
-    spent = f"{bytes_in_words(shown.bytes.total)} sent, {duration(shown.seconds)}"
+    spent = f"{bytes_in_words(last.bytes.total)} sent, {duration(last.seconds)}"
     console.print(
-        f"{shown.round} rounds, {shown.iteration} local steps, {spent}, engine {result.engine}", highlight=False
+        f"{last.round} rounds, {last.iteration} local steps, {spent}, engine {result.engine}", highlight=False
     )
+    if result.reason:
+        console.print(f"{result.reason[:1].upper()}{result.reason[1:]}.", soft_wrap=True, highlight=False)
     if result.status == "diverged":
         settings = result.simulation.settings
         console.print(

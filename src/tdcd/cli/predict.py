@@ -16,7 +16,8 @@ from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, scree
 if TYPE_CHECKING:
     from tdcd.prediction.export import Coefficients
     from tdcd.prediction.model import Model
-    from tdcd.prediction.predict import Predictions, SiloScores
+    from tdcd.prediction.predict import Predictions
+    from tdcd.prediction.scores import SiloScores
 
 NO_OUT = "--out FILE is missing: the file to write, .csv or .parquet"
 PADDING = 3
@@ -84,15 +85,15 @@ def predict(
         elif out is None:
             raise ValueError(NO_OUT)
         else:
-            Model.open(target).check_meaning()
-            folder, parts = target, _in_one_place(Model.open(target), data, allow_missing)
+            folder, model = target, Model.load(target)
+            model.check_meaning()
+            parts = _in_one_place(model, data, allow_missing)
         if out is None:
             return
-        model = Model.open(folder)
-        ordered = {name: parts[name] for name in model.widths}
+        model = Model.load(folder)
+        ordered = {name: parts[name] for name in model.silos}
         predictions = combine(ordered, allow_missing, common_only=common)
-        first = silo if silo in model.widths else next(iter(model.widths))
-        id_column = model.id_column(first)
+        id_column = model.part(silo or model.silos[0]).columns.id
         write_predictions(
             out, predictions, model.label_encoding, model.loss, id_column=id_column, mark_missing=allow_missing
         )
@@ -100,9 +101,19 @@ def predict(
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run from files.", metavar="RUN")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, or a saved model.", metavar="RUN")],
     out: Annotated[Path | None, typer.Option(help="The file to write, .csv or .parquet [default: show them].")] = None,
     force: Force = False,
+    scorecard: Annotated[
+        bool,
+        typer.Option("--scorecard", help="Points of every bin, of a run with model.bins; with --out also a page."),
+    ] = False,
+    points: Annotated[float | None, typer.Option(help="Scorecard: the points of odds of --odds to 1 [600].")] = None,
+    odds: Annotated[float | None, typer.Option(help="Scorecard: the odds of a row with --points [1].")] = None,
+    double: Annotated[float | None, typer.Option(help="Scorecard: how many points more double the odds [20].")] = None,
+    favours: Annotated[
+        str | None, typer.Option(help="Scorecard: the class whose odds these are [the first].", metavar="CLASS")
+    ] = None,
 ) -> None:
     """Show a linear model as a table of coefficients in the columns' own units, or write it as CSV.
 
@@ -111,13 +122,25 @@ def export(
     each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for two classes,
     the logarithm of the second one's odds.
 
+    With --scorecard, and a run of linear blocks with model.bins: what every bin and level adds to a row's points. Then
+    --out card.csv also writes card.html, with a drawing for each column. For amounts it is what a bin adds to them.
+
     Exit status: 0 done, 2 bad input.
     """
-    from tdcd.prediction.export import coefficients, write_coefficients
+    from tdcd.cli.scorecard import export_scorecard
+    from tdcd.prediction.export import write_coefficients
+    from tdcd.prediction.model import Model
     from tdcd.tables.writing import check_name
 
+    scale = {"points": points, "odds": odds, "double": double, "favours": favours}
+    given = {name: value for name, value in scale.items() if value is not None}
+    if scorecard:
+        export_scorecard(folder, out, given, force=force)
+        return
     with reported():
-        table = coefficients(folder)
+        if given:
+            raise ValueError(f"--{next(iter(given))} goes with --scorecard")
+        table = Model.load(folder).coefficients()
         if out is not None:
             check_name(out)
             refuse_existing(out, force)
@@ -135,16 +158,16 @@ def export(
 
 def _in_one_place(model: "Model", data: Sequence[str], allow_missing: bool) -> Mapping[str, "SiloScores"]:
     """The scores of every silo; empty ones for a silo without new rows."""
-    from tdcd.prediction.predict import no_scores, silo_scores
+    from tdcd.prediction.predict import no_scores
 
     tables: dict[str, Path] = {}
     for text in data:
         name, equals, path = text.partition("=")
         if not equals or not path or name in tables:
-            raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(model.widths)}")
+            raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(model.silos)}")
         tables[name] = Path(path)
-    parts = {name: silo_scores(model.path, name, path) for name, path in tables.items()}
-    absent = [name for name in model.widths if name not in tables]
+    parts = {name: model.silo_scores(name, path) for name, path in tables.items()}
+    absent = [name for name in model.silos if name not in tables]
     if absent and not allow_missing:
         raise ValueError(f"--data {absent[0]}=FILE is missing: give it, or score without it with --allow-missing")
     return parts | {name: no_scores(model) for name in absent}

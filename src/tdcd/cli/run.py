@@ -11,7 +11,7 @@ from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen,
 from tdcd.config import ConfigError
 
 if TYPE_CHECKING:
-    from tdcd.training.train import Result
+    from tdcd.training.result import Result
 
 
 def run(

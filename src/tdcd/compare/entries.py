@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from tdcd.config import ConfigError, check_config
 from tdcd.config.baselines import BASELINES
-from tdcd.config.resolve import Plan, settings_of, variant_of
+from tdcd.config.members import variant_of
+from tdcd.config.resolve import Plan, settings_of
 from tdcd.config.schema import Config, ExchangeSection, TrainSection
 
 NOT_VARIED = ("algorithm", "silo", "rounds", "folder", "precision", "engine")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from tdcd.compare.comparison import Comparison, Contender
 from tdcd.records.history import Record
-from tdcd.report.page import METRIC_TITLES
+from tdcd.report.folder import metric_title
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 
-LOWER_IS_BETTER = ("loss", "rmse")
+LOWER_IS_BETTER = ("loss", "rmse", "deviance", "mae")
 
 
 def summary(comparison: Comparison) -> TextTable:
@@ -72,7 +72,7 @@ def _time_to(contender: Contender, levels: Sequence[float]) -> str:
 def figures(record: Record) -> dict[str, float | None]:
     """What a model is judged by: the training loss and the held-out metrics."""
     held_out = record.metrics.get("test", {}).items()
-    return {"train loss": record.train_loss} | {f"held-out {METRIC_TITLES.get(k, k)}": value for k, value in held_out}
+    return {"train loss": record.train_loss} | {f"held-out {metric_title(k)}": value for k, value in held_out}
 
 
 def gain(name: str, alone: float | None, together: float | None) -> float | None:

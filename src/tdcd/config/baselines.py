@@ -83,18 +83,18 @@ def _set(plan: "Plan", **changes: Any) -> "Plan":
 
 
 def _in_step(plan: "Plan") -> "Plan":
-    """What TDCD is compared with has labels everywhere, waits for everybody, and sends numbers as they are."""
+    """What TDCD is compared with has labels everywhere, waits for everybody, drops none, and sends plain numbers."""
     # Only here: reading a configuration needs no JAX.
     from tdcd.core.variant import Variant  # noqa: PLC0415
 
     plain, config = Variant(), plan.config
-    parts = ("exchange", "client_exchange", "block_exchange", "timing", "knowledge")
+    parts = ("exchange", "client_exchange", "block_exchange", "timing", "knowledge", "dropout")
     variant = replace(plan.variant, **{part: getattr(plain, part) for part in parts})
     if variant == plan.variant:
         return plan
     updates = {
         "federation": config.federation.model_copy(update={"labels": None}),
-        "train": config.train.model_copy(update={"overlap": 0}),
+        "train": config.train.model_copy(update={"overlap": 0, "silo_dropout": 0.0}),
         "exchange": ExchangeSection(),
         "silos": [silo.model_copy(update={"period": 1}) for silo in config.silos],
     }

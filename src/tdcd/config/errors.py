@@ -47,7 +47,7 @@ def _explain(kind: str, message: str, path: tuple[int | str, ...], model: type[B
         "model_type": "must be a table of keys",
         "dict_type": "must be a table of keys",
     }
-    if kind == "string_pattern_mismatch" and path[-1] in ("module", "variant"):
+    if kind == "string_pattern_mismatch" and path[-1] in ("module", "variant", "loss"):
         return f"must be 'package.module:{'function' if path[-1] == 'module' else 'name'}'"
     if kind == "string_pattern_mismatch" and path[-1] == "delimiter":
         return "must be one character, such as ';' or a tab, and not a quote"

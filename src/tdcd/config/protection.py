@@ -54,6 +54,11 @@ def _mask_problems(config: Config) -> list[str]:
             f"train.participation = {config.train.participation}",
             "samples that a silo leaves out would be in a sum of fewer silos, which may be one",
         ),
+        (
+            config.train.silo_dropout > 0,
+            f"train.silo_dropout = {config.train.silo_dropout}",
+            "a sample without the silos that are dropped would be in a sum of fewer silos, which may be one",
+        ),
     ]
     return problems + clashing(where, clashes)
 

@@ -1,25 +1,22 @@
 """From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.baselines import rewrite
+from tdcd.config.losses import chosen_loss, named_loss, standardizes
+from tdcd.config.members import variant_of
 from tdcd.config.named import find_function
-from tdcd.config.schema import TrainSection
 from tdcd.core import randomized
 from tdcd.core.execution import Execution
-from tdcd.core.fixed_point import FixedBlocks, FixedPoint
-from tdcd.core.knowledge import LabelsAt
 from tdcd.core.ledger import Colocation
-from tdcd.core.losses import Task, fitting
+from tdcd.core.losses import Loss, Task, fitting, needs_labels
 from tdcd.core.objective import Objective
-from tdcd.core.participation import RandomClients
-from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.settings import Settings
-from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
 from tdcd.data.randomized import randomize_table
@@ -47,20 +44,24 @@ class Plan(NamedTuple):
     """How a federation from files was made."""
 
 
-def plan(config: Config, table: Table | None = None, devices: int | None = 1) -> Plan:
+def plan(config: Config, data: Table | Assembled | None = None, devices: int | None = 1) -> Plan:
     """Load the data and settle what depends on it; everything that does not fit is reported at once.
 
     Args:
-        table: the data, if it is at hand already.
+        data: if it is at hand already.
         devices: over which clients are spread; JAX's default one if None.
     """
-    if table is None and config.data.source == "files":
-        assembled = assemble(config, bias=has_bias(config))
+    if data is None and config.data.source == "files":
+        data = assemble(config, bias=has_bias(config))
+    assembled = data if isinstance(data, Assembled) else None
+    if assembled is not None:
         federation, task, strips = assembled.federation, assembled.label_encoding.task, False
     else:
-        assembled = None
-        federation, task, strips = _cut(config, table)
+        federation, task, strips = _cut(config, None if isinstance(data, Assembled) else data)
+    if config.train.class_weights is not None:
+        federation = _class_weighted(federation, config, task, federation.classes)
     loss = config.model.loss or fitting(task)[0]
+    objective = objective_of(config, loss)
     resolved = config.model_copy(
         update={
             "federation": config.federation.model_copy(update={"bias": has_bias(config), "strips": strips}),
@@ -71,7 +72,7 @@ def plan(config: Config, table: Table | None = None, devices: int | None = 1) ->
         resolved,
         federation,
         blocks_of(config),
-        Objective(loss, config.model.l2, config.federation.label_epsilon),
+        objective,
         settings_of(config),
         variant_of(config),
         execution_of(config, devices),
@@ -85,9 +86,21 @@ def plan(config: Config, table: Table | None = None, devices: int | None = 1) ->
         raise ConfigError([f"train.silo = {config.train.silo!r}: {error}"]) from None
 
 
+def _class_weighted(federation: Federation, config: Config, task: Task, classes: Sequence[str]) -> Federation:
+    given = config.train.class_weights
+    assert given is not None
+    where = f"train.class_weights = {given!r}"
+    if task == "regression":
+        raise ConfigError([f"{where}: the labels are amounts, not classes; leave it out"])
+    try:
+        return federation.class_weighted(given, classes)
+    except ValueError as error:
+        raise ConfigError([f"{where}: {error}"]) from None
+
+
 def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     """One table, cut into a federation; its task, and whether its silos are strips of images."""
-    data = config.data
+    data, loss = config.data, chosen_loss(config.model)
     if table is None:
         table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
     epsilon = config.federation.label_epsilon
@@ -98,9 +111,9 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
         except ValueError as error:
             raise ConfigError([str(error)]) from None
     train_rows, test_rows = table.split(config.evaluate.holdout, data.seed, stratify=config.evaluate.stratify)
-    problems = _misfits(config, table, len(train_rows.labels))
+    problems = _misfits(config, table, loss, len(train_rows.labels))
     if data.standardize:
-        train_rows, test_rows = standardize(train_rows, test_rows, config.dtype)
+        train_rows, test_rows = standardize(train_rows, test_rows, config.dtype, labels=standardizes(config))
     else:
         train_rows = train_rows.rounded(config.dtype)
         test_rows = None if test_rows is None else test_rows.rounded(config.dtype)
@@ -130,95 +143,21 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     return federation, table.task, strips
 
 
+def objective_of(config: Config, name: str) -> Objective:
+    """What training minimises, with the loss of this name."""
+    loss, silo = named_loss(config.model, name), config.federation.labels
+    if silo is not None and (problem := needs_labels(loss)):
+        raise ConfigError([f"federation.labels = {silo!r}: {problem}; leave it out"])
+    try:
+        return Objective(loss, config.model.l2, config.federation.label_epsilon)
+    except ValueError as error:
+        raise ConfigError([f"model.loss = {name!r}: {error}"]) from None
+
+
 def settings_of(config: Config) -> Settings:
     """The numbers of Algorithm 1 in a configuration."""
     keys = config.train.model_dump(include={field.name for field in fields(Settings)})
     return Settings(seed=config.seed, dtype=config.dtype, **keys)
-
-
-def variant_of(config: Config) -> Variant:
-    """The member of the TDCD family that a configuration asks for."""
-    train = config.train
-    if train.variant is not None:
-        _refuse_other_members(config)
-        variant = _own_variant(train.variant, Path(train.folder or ""))
-        if problems := _label_problems(config, variant):
-            raise ConfigError(problems)
-        return variant
-    parts: dict[str, Any] = {}
-    if train.optimizer != "sgd" or train.schedule != "constant" or train.hub_optimizer != "average":
-        # Optax is imported only where it is asked for.
-        from tdcd.core import optimizers  # noqa: PLC0415
-
-        if train.optimizer != "sgd" or train.schedule != "constant":
-            factor = optimizers.schedule(train.schedule, max(1, train.rounds * train.local_steps))
-            transform = optimizers.direction(train.optimizer, train.momentum)
-            parts["update"] = optimizers.ClientOptimizer(transform, factor)
-        if train.hub_optimizer != "average":
-            transform = optimizers.direction(train.hub_optimizer, train.momentum)
-            parts["hub_update"] = optimizers.HubOptimizer(transform, train.hub_step_size)
-    if train.participation < 1:
-        parts["participation"] = RandomClients(train.participation)
-    periods = tuple(silo.period for silo in config.silos)
-    if train.overlap or max(periods, default=1) > 1:
-        parts["timing"] = Overlap(train.overlap, periods if max(periods, default=1) > 1 else ())
-    if config.exchange.phi_bits < 32:
-        parts["exchange"] = parts["client_exchange"] = Quantised(config.exchange.phi_bits)
-    if config.exchange.protect == "mask":
-        parts["exchange"] = FixedPoint(config.exchange.mask_range, config.num_silos)
-    if config.exchange.protect_blocks:
-        parts["block_exchange"] = FixedBlocks(config.exchange.mask_range)
-    if config.exchange.block_bits < 32:
-        parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
-    if config.federation.labels is not None:
-        parts["knowledge"] = LabelsAt(config.silo_names.index(config.federation.labels))
-    return Variant(**parts)
-
-
-def _refuse_other_members(config: Config) -> None:
-    """A variant of the user's own takes the place of the keys that make one: both would say different things."""
-    keys = ("optimizer", "schedule", "hub_optimizer", "hub_step_size", "momentum", "overlap", "participation")
-    train, plain = config.train, TrainSection()
-    given = [f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)]
-    given += config.exchange.changed
-    given += [f"federation.labels = {config.federation.labels!r}"] if config.federation.labels else []
-    given += [f"silo '{silo.name}': period = {silo.period}" for silo in config.silos if silo.period > 1]
-    if given:
-        raise ConfigError([f"{given[0]}: train.variant = {train.variant!r} takes its place; leave one of them out"])
-
-
-def _own_variant(where: str, folder: Path) -> Variant:
-    """A variant of the user's own, ``package.module:name``: the value, or a function that returns it."""
-    try:
-        found: Any = find_function(where, [folder, Path()])
-    except (ImportError, AttributeError) as error:
-        raise ConfigError([f"train.variant = {where!r}: {error}"]) from None
-    variant = found() if callable(found) else found
-    if not isinstance(variant, Variant):
-        raise ConfigError([f"train.variant = {where!r}: its type is {type(variant).__name__}, not tdcd.Variant"])
-    return variant
-
-
-def _label_problems(config: Config, variant: Variant) -> list[str]:
-    """What is wrong with labels at one silo by a variant of the user's own: the rules of ``federation.labels``."""
-    silo, count = variant.knowledge.label_silo, config.num_silos
-    if silo is None:
-        return []
-    where = f"train.variant = {config.train.variant!r}"
-    if not 0 <= silo < count:
-        return [f"{where}: has labels at silo number {silo}, counted from 0; there are {count} silos"]
-    clashes = [
-        (variant.timing != Overlap(), f"{where}: timing = {variant.timing}", "slopes are of this round's blocks"),
-        (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
-    ]
-    clashes += [
-        (isinstance(part, Quantised), f"{where}: {name} = {part}", "slopes have no short form")
-        for name, part in (("exchange", variant.exchange), ("client_exchange", variant.client_exchange))
-    ]
-    given = f"its knowledge = {variant.knowledge}"
-    return [
-        f"{key}: does not go with {given}, since {why}; leave one of them out" for is_so, key, why in clashes if is_so
-    ]
 
 
 def execution_of(config: Config, devices: int | None = 1) -> Execution:
@@ -233,8 +172,7 @@ def blocks_of(config: Config) -> tuple[Block, ...]:
 
 def has_bias(config: Config) -> bool:
     """Whether the first silo carries a column of ones."""
-    chosen = config.federation.bias
-    return _block_names(config)[0] == "linear" if chosen is None else chosen
+    return config.has_bias
 
 
 def _block_names(config: Config) -> list[str]:
@@ -274,15 +212,17 @@ def _try_modules(planned: Plan) -> None:
         raise ConfigError([f"model.module = {planned.config.model.module!r}: {error}"]) from None
 
 
-def _misfits(config: Config, table: Table, num_train: int) -> list[str]:
+def _misfits(config: Config, table: Table, loss: Loss | None, num_train: int) -> list[str]:
     problems = []
-    fits, loss = fitting(table.task), config.model.loss
-    if loss is not None and loss not in fits:
+    if loss is not None and table.task not in loss.tasks:
         labels = {"regression": "real-valued labels", "binary": "two classes"}.get(
             table.task, f"{table.num_classes} classes"
         )
-        use = " or ".join(repr(name) for name in fits)
-        problems.append(f"model.loss = {loss!r}: '{table.name}' has {labels}; use {use}")
+        use = " or ".join(repr(name) for name in fitting(table.task))
+        problems.append(f"model.loss = {config.model.loss!r}: '{table.name}' has {labels}; use {use}")
+    elif loss is not None and not loss.fits(table.labels).all():
+        label = table.labels[~loss.fits(table.labels)][0]
+        problems.append(f"model.loss = {config.model.loss!r}: takes labels that are {loss.labels}, not {label:g}")
     try:
         settings_of(config).effective_batch_size(num_train)
     except ValueError as error:

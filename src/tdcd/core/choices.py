@@ -8,6 +8,7 @@ Algorithm = Literal["tdcd", "sgd", "distributed-sgd", "fedbcd", "local-sgd", "td
 EngineName = Literal["auto", "clients", "grouped", "flat"]
 Gradient = Literal["unbiased", "mean"]
 Keep = Literal["auto", "device", "host"]
+KeepModel = Literal["last", "best"]
 Loss = LossName
 Preset = Literal["lan", "wan", "mobile"]
 Precision = Literal["float32", "tf32", "bfloat16"]

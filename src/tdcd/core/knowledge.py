@@ -13,6 +13,9 @@ softmax    :math:`\log \sum_c p_c e^{d_c} - d_y`, with :math:`\delta = p - e_y`
 for a change d of the row's own phi since the round began. So clients without labels take the very steps that they would
 take with labels; nothing is approximated. The price is that a slope gives a class away to whoever looks for it: the
 sign of :math:`p - y` is the label. ``federation.label_epsilon`` is what protects labels.
+
+Other losses do not follow from their slope: :math:`e^s - y` of the Poisson loss is the same for many s and y. With
+those, labels at one silo are refused.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.core.losses import LOSSES, Loss, LossName
+from tdcd.core.losses import LOSSES, Loss, loss_of, needs_labels, no_curvature
 from tdcd.core.randomized import KEPT, Response, problem_with
 
 Tree = Any
@@ -30,34 +30,55 @@ class Objective:
     [2.0]
     """
 
-    loss: LossName = "squared"
+    loss: str | Loss = "squared"
+    """By name, or one of your own."""
     l2: float = 0.0
     label_epsilon: float | None = None
     """The labels were randomised with this epsilon: losses are corrected for it (:mod:`tdcd.core.randomized`)."""
 
     def __post_init__(self) -> None:
         """Refuse a loss that there is not, a negative l2, and randomised labels that are no classes."""
-        if self.loss not in get_args(LossName):
-            raise ValueError(f"loss must be one of {', '.join(get_args(LossName))}, not '{self.loss}'")
+        self._check_loss()
         if not 0 <= self.l2 < float("inf"):
             raise ValueError(f"l2 must be a number of at least 0, not {self.l2}")
         if self.label_epsilon is not None:
             problem = problem_with(self.label_epsilon)
             if self.kind.corrected is None:
-                problem = f"randomised response needs classes, and the {self.loss} loss predicts amounts"
+                problem = f"randomised response needs classes, and the {self.kind.name} loss predicts amounts"
             if problem:
                 raise ValueError(f"label_epsilon = {self.label_epsilon:g}: {problem}")
 
-    def check_labels(self, labels: NDArray[Any]) -> None:
-        """Refuse labels that the loss cannot take."""
+    def _check_loss(self) -> None:
+        if isinstance(self.loss, type) or not isinstance(self.loss, str | Loss):
+            what = "the class itself: call it" if isinstance(self.loss, type) else type(self.loss).__name__
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, or a tdcd.Loss of your own, not {what}")
+        try:
+            hash(self.loss)
+        except TypeError:
+            raise ValueError(f"loss {self.kind.name} has no hash: make it a frozen dataclass") from None
+        # Equal objectives share compiled programs: what has a name goes by it.
+        if LOSSES.get(self.kind.name) == self.loss:
+            object.__setattr__(self, "loss", self.kind.name)
+
+    def check_labels(self, labels: NDArray[Any], *, everywhere: bool = True) -> None:
+        """Refuse labels that the loss cannot take; and, if only one silo has them, a loss that all must know."""
+        if not everywhere and (problem := needs_labels(self.kind)):
+            raise ValueError(f"labels at one silo: {problem}")
         fits = np.isfinite(labels) & self.kind.fits(labels)
         if not fits.all():
-            raise ValueError(f"{self.loss} loss takes labels that are {self.kind.labels}, not {labels[~fits][0]}")
+            raise ValueError(f"{self.kind.name} loss takes labels that are {self.kind.labels}, not {labels[~fits][0]}")
 
     @property
     def kind(self) -> Loss:
         """What there is to know of its loss."""
-        return LOSSES[self.loss]
+        return loss_of(self.loss)
+
+    @property
+    def curvature(self) -> float:
+        """The bound of its loss's second derivative; a loss without one is refused."""
+        if self.kind.curvature is None:
+            raise ValueError(no_curvature(self.kind))
+        return self.kind.curvature
 
     def num_outputs(self, labels: Sequence[NDArray[Any] | None]) -> int:
         """C for these labels: for classes as many as there are, the held-out ones counted in; otherwise one."""
@@ -76,7 +97,11 @@ class Objective:
         return self.kind.corrected(phi, labels, self.response(phi.shape[-1]))
 
     def change(self, slope: Array, change: Array) -> Array:
-        """How much every sample's loss grows with a change of its scores, from its slope before."""
+        """How much every sample's loss grows with a change of its scores, from its slope before.
+
+        Only of a loss for which that follows from the slope, see :func:`tdcd.core.losses.needs_labels`.
+        """
+        assert self.kind.change is not None
         return self.kind.change(slope, change, self.response(slope.shape[-1]))
 
     def response(self, outputs: int) -> Response:

@@ -21,8 +21,14 @@ from tdcd.core.update import State
 
 
 @cache
-def direction(name: str, momentum: float = 0.9) -> optax.GradientTransformation:
-    """``"sgd"``, ``"momentum"`` or ``"adam"`` without a step size; always the same object."""
+def direction(name: str, momentum: float = 0.9, clip: float | None = None) -> optax.GradientTransformation:
+    """``"sgd"``, ``"momentum"`` or ``"adam"`` without a step size; always the same object.
+
+    Args:
+        clip: scale every gradient down to this norm first, taken over the whole block, if it is longer.
+    """
+    if clip is not None:
+        return optax.chain(optax.clip_by_global_norm(clip), direction(name, momentum))
     if name == "momentum":
         return optax.trace(decay=momentum)
     return optax.scale_by_adam() if name == "adam" else optax.identity()

@@ -11,6 +11,7 @@ part              the question that it answers                                  
 ``timing``        which round's block does phi come from, and when does a silo step?    :class:`Overlap`
 ``knowledge``     what does a client know of a row, and which loss follows from it?     :class:`LabelsEverywhere`
 ``participation`` which clients answer in a round?                                      :class:`Everybody`
+``dropout``       which silos does a sample's score go without in training?             none
 ================= ===================================================================== =====================
 
 Parts are values: frozen dataclasses, equal if they do the same, so that compiled programs can be shared. Their
@@ -23,6 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.dropout import SiloDropout
 from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, WholeBlock
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere
 from tdcd.core.timing import Overlap, Timing
@@ -62,6 +64,7 @@ class Variant:
     timing: Timing = Overlap()  # noqa: RUF009
     knowledge: Knowledge = LabelsEverywhere()  # noqa: RUF009
     participation: Participation = Everybody()
+    dropout: SiloDropout = SiloDropout()  # noqa: RUF009
 
     @property
     def changed(self) -> tuple[str, ...]:

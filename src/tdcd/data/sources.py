@@ -62,7 +62,8 @@ def _embedded(source: str) -> Table:
     bunch = datasets.load_breast_cancer() if source == "breast_cancer" else datasets.load_diabetes(scaled=False)
     features, columns = bunch.data, tuple(str(name) for name in bunch.feature_names)
     if source == "breast_cancer":
-        return Table(source, features, bunch.target.astype(np.int32), "binary", columns)
+        classes = tuple(str(name) for name in bunch.target_names)
+        return Table(source, features, bunch.target.astype(np.int32), "binary", columns, classes=classes)
     return Table(source, features, bunch.target, "regression", columns)
 
 

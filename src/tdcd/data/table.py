@@ -13,6 +13,20 @@ ROWS_AT_ONCE = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
+class Scaling:
+    """How raw features became those of a table: ``(raw - mean) / scale``, with a number of each per feature."""
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    def after(self, earlier: "Scaling | None") -> "Scaling":
+        """Both in one, where the raw features had been scaled before."""
+        if earlier is None:
+            return self
+        return Scaling(earlier.mean + earlier.scale * self.mean, earlier.scale * self.scale)
+
+
+@dataclass(frozen=True, eq=False)
 class Table:
     """Samples in memory: a feature matrix or a pile of images, and one label a sample."""
 
@@ -30,6 +44,10 @@ class Table:
     """What a label of 0 is in the data's own units: there, it is label * label_scale + label_mean."""
     held_out: NDArray[np.bool_] | None = None
     """``[n]``: the samples that the source itself keeps for testing, where it does."""
+    scaling: Scaling | None = None
+    """How the features were standardised, so that a model can take raw ones; None if they are raw."""
+    classes: tuple[str, ...] = ()
+    """The classes' names by number; empty if they are called by their numbers."""
 
     def __post_init__(self) -> None:
         """Refuse shapes and values that no model could train on."""
@@ -153,34 +171,40 @@ def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:
     return (labels >= 0) & (labels == np.floor(labels)), "a class number 0, 1, ..."
 
 
-def standardize(train: Table, test: Table | None = None, dtype: DTypeLike | None = None) -> tuple[Table, Table | None]:
+def standardize(
+    train: Table, test: Table | None = None, dtype: DTypeLike | None = None, *, labels: bool = True
+) -> tuple[Table, Table | None]:
     """Every feature to mean 0 and variance 1 over the training samples, the held-out ones by the same figures.
 
     The labels of a regression are treated alike; ``label_scale`` and ``label_mean`` lead back. Constant columns become
-    0.
+    0. The result remembers the figures (:attr:`Table.scaling`), so that a trained model takes raw rows.
 
     Args:
         dtype: of the features; by default theirs, or float32 if they are whole numbers. Only the result is rounded.
+        labels: those of a regression too; counts, for the Poisson loss, must stay as they are.
     """
     given = train.features.dtype
     wanted = dtype or (given if given.kind == "f" else np.float32)
     mean, scale = _mean_and_deviation(train.features)
     scale[scale == 0] = 1
+    scaling = Scaling(mean, scale).after(train.scaling)
     label_mean, label_scale = 0.0, 1.0
-    if train.task == "regression":
+    scaled = labels and train.task == "regression"
+    if scaled:
         label_mean, label_scale = float(train.labels.mean()), float(train.labels.std()) or 1.0
 
     def apply(table: Table) -> Table:
         features = np.empty(table.features.shape, wanted)
         for rows in _chunks(len(features)):
             features[rows] = (table.features[rows] - mean) / scale
-        labels = table.labels if train.task != "regression" else (table.labels - label_mean) / label_scale
+        amounts = (table.labels - label_mean) / label_scale if scaled else table.labels
         return replace(
             table,
             features=features,
-            labels=labels,
+            labels=amounts,
             label_scale=table.label_scale * label_scale,
             label_mean=table.label_mean + table.label_scale * label_mean,
+            scaling=scaling,
         )
 
     return apply(train), None if test is None else apply(test)

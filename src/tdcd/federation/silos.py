@@ -1,25 +1,26 @@
 """The federation: which silo holds which columns, and which client of it holds which rows."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.data.table import Table, check_one_each, numbers
-from tdcd.federation.partition import (
-    RowRule,
-    Rows,
-    contiguous_columns,
-    image_strips,
-    named_columns,
-    shares_of,
-    sizes_of,
-    split_rows,
-)
+from tdcd.data.table import Scaling, Table, check_one_each, numbers
+from tdcd.federation.cutting import clients_of, column_groups, scaling_of, take
+from tdcd.federation.partition import RowRule, Rows, shares_of, sizes_of, split_rows
+from tdcd.federation.weights import ClassWeights, checked, weigh_apart
+
+
+class Preparing(Protocol):
+    """How raw columns become features: a :class:`tdcd.tables.preparation.Preparation`."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The features' names."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,10 @@ class Silo:
     """``[m, ...]``: the same columns of the held-out samples."""
     clients: tuple[str, ...] = ()
     """The clients' names, as many as ``rows``; c1, c2, ... by default."""
+    preparation: Preparing | Scaling | None = None
+    """How raw rows became these features, without a column of ones at their end; None if these are the raw ones."""
+    id_column: str = ""
+    """What the silo's tables call the id; empty where rows have none."""
 
     def __post_init__(self) -> None:
         """Name the clients that have no names; lists become arrays."""
@@ -92,8 +97,14 @@ class Federation:
     label_mean: float = field(default=0.0, kw_only=True)
     """What a label of 0 is in the data's own units: there, it is label * label_scale + label_mean."""
     name: str = field(default="table", kw_only=True)
+    weights: NDArray[Any] | None = field(default=None, kw_only=True)
+    """``[M]``: how much each sample counts, to any scale; all alike by default."""
+    test_weights: NDArray[Any] | None = field(default=None, kw_only=True)
+    """``[m]``: the same of the held-out samples."""
     labels_in_words: str = field(default="", kw_only=True)
     """What the labels were taken for, where that was decided from a table's values."""
+    classes: tuple[str, ...] = field(default=(), kw_only=True)
+    """The classes' names by number; empty if they are called by their numbers."""
 
     def __post_init__(self) -> None:
         """Check that the rows form partitions; the error names the culprit."""
@@ -103,6 +114,9 @@ class Federation:
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, numbers(getattr(self, key), key))
                 check_one_each(getattr(self, key), key)
+        is_weighted = self.weights is not None
+        for key, labels in (("weights", self.labels), ("test_weights", self.test_labels)):
+            object.__setattr__(self, key, checked(getattr(self, key), labels, key, is_weighted))
         names: set[str] = set()
         for silo in self.silos:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", silo.name):
@@ -111,6 +125,17 @@ class Federation:
                 raise ValueError(f"two silos are called '{silo.name}'")
             names.add(silo.name)
             _check_silo(silo, self.num_samples, None if self.test_labels is None else len(self.test_labels))
+
+    def class_weighted(self, given: ClassWeights, classes: Sequence[str] = ()) -> Self:
+        """The same with samples that also weigh what their class does.
+
+        Args:
+            given: ``"balanced"``, so that every class weighs the same in all; or weights by class.
+            classes: their names, by number; by default the numbers.
+        """
+        labels, weights = (self.labels, self.test_labels), (self.weights, self.test_weights)
+        train, test = weigh_apart(given, classes, labels, weights)
+        return replace(self, weights=train, test_weights=test)
 
     @property
     def num_samples(self) -> int:
@@ -157,11 +182,11 @@ class Federation:
         if test is not None and test.features.shape[1:] != table.features.shape[1:]:
             shapes = f"{test.features.shape[1:]}, but those of '{table.name}' have {table.features.shape[1:]}"
             raise ValueError(f"the held-out samples of '{test.name}' have shape {shapes}")
-        names, parts, columns = _column_groups(table, silos, strips)
+        names, parts, columns = column_groups(table, silos, strips)
         if rows not in get_args(RowRule):
             raise ValueError(f"rows must be one of {', '.join(get_args(RowRule))}, not '{rows}'")
         members = []
-        for index, given in enumerate(_clients_of(clients, names, sizes, aligned)):
+        for index, given in enumerate(clients_of(clients, names, sizes, aligned)):
             rng = np.random.default_rng([seed, 0 if aligned else index])
             count = given if isinstance(given, int) else len(given)
             try:
@@ -169,13 +194,47 @@ class Federation:
             except ValueError as error:
                 raise ValueError(f"silo '{names[index]}': {error}") from None
             with_bias = bias and index == 0
-            features = _take(table, parts[index], with_bias)
-            held_out = None if test is None else _take(test, parts[index], with_bias)
+            features = take(table, parts[index], with_bias)
+            held_out = None if test is None else take(test, parts[index], with_bias)
             own_columns, called = columns[index] + ("bias",) * with_bias, () if isinstance(given, int) else tuple(given)
-            members.append(Silo(names[index], features, split, own_columns, held_out, called))
+            scaling = scaling_of(table, parts[index])
+            members.append(Silo(names[index], features, split, own_columns, held_out, called, scaling))
         labels, test_labels = table.labels, None if test is None else test.labels
         scale, mean = table.label_scale, table.label_mean
-        return cls(tuple(members), labels, test_labels, scale, label_mean=mean, name=table.name)
+        cut = cls(tuple(members), labels, test_labels, scale, label_mean=mean, name=table.name)
+        return replace(cut, classes=table.classes)
+
+    @classmethod
+    def from_frames(
+        cls,
+        frames: Mapping[str, Any],
+        *,
+        label: str,
+        id: str | None = None,
+        clients: int | Sequence[int | Sequence[str]] = 1,
+        holdout: float = 0.2,
+        bias: bool = True,
+        **keys: Mapping[str, Any],
+    ) -> "Federation":
+        """A federation of frames that are apart already: pandas, Polars or Arrow, one per silo.
+
+        Amounts are standardised, texts become categories, blanks are filled, each by figures of its silo alone, and
+        the model of a run predicts from such frames again.
+
+        Args:
+            frames: by silo.
+            label: the column to predict, in at least one of them.
+            id: the column that says which sample a row is about; by default rows with the same place are the same.
+            clients: how many per silo, or for each silo a number or the clients' names.
+            holdout: the fraction of samples that nobody trains on.
+            bias: give the first silo a column of ones.
+            keys: sections of a configuration that say more, such as ``data={"rare": 5}`` or
+                ``federation={"rows": "dirichlet"}``.
+        """
+        from tdcd.tables.from_frames import federation_from_frames  # noqa: PLC0415 - a higher layer makes it
+
+        keys = {**keys, "evaluate": {"holdout": holdout, **keys.get("evaluate", {})}}
+        return federation_from_frames(frames, id_column=id, label=label, clients=clients, bias=bias, **keys)
 
     def __repr__(self) -> str:
         """One line: the first silos in words."""
@@ -187,57 +246,6 @@ class Federation:
 
         shown = "; ".join(words(silo) for silo in self.silos[:1]) + ("; ..." if self.num_silos > 1 else "")
         return f"Federation of '{self.name}': {self.num_samples} samples, {self.num_silos} silos ({shown})"
-
-
-def _clients_of(
-    clients: int | Sequence[int | Sequence[str]], names: Sequence[str], sizes: Any, aligned: bool
-) -> list[int | Sequence[str]]:
-    """How many clients each of the silos ``names`` has, or their names; refuses what does not fit them."""
-    if sizes is not None and (not sizes or (isinstance(sizes[0], Sequence) and len(sizes) != len(names))):
-        raise ValueError(f"sizes has {len(sizes)} entries: give one per client, or one list per silo ({len(names)})")
-    given: list[int | Sequence[str]] = [clients] * len(names) if isinstance(clients, int) else list(clients)
-    counts = [one if isinstance(one, int) else len(one) for one in given]
-    if len(counts) != len(names):
-        raise ValueError(f"there are {len(names)} silos, but client counts for {len(counts)}: {counts}")
-    if aligned and len(set(counts)) > 1:
-        raise ValueError(f"aligned silos split the rows alike, so they cannot have {counts} clients")
-    return given
-
-
-def _column_groups(
-    table: Table, silos: int | Sequence[str] | Mapping[str, Sequence[str]], strips: bool | None
-) -> tuple[list[str], list[Any], list[tuple[str, ...]]]:
-    """The silos' names, what to take of the table's columns, and the columns' names."""
-    if isinstance(silos, Mapping):
-        parts = named_columns(table.columns, silos)
-        return list(silos), list(parts), [tuple(names) for names in silos.values()]
-    names = [f"silo{index + 1}" for index in range(silos)] if isinstance(silos, int) else list(silos)
-    if table.is_images and strips is not False:
-        return names, list(image_strips(table.features.shape[2], len(names))), [()] * len(names)
-    parts = contiguous_columns(int(np.prod(table.features.shape[1:])), len(names))
-    labels = [tuple(table.columns[index] for index in part) if table.columns else () for part in parts]
-    return names, list(parts), labels
-
-
-def _take(table: Table, part: Any, bias: bool) -> NDArray[Any]:
-    """The silo's columns, contiguous, with a column of ones at the end if it carries the bias."""
-    rows = table.features.shape[0]
-    features = table.features[:, :, part] if isinstance(part, slice) else table.features.reshape(rows, -1)[:, part]
-    if not bias:
-        taken = aligned_empty(features.shape, features.dtype)
-        taken[...] = features
-        return taken
-    taken = aligned_empty((rows, features[0].size + 1), features.dtype)
-    taken[:, :-1], taken[:, -1] = features.reshape(rows, -1), 1
-    return taken
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """An array that begins at a multiple of 64 bytes: on the CPU, JAX uses such memory in place and copies no other."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return np.ndarray(shape, dtype, memory.data, start)
 
 
 def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:

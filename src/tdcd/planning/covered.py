@@ -9,7 +9,7 @@ from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 
-VARIANT_KEYS = ("optimizer", "schedule", "hub_optimizer", "participation", "variant")
+VARIANT_KEYS = ("optimizer", "schedule", "hub_optimizer", "participation", "silo_dropout", "variant")
 """The keys under ``[train]`` that make a member of the family that is not covered."""
 COVERED: dict[str, tuple[type, ...]] = {
     "timing": (Overlap,),
@@ -37,7 +37,10 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
         f"train.{key} = {getattr(train, key)!r}" for key in VARIANT_KEYS if getattr(train, key) != getattr(plain, key)
     ]
     named = ", ".join(keys) or f"a variant with another {', '.join(parts)}"
-    raise ConfigError([f"{named}: Theorem 1 covers plain SGD with every client in every round; leave it out"], where)
+    reason = "covers plain SGD with every client in every round"
+    if parts == ["dropout"]:
+        reason = "bounds the loss with all silos, and silo dropout minimises the mean loss over subsets of them"
+    raise ConfigError([f"{named}: Theorem 1 {reason}; leave it out"], where)
 
 
 def covered_timing(variant: Variant) -> Overlap:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tdcd.blocks.linear import Linear
 from tdcd.config.resolve import Plan
+from tdcd.core.losses import no_curvature
 from tdcd.core.objective import Tree
 from tdcd.core.timing import Overlap
 from tdcd.planning.covered import covered_timing
@@ -25,7 +26,7 @@ class Facts:
     least: float
     """No loss is below it: the optimum, or else 0; of randomised labels it may be below 0, and minus infinity."""
     constants: Constants | None
-    """None for a model without second derivatives."""
+    """None where :func:`why_no_constants` says why."""
     noise: Noise | None
     """At the start; None where no loss follows from the theorem, for which alone it is needed."""
     num_silos: int
@@ -44,6 +45,13 @@ def is_linear(planned: Plan) -> bool:
     return all(isinstance(block, Linear) for block in planned.blocks)
 
 
+def why_no_constants(planned: Plan) -> str:
+    """Why Theorem 1's constants cannot be had; empty if they can."""
+    if "torch" in planned.config.model.block:
+        return "Theorem 1's constants need second derivatives, which torch blocks lack"
+    return no_curvature(planned.objective.kind)
+
+
 def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
     """Compute them, each within ``seconds``."""
     federation, blocks, objective = planned.federation, planned.blocks, planned.objective
@@ -52,7 +60,7 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
     initial = simulation.loss(start, simulation.scores(start), federation.labels)
     known, optimum, noise = None, None, None
     with planned.execution.with_the_data():
-        if "torch" not in planned.config.model.block:
+        if not why_no_constants(planned):
             models = () if is_linear(planned) else (start,)
             known = constants(federation, blocks, objective, models=models, seconds=seconds, observe=observe)
         if is_linear(planned) and objective.kind.is_quadratic:
@@ -62,7 +70,7 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
         least = 0.0 if optimum is None else optimum
         if objective.label_epsilon is not None:
             least = initial - initial_gap(federation, blocks, objective, start, seconds=seconds, observe=observe)
-        if is_linear(planned) and objective.l2 > 0:
+        if is_linear(planned) and objective.l2 > 0 and known is not None:
             noise = sigmas(
                 federation,
                 blocks,

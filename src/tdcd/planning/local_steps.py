@@ -11,7 +11,7 @@ from tdcd.core.network import Network
 from tdcd.planning.bound_rounds import bound_rounds
 from tdcd.planning.cost import computing, round_costs, with_local_steps
 from tdcd.planning.covered import refuse_uncovered
-from tdcd.planning.facts import Facts, gather_facts
+from tdcd.planning.facts import Facts, gather_facts, why_no_constants
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
 from tdcd.planning.recommend import recommend
@@ -175,7 +175,7 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
             "size was tried instead."
         )
     if facts.constants is None:
-        notes.append("No safe step sizes: Theorem 1's constants need second derivatives, which torch blocks lack.")
+        notes.append(f"No safe step sizes: {why_no_constants(planned)}.")
     elif facts.constants.kind == "estimate":
         notes.append(f"Safe step sizes rest on estimates and prove nothing: {facts.constants.note}.")
     if facts.constants is not None:

@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.config import ConfigError, check_config
-from tdcd.config.resolve import Plan, plan, variant_of
+from tdcd.config.losses import chosen_loss
+from tdcd.config.members import variant_of
+from tdcd.config.resolve import Plan, plan
+from tdcd.core.losses import no_curvature
 from tdcd.core.timing import Overlap
 from tdcd.planning.covered import covered_timing, refuse_uncovered
 from tdcd.planning.facts import is_linear
@@ -205,6 +208,9 @@ def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:
         raise ConfigError(
             ["model.block = 'torch': Theorem 1's constants need second derivatives, which torch blocks lack"], where
         )
+    chosen = chosen_loss(config.model)
+    if chosen is not None and (problem := no_curvature(chosen)):
+        raise ConfigError([f"model.loss = {config.model.loss!r}: {problem}"], where)
     refuse_uncovered(config, variant_of(config), where)
     if run.history[-1].round == 0:
         raise ValueError(f"{folder} holds no round yet: run more of it with tdcd run --resume {folder}")

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
-from tdcd.core.losses import LOSSES
 from tdcd.prediction.model import Model, Part
 from tdcd.tables.writing import write_table
 
@@ -37,36 +36,36 @@ class Coefficients(NamedTuple):
     """The silos whose part is not in it, because it is not in the run folder."""
 
 
-def coefficients(folder: Path) -> Coefficients:
-    """The linear model in a run folder, standardisation undone.
+def coefficients(model: Model) -> Coefficients:
+    """A linear model, standardisation undone.
 
     A row's score is the intercept, plus coefficient times value for its amounts that are not blank, plus the
     coefficient of ``COLUMN=LEVEL`` for each of its names (of ``COLUMN=other`` if that level is not there), plus the
     coefficient of ``COLUMN missing`` for each blank. Only columns that had blanks in training have a row for them; in
     others a blank amount counts as the mean of the training rows, and a blank name as ``COLUMN=other``.
 
-    The score of a regression is the predicted amount in the labels' unit; with the logistic loss it is the logarithm
+    The score of a regression is the predicted amount in the labels' unit; with the Poisson loss it is the logarithm of
+    the expected count; with the logistic loss it is the logarithm
     of the second class's odds; with the softmax loss there is a score for every class, and the probabilities are in
     proportion to their exponentials. In a silo without labels, a regression's coefficients are in standardised units.
     """
-    model = Model.open(folder)
-    label_encoding, silos = model.label_encoding, model.present
+    label_encoding, silos = model.label_encoding, [*model.parts]
     if not silos:
         raise FileNotFoundError(
-            f"{folder} holds no model: let the run end, or stop it with Ctrl-C after its first rounds"
+            f"{model.where} holds no model: let the run end, or stop it with Ctrl-C after its first rounds"
         )
     # The first silo's part takes the labels' mean, so that parts which were exported one by one add up to the model.
-    intercept = np.full(model.num_outputs, label_encoding.mean if silos[0] == next(iter(model.widths)) else 0.0)
+    intercept = np.full(model.num_outputs, label_encoding.mean if silos[0] == model.silos[0] else 0.0)
     rows = []
     for silo in silos:
         own, shift = _unscaled(silo, model.part(silo))
         intercept += shift * label_encoding.scale
         rows += [Coefficient(silo, column, value * label_encoding.scale) for column, value in own.items()]
-    per_class = LOSSES[model.loss].target == "classes"
+    per_class = model.loss.target == "classes"
     # A silo without labels knows how many classes there are, and not what they are called.
     names = label_encoding.classes or [f"output_{number}" for number in range(1, model.num_outputs + 1)]
     outputs = [f"coefficient_{name}" for name in names] if per_class else ["coefficient"]
-    absent = [silo for silo in model.widths if silo not in silos]
+    absent = [silo for silo in model.silos if silo not in silos]
     return Coefficients(outputs, [*rows, Coefficient("", INTERCEPT, intercept)], absent)
 
 

@@ -2,15 +2,14 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Block
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES
+from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
 from tdcd.records.run_folder import RunFolder
@@ -19,17 +18,36 @@ from tdcd.tables.writing import write_table
 
 ROWS_AT_ONCE = 1 << 13
 """Rows are scored so many at a time, to need little memory beside the features."""
+MOST_NUMBERED = 100_000
+"""Of more samples without ids, so many are written, evenly spread."""
+SAMPLE = "sample"
+"""The column of samples without ids: their numbers, those of the training samples counted first."""
 
 
-class HeldOut(NamedTuple):
-    """The samples that nobody trained on."""
+class Named(NamedTuple):
+    """What held-out samples and their labels are called."""
 
+    id_column: str
     ids: Sequence[str]
     """``[m]``."""
     labels: Sequence[str | float]
     """``[m]``, as the tables have them."""
-    scores: NDArray[Any]
-    """``[m, C]``; not a number for samples that were not scored."""
+    encoding: LabelEncoding
+
+    @classmethod
+    def by_number(cls, ids: Sequence[str], labels: NDArray[Any], encoding: LabelEncoding, outputs: int) -> Self:
+        """Samples that have numbers for ids, and so do classes without names.
+
+        Args:
+            labels: ``[m]``, those of training.
+            outputs: C.
+        """
+        if encoding.task != "regression":
+            names = encoding.classes or tuple(str(number) for number in range(max(2, outputs)))
+            return cls(SAMPLE, ids, [names[int(label)] for label in labels], encoding._replace(classes=names))
+        amounts = (np.asarray(labels, np.float64) * encoding.scale + encoding.mean).tolist()
+        # Training rounded them to float32 or not; more figures than these would be noise.
+        return cls(SAMPLE, ids, _to_float32(amounts), encoding)
 
 
 def scores_of(federation: Federation, blocks: Sequence[Block], hub_blocks: Sequence[Tree]) -> NDArray[Any]:
@@ -50,27 +68,31 @@ def scores_of(federation: Federation, blocks: Sequence[Block], hub_blocks: Seque
 
 
 def write_held_out(
-    folder: Path,
-    id_column: str,
-    samples: HeldOut,
-    label_encoding: LabelEncoding,
-    loss: Loss,
-    *,
-    randomized: bool = False,
+    folder: Path, named: Named, scores: NDArray[Any], loss: str | Loss, *, randomized: bool = False
 ) -> None:
     """Write ``held-out.csv`` into a run folder: ids, ``label``, and the predictions of the run's model.
 
     Args:
+        scores: ``[m, C]``; not a number for samples that were not scored. Of float32 scores, numbers are written to
+            as many figures as they have.
         randomized: the labels are randomised ones; their column is called ``randomised_label``.
     """
     # A client that was absent left no scores of its samples.
-    known = np.flatnonzero(np.isfinite(samples.scores).all(axis=1)).tolist()
-    columns = {
-        "randomised_label" if randomized else "label": [samples.labels[row] for row in known],
-        **predicted(samples.scores[known], label_encoding, loss),
-    }
+    known = np.flatnonzero(np.isfinite(scores).all(axis=1))
+    if named.id_column == SAMPLE and len(known) > MOST_NUMBERED:
+        known = known[np.linspace(0, len(known) - 1, MOST_NUMBERED).astype(int)]
+    rows = known.tolist()
+    figures = predicted(scores[known], named.encoding, loss)
+    if scores.dtype == np.float32:
+        figures = {name: _to_float32(values) for name, values in figures.items()}
+    columns = {"randomised_label" if randomized else "label": [named.labels[row] for row in rows], **figures}
     path = RunFolder(folder).held_out_file
-    write_table(path, {unlike(id_column, columns): [samples.ids[row] for row in known]} | columns)
+    write_table(path, {unlike(named.id_column, columns): [named.ids[row] for row in rows]} | columns)
+
+
+def _to_float32(values: Sequence[Any]) -> Sequence[Any]:
+    """Numbers to the seven figures of float32; names as they are."""
+    return [float(f"{value:.7g}") if isinstance(value, float) else value for value in values]
 
 
 def unlike(id_column: str, columns: Collection[str]) -> str:
@@ -78,23 +100,13 @@ def unlike(id_column: str, columns: Collection[str]) -> str:
     return id_column if id_column not in columns else "id"
 
 
-def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: Loss) -> dict[str, Sequence[Any]]:
+def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: str | Loss) -> dict[str, Sequence[Any]]:
     """``prediction`` and the probabilities, by column."""
-    target = LOSSES[loss].target
+    kind = loss_of(loss)
+    target, found = kind.target, kind.inverse_link(np.asarray(scores, np.float64))
     if target == "amount":
-        return {"prediction": (scores[:, 0].astype(np.float64) * label_encoding.scale + label_encoding.mean).tolist()}
+        return {"prediction": (found[:, 0] * label_encoding.scale + label_encoding.mean).tolist()}
     winners = scores.argmax(axis=1) if target == "classes" else (scores[:, 0] > 0).astype(int)
     shown = label_encoding.classes[1:] if target == "binary" else label_encoding.classes
-    chances = probabilities(scores, loss)
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
-    return columns | {f"probability_{name}": chances[:, place].tolist() for place, name in enumerate(shown)}
-
-
-def probabilities(scores: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
-    """``[n, C]``: of every class from softmax scores, or ``[n, 1]`` of the second class from logistic ones."""
-    scores = np.asarray(scores, np.float64)
-    if LOSSES[loss].target == "binary":
-        # Equal to 1 / (1 + exp(-score)), which overflows.
-        return np.asarray((1 + np.tanh(scores / 2)) / 2)
-    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+    return columns | {f"probability_{name}": found[:, place].tolist() for place, name in enumerate(shown)}

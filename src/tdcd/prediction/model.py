@@ -1,27 +1,33 @@
-"""A model that was trained from files, as its run folder keeps it: of all silos, or of a hub's own one."""
+"""A trained model: what it takes to predict from raw rows, of all silos or of a hub's own one."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Block
-from tdcd.blocks.start import start_block
-from tdcd.config import Config, check_config
-from tdcd.config.resolve import blocks_of, settings_of
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES, fitting
-from tdcd.core.objective import Tree
-from tdcd.records.run_folder import RunFolder
-from tdcd.report.folder import Run
+from tdcd.core.losses import Loss
+from tdcd.core.objective import Objective, Tree
+from tdcd.core.settings import Dtype
+from tdcd.federation.silos import Federation
+from tdcd.prediction.scores import SiloScores, by_id, by_place
+from tdcd.tables.frames import PLACE, arrow_of, frame_rows
 from tdcd.tables.labels import LabelEncoding
+from tdcd.tables.loader import read_rows
 from tdcd.tables.preparation import Preparation
-from tdcd.tables.preparation_io import load_label_encoding, load_preparation
+from tdcd.tables.prepared import encoding_of, preparation_of
 from tdcd.tables.rows import Columns, RawRows
+
+if TYPE_CHECKING:
+    from tdcd.prediction.export import Coefficients
+
+ROWS_AT_ONCE = 1 << 13
+"""Rows are prepared and scored so many at a time, to need little memory beside the table."""
 
 
 class Part(NamedTuple):
@@ -30,84 +36,201 @@ class Part(NamedTuple):
     columns: Columns
     """What it reads of a table."""
     preparation: Preparation
-    num_ones: int
-    """How many columns of ones follow the prepared features: 1 in the silo with the bias, else 0."""
+    feature_shape: tuple[int, ...]
+    """Of one sample, a column of ones at the end counted in."""
     block: Block
     parameters: Tree
 
+    @property
+    def num_ones(self) -> int:
+        """How many columns of ones follow the prepared features: 1 in the silo with the bias, else 0."""
+        return prod(self.feature_shape) - len(self.preparation.columns)
+
     def phi(self, rows: RawRows) -> NDArray[Any]:
         """``[n, C]``: what these rows add to the scores."""
+        starts = range(0, len(rows), ROWS_AT_ONCE)
+        chunks = [self._phi(rows.take(np.arange(start, min(start + ROWS_AT_ONCE, len(rows))))) for start in starts]
+        return np.concatenate(chunks)
+
+    def _phi(self, rows: RawRows) -> NDArray[Any]:
         dtype = jax.tree.leaves(self.parameters)[0].dtype
-        features = self.preparation.apply(rows, dtype, self.num_ones)
+        features = self.preparation.apply(rows, dtype, self.num_ones).reshape(len(rows), *self.feature_shape)
         with jax.enable_x64(dtype == np.float64):
             return np.asarray(self.block.phi(self.parameters, jax.numpy.asarray(features)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
-    """The trained model in the folder of a run from files."""
+    """A trained model. It takes raw rows: blanks, categories and scales are its own business.
 
-    path: Path
-    config: Config
+    Get one from a run folder or a file with :meth:`load`, or from a finished run as :attr:`tdcd.Result.model`.
+    """
+
+    silos: tuple[str, ...]
+    """In order."""
+    parts: Mapping[str, Part]
+    """By silo: of all, or of a hub's own one."""
     label_encoding: LabelEncoding
     """What the labels are."""
-    widths: dict[str, int]
-    """How many features each silo has, a column of ones counted in; by name, in order."""
+    loss: Loss
+    """What was minimised."""
+    dtype: Dtype = "float32"
+    where: str = "the model"
+    """Where it is from, for messages."""
+    absent: Mapping[str, Path] = field(default_factory=dict)
+    """The silos whose parts are not there, and a file that is missing for each."""
+    label_silo: str | None = None
+    """The only silo that knows what labels mean."""
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Read a run folder; refuses one of a run that was not from files."""
-        run = Run.read(path)
-        config = check_config(run.config, str(RunFolder(path).config_file))
-        if config.data.source != "files":
-            raise ValueError(
-                f"{path} was trained on '{config.data.source}': only a run from files keeps how columns become features"
-            )
-        return cls(
-            path, config, load_label_encoding(path), {silo.name: silo.num_features for silo in run.federation.silos}
-        )
+    def load(cls, path: Path | str, blocks: Block | Sequence[Block] | None = None, loss: Loss | None = None) -> Self:
+        """The model in a run folder, or in a file that :meth:`save` wrote.
 
-    @property
-    def loss(self) -> Loss:
-        """What was minimised."""
-        return self.config.model.loss or fitting(self.label_encoding.task)[0]
+        Args:
+            blocks: one for all silos, or one each, where they are the user's own: a folder cannot keep code.
+            loss: where it is the user's own and has no name that Python could import.
+        """
+        from tdcd.prediction.folder import load_folder  # noqa: PLC0415 - they make models
+        from tdcd.prediction.saved import load_file  # noqa: PLC0415
+
+        path = Path(path)
+        return load_file(cls, path) if path.is_file() else load_folder(cls, path, blocks, loss)
+
+    @classmethod
+    def of(
+        cls,
+        federation: Federation,
+        blocks: Sequence[Block],
+        hub_blocks: Sequence[Tree],
+        objective: Objective,
+        dtype: Dtype = "float32",
+    ) -> Self:
+        """The model that a federation was trained to."""
+        parts = {}
+        for silo, block, parameters in zip(federation.silos, blocks, hub_blocks, strict=True):
+            preparation = preparation_of(silo)
+            columns = Columns(silo.id_column or "id").only([*preparation.parts], preparation.categorical)
+            parts[silo.name] = Part(
+                columns, preparation, silo.feature_shape, block, jax.tree.map(np.asarray, parameters)
+            )
+        return cls(tuple(parts), parts, encoding_of(federation, objective), objective.kind, dtype)
+
+    def save(self, path: Path | str) -> None:
+        """Write everything to one file, which :meth:`load` reads."""
+        from tdcd.prediction.saved import save_file  # noqa: PLC0415
+
+        save_file(self, Path(path))
 
     @property
     def num_outputs(self) -> int:
         """C."""
-        return self.label_encoding.num_outputs or LOSSES[self.loss].num_outputs(len(self.label_encoding.classes))
+        return self.label_encoding.num_outputs or self.loss.num_outputs(len(self.label_encoding.classes))
 
-    def check_meaning(self) -> None:
-        """Refuse a folder of a silo without labels: what the model's scores mean is not known there."""
-        if self.label_encoding.num_outputs is not None:
-            holder = f"'{self.config.federation.labels}'"
-            raise ValueError(f"{self.path}: only silo {holder} knows what predictions mean: predict there")
-
-    @cached_property
-    def present(self) -> list[str]:
-        """The silos whose parts are in this folder: all, or a hub's own."""
-        return [silo for silo in self.widths if all(path.is_file() for path in self._files(silo))]
-
-    def id_column(self, silo: str) -> str:
-        """What a silo's tables call the id."""
-        return next(section.id for section in self.config.silos if section.name == silo)
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The classes in the order of :meth:`predict_proba`: numbers if all of them are, else names."""
+        names = self.label_encoding.classes
+        try:
+            values = [float(name) for name in names]
+        except ValueError:
+            return np.array(names)
+        whole = all(value.is_integer() for value in values)
+        return np.array([int(value) for value in values] if whole else values)
 
     def part(self, silo: str) -> Part:
         """One silo's part of the model."""
-        if silo not in self.widths:
-            raise ValueError(f"there is no silo '{silo}' in {self.path}; there are {', '.join(self.widths)}")
-        if silo not in self.present:
-            absent = next(path for path in self._files(silo) if not path.is_file())
-            others = ", ".join(f"'{name}'" for name in self.present) or "nobody"
-            raise FileNotFoundError(f"{absent} is missing: {self.path} has the part of {others}, not of silo '{silo}'")
-        index = [section.name for section in self.config.silos].index(silo)
-        preparation = load_preparation(self.path, silo)
-        block = blocks_of(self.config)[index]
-        template = start_block(block, settings_of(self.config), index, (self.widths[silo],), self.num_outputs)
-        (parameters,), _ = RunFolder(self.path).load_blocks([silo], [template])
-        columns = Columns.of(self.config, self.config.silos[index]).only([*preparation.parts], preparation.categorical)
-        return Part(columns, preparation, self.widths[silo] - len(preparation.columns), block, parameters)
+        if silo not in self.silos:
+            raise ValueError(f"there is no silo '{silo}' in {self.where}; there are {', '.join(self.silos)}")
+        if silo not in self.parts:
+            others = ", ".join(f"'{name}'" for name in self.parts) or "nobody"
+            raise FileNotFoundError(
+                f"{self.absent[silo]} is missing: {self.where} has the part of {others}, not of silo '{silo}'"
+            )
+        return self.parts[silo]
 
-    def _files(self, silo: str) -> tuple[Path, Path]:
-        folder = RunFolder(self.path)
-        return folder.model.file(silo), folder.preparation_file(silo)
+    def check_meaning(self) -> None:
+        """Refuse a model of a silo without labels: what its scores mean is not known there."""
+        if self.label_encoding.num_outputs is not None:
+            raise ValueError(f"{self.where}: only silo '{self.label_silo}' knows what predictions mean: predict there")
+
+    def silo_scores(self, silo: str, table: Path) -> SiloScores:
+        """What one silo's columns in a file add to the scores.
+
+        The file needs the silo's id column and features; other columns, such as the label, are ignored.
+        """
+        part = self.part(silo)
+        rows = read_rows(table, part.columns)
+        return SiloScores(rows.ids, part.phi(rows))
+
+    def scores(self, tables: Mapping[str, Any]) -> NDArray[Any]:
+        """``[n, C]``: the scores of raw rows.
+
+        Args:
+            tables: of every silo by name: a frame of pandas or Polars, an Arrow table, a mapping of columns, an array
+                with the silo's columns in order, or the path of a CSV or Parquet file. Rows are put together by the id
+                column, in the order of the first silo's, if it is in all tables; otherwise by their places.
+        """
+        given = {name: tables[name] for name in self.silos if name in tables}
+        unknown = [name for name in tables if name not in self.silos]
+        missing = [name for name in self.silos if name not in tables]
+        if unknown or missing:
+            problem = f"there is no silo '{unknown[0]}'" if unknown else f"the table of silo '{missing[0]}' is missing"
+            raise ValueError(f"{problem}: give one for each of {', '.join(self.silos)}")
+        paths = {name: Path(table) for name, table in given.items() if isinstance(table, str | Path)}
+        frames = {
+            name: arrow_of(table, f"table '{name}'", [*self.part(name).preparation.parts])
+            for name, table in given.items()
+            if name not in paths
+        }
+        has_ids = [self._has_id(name, frame.column_names) for name, frame in frames.items()]
+        joined = bool(paths) or all(has_ids)
+        if (paths or any(has_ids)) and not all(has_ids):
+            name = [*frames][has_ids.index(False)]
+            ids = f"'{self.part(name).columns.id}'"
+            raise ValueError(
+                f"table '{name}' has no id column {ids}, and others have: give ids in all tables, or in none"
+            )
+        parts = {
+            name: self.silo_scores(name, paths[name]) if name in paths else self._scored(name, frames[name], joined)
+            for name in given
+        }
+        return by_id(parts) if joined else by_place(parts)
+
+    def predict(self, tables: Mapping[str, Any]) -> NDArray[Any]:
+        """``[n]``: amounts in the labels' own unit, or classes, of the tables that :meth:`scores` takes."""
+        self.check_meaning()
+        scores, encoding, target = self.scores(tables), self.label_encoding, self.loss.target
+        if target == "amount":
+            expected = self.loss.inverse_link(np.asarray(scores, np.float64))[:, 0]
+            amounts: NDArray[Any] = expected * encoding.scale + encoding.mean
+            return amounts
+        chosen = scores.argmax(axis=1) if target == "classes" else (scores[:, 0] > 0).astype(int)
+        classes: NDArray[Any] = self.classes[chosen]
+        return classes
+
+    def predict_proba(self, tables: Mapping[str, Any]) -> NDArray[np.float64]:
+        """``[n, classes]``: the probability of every class; of the tables that :meth:`scores` takes."""
+        self.check_meaning()
+        target = self.loss.target
+        if target == "amount":
+            raise ValueError(f"the {self.loss.name} loss predicts amounts, which have no probabilities: use predict")
+        chances = self.loss.inverse_link(np.asarray(self.scores(tables), np.float64))
+        return np.hstack([1 - chances, chances]) if target == "binary" else chances
+
+    def coefficients(self) -> "Coefficients":
+        """A linear model in the columns' own units, see :func:`tdcd.prediction.export.coefficients`."""
+        from tdcd.prediction.export import coefficients  # noqa: PLC0415 - it reads models
+
+        return coefficients(self)
+
+    def _has_id(self, silo: str, columns: Sequence[str]) -> bool:
+        part = self.part(silo)
+        return part.columns.id in columns and part.columns.id not in part.preparation.parts
+
+    def _scored(self, silo: str, frame: Any, joined: bool) -> SiloScores:
+        part = self.part(silo)
+        columns = (
+            part.columns if joined else Columns(PLACE).only([*part.preparation.parts], part.preparation.categorical)
+        )
+        rows = frame_rows(frame, f"table '{silo}'", columns)
+        return SiloScores(rows.ids, part.phi(rows))

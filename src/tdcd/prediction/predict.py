@@ -7,26 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.choices import Loss
+from tdcd.core.losses import Loss
 from tdcd.prediction.held_out import predicted, unlike
 from tdcd.prediction.model import Model
+from tdcd.prediction.scores import SiloScores
 from tdcd.tables.errors import SHOWN, TableError
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import id_order
 from tdcd.tables.writing import write_table
-
-ROWS_AT_ONCE = 1 << 13
-"""Rows are prepared and scored so many at a time, to need little memory beside the table."""
-
-
-class SiloScores(NamedTuple):
-    """What one silo's columns add to the scores of some samples."""
-
-    ids: Sequence[str]
-    """``[n]``: each once."""
-    phi: NDArray[Any]
-    """``[n, C]``."""
 
 
 class Predictions(NamedTuple):
@@ -40,21 +28,9 @@ class Predictions(NamedTuple):
     """``[n]``: the silos that lack each sample, and so add nothing to its score."""
 
 
-def silo_scores(folder: Path, silo: str, table: Path) -> SiloScores:
-    """Score a table of new rows with one silo's part of the model in a run folder.
-
-    The table needs the silo's id column and features; other columns, such as the label, are ignored.
-    """
-    part = Model.open(folder).part(silo)
-    rows = read_rows(table, part.columns)
-    starts = range(0, len(rows), ROWS_AT_ONCE)
-    chunks = [part.phi(rows.take(np.arange(start, min(start + ROWS_AT_ONCE, len(rows))))) for start in starts]
-    return SiloScores(rows.ids, np.concatenate(chunks))
-
-
 def no_scores(model: Model) -> SiloScores:
     """Of a silo that has none of the samples."""
-    return SiloScores((), np.zeros((0, model.num_outputs), model.config.dtype))
+    return SiloScores((), np.zeros((0, model.num_outputs), model.dtype))
 
 
 def combine(parts: Mapping[str, SiloScores], allow_missing: bool = False, *, common_only: bool = False) -> Predictions:

@@ -8,8 +8,13 @@ from typing import Any, Self
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from tdcd.records.history import Record
+from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.units import counted
+
+METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²", "d2": "D²", "mae": "MAE"}
+SPLITS = {"train": "train", "test": "held-out"}
+"""What the history calls a set of samples, and what the page does."""
 
 
 class SiloFacts(BaseModel):
@@ -79,14 +84,28 @@ class Run:
 
     @property
     def final(self) -> Record:
-        """The last record with a finite loss; the very first when there is none."""
-        return next((record for record in reversed(self.history) if not record.diverged), self.history[0])
+        """The record of the model that stays: the last with a finite loss, or the best; the very first if none has."""
+        return self._stopping.kept(self.history)
+
+    @property
+    def ending(self) -> str:
+        """Why the run ended early, and which model stays, if that is not as usual."""
+        return "" if self.diverged else self._stopping.in_words(Best.of(self.history), self.history[-1].round)
+
+    @property
+    def _stopping(self) -> Stopping:
+        return Stopping.of(self.config)
 
     @property
     def metric_names(self) -> list[str]:
         """Every metric of the history, in order of appearance."""
         figures = (figures for record in self.history for figures in record.metrics.values())
         return list(dict.fromkeys(name for named in figures for name in named))
+
+
+def metric_title(metric: str) -> str:
+    """What the page calls a metric."""
+    return METRIC_TITLES.get(metric, metric)
 
 
 def _federation(folder: RunFolder) -> FederationFacts:

@@ -1,5 +1,7 @@
 """The pieces of a report page. Whatever is not :data:`Html` is escaped on its way in."""
 
+import base64
+import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape as _escape
 from importlib.resources import files
@@ -7,6 +9,8 @@ from typing import Literal, NamedTuple, NewType
 
 Html = NewType("Html", str)
 """Markup that is safe to put on a page as it is."""
+_PRINT = "document.querySelectorAll('details').forEach(part => part.open = true); print()"
+"""What the button to print does; the page's policy allows these very letters and no other script."""
 
 
 class Card(NamedTuple):
@@ -41,14 +45,16 @@ def join(parts: Iterable[Html]) -> Html:
 
 
 def page(title: str, *parts: Html) -> Html:
-    """A whole document: no scripts, and nothing fetched from anywhere, which its own policy forbids."""
+    """A whole document with a button to print: no other scripts, and nothing fetched, which its own policy forbids."""
+    digest = base64.b64encode(hashlib.sha256(_PRINT.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-hashes' 'sha256-{digest}'"
     style = files("tdcd.report").joinpath("style.css").read_text(encoding="utf-8")
     return Html(
         f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
@@ -57,6 +63,7 @@ def page(title: str, *parts: Html) -> Html:
 </head>
 <body>
 <main>
+<button class="print" type="button" onclick="{escape(_PRINT)}">Print or save as PDF</button>
 {join(parts)}
 </main>
 </body>
@@ -118,9 +125,10 @@ def figures(items: Iterable[tuple[Html, str]]) -> Html:
     return Html('<div class="figures">\n' + "\n".join(boxes) + "\n</div>")
 
 
-def wide(svg: Html) -> Html:
+def wide(svg: Html, caption: str = "") -> Html:
     """A drawing over the whole width, which scrolls on a narrow screen."""
-    return Html(f'<figure class="wide">\n{svg}\n</figure>')
+    title = f"<figcaption>{escape(caption)}</figcaption>\n" if caption else ""
+    return Html(f'<figure class="wide">\n{title}{svg}\n</figure>')
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False, prose: bool = False) -> Html:
@@ -131,15 +139,34 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool =
         prose: the cells are sentences, and share the page's width.
     """
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = [
-        f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
-        for first, *rest in rows
-    ]
+    body = [_row(cells) for cells in rows]
     kind = ' class="numbers"' if numbers else ' class="prose"' if prose else ""
     lines = "\n".join(body)
     return Html(
         f'<div class="scroll"><table{kind}>\n<thead><tr>{top}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table></div>'
     )
+
+
+def _row(cells: Sequence[str]) -> str:
+    first, *rest = cells
+    return f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
+
+
+def grouped_table(head: Sequence[str], groups: Iterable[tuple[str, Iterable[Sequence[str]]]]) -> Html:
+    """A table whose rows stand below the titles of their groups."""
+    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    body = []
+    for title, rows in groups:
+        lines = [f'<tr class="group"><th scope="rowgroup" colspan="{len(head)}">{escape(title)}</th></tr>']
+        lines += [_row(cells) for cells in rows]
+        body.append("<tbody>\n" + "\n".join(lines) + "\n</tbody>")
+    lines_of_all = "\n".join(body)
+    return Html(f'<div class="scroll"><table>\n<thead><tr>{top}</tr></thead>\n{lines_of_all}\n</table></div>')
+
+
+def folded(summary: str, *parts: Html) -> Html:
+    """Parts that open with a click; printed, they are open."""
+    return Html(f"<details>\n<summary>{escape(summary)}</summary>\n{join(parts)}\n</details>")
 
 
 def bars(items: Sequence[Bar]) -> Html:

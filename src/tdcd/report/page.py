@@ -1,11 +1,9 @@
 """The report of one run: ``report.html`` in its folder."""
 
-import json
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tdcd.core.choices import PYTHON
 from tdcd.records.history import Record
@@ -13,15 +11,16 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.report import html
 from tdcd.report.drawing import federation_svg
 from tdcd.report.figures import Curve, line_figure
-from tdcd.report.folder import FederationFacts, Run
+from tdcd.report.folder import SPLITS, FederationFacts, Run, metric_title
 from tdcd.report.html import Html
+from tdcd.report.predictions import predictions
 from tdcd.report.protection import protections
+from tdcd.report.settings import settings
+from tdcd.report.subsets import subsets
 from tdcd.report.time_section import time_section
 from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure, spans
+from tdcd.report.weights import weights
 
-METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²"}
-SPLITS = {"train": "train", "test": "held-out"}
-"""What the history calls a set of samples, and what the page does."""
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
 
 READING = [
@@ -70,7 +69,10 @@ def _page(run: Run) -> Html:
         html.cards(_cards(run)),
         *_training(run),
         html.section("Final figures", *_final_figures(run)),
+        *predictions(run),
+        *weights(run),
         *_joining(run),
+        *subsets(run),
         *time_section(run),
         *_absences(run.history),
         html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
@@ -80,7 +82,7 @@ def _page(run: Run) -> Html:
             *_federation_words(federation),
             *protections(run.config),
         ),
-        html.section("Settings", *_engine(federation), html.table(["setting", "value"], _settings(run.config))),
+        settings(run),
         html.section("How to read this", html.definitions(READING)),
         html.section("Run it again", *_again(run)),
     )
@@ -94,6 +96,8 @@ def _notices(run: Run) -> Iterator[Html]:
             "Start a new run with a smaller step_size, or with fewer local_steps.",
             "alarm",
         )
+    elif run.ending:
+        yield html.notice(f"{run.ending[:1].upper()}{run.ending[1:]}.")
     elif len(run.history) == 1:
         yield html.notice(
             "So far the history holds only the evaluation before training; curves appear with the next one."
@@ -103,11 +107,11 @@ def _notices(run: Run) -> Iterator[Html]:
 def _cards(run: Run) -> Iterator[html.Card]:
     first, last = run.history[0], run.history[-1]
     start = f"{figure(first.train_loss)} before training"
-    yield html.Card("train loss", "diverged" if run.diverged else figure(last.train_loss), start)
+    yield html.Card("train loss", "diverged" if run.diverged else figure(run.final.train_loss), start)
     split = "test" if run.final.metrics.get("test") else "train"
     for name, value in run.final.metrics.get(split, {}).items():
         before = first.metrics.get(split, {}).get(name)
-        yield html.Card(f"{SPLITS[split]} {_title(name)}", figure(value), f"{figure(before)} before training")
+        yield html.Card(f"{SPLITS[split]} {metric_title(name)}", figure(value), f"{figure(before)} before training")
     yield html.Card("rounds", f"{last.round:,}", counted(last.iteration, "local step"))
     each = f"{bytes_in_words(last.bytes.total // last.round)} per round" if last.round else ""
     yield html.Card("sent in total", bytes_in_words(last.bytes.total), each)
@@ -136,7 +140,7 @@ def _curves(run: Run) -> Iterator[tuple[Html, str]]:
             for split in SPLITS
             if any(record.metrics.get(split, {}).get(name) is not None for record in run.history)
         }
-        title = _title(name)
+        title = metric_title(name)
         caption = f"{title[:1].upper()}{title[1:]} over rounds"
         yield line_figure(_lines(rounds, figures), "round", title, log_y=False), caption
 
@@ -153,7 +157,7 @@ def _final_figures(run: Run) -> Iterator[Html]:
     record = run.final
     rows = [["loss", figure(record.train_loss), figure(record.test_loss)]]
     for name in run.metric_names:
-        rows.append([_title(name), *(figure(record.metrics.get(split, {}).get(name)) for split in SPLITS)])
+        rows.append([metric_title(name), *(figure(record.metrics.get(split, {}).get(name)) for split in SPLITS)])
     if run.federation.labels:
         yield html.paragraph(f"Labels: {run.federation.labels}.")
     yield html.paragraph(f"The global model after round {record.round:,}.")
@@ -179,7 +183,9 @@ def _joining(run: Run) -> Iterator[Html]:
             "beside the federation's."
         ),
         html.table(
-            ["", *(f"{SPLITS[split]} {_title(name)}" for name in run.metric_names)], [*rows, together], numbers=True
+            ["", *(f"{SPLITS[split]} {metric_title(name)}" for name in run.metric_names)],
+            [*rows, together],
+            numbers=True,
         ),
     )
 
@@ -235,21 +241,6 @@ def _federation_words(federation: FederationFacts) -> Iterator[Html]:
     yield html.table(["silo", "features", "clients", "rows per client", "parameters", "columns"], rows)
 
 
-def _engine(federation: FederationFacts) -> Iterator[Html]:
-    if federation.engine:
-        yield html.paragraph(f"The rounds were simulated by the engine “{federation.engine}”.")
-
-
-def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """``section.key`` and value of every setting."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value, f"{prefix}{key}.")
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-            yield f"{prefix}{key}", text
-
-
 def _again(run: Run) -> Iterator[Html]:
     folder = shlex.quote(run.path.resolve().name)
     if run.config.get("data", {}).get("source") == PYTHON:
@@ -262,7 +253,3 @@ def _again(run: Run) -> Iterator[Html]:
         "settings:"
     )
     yield html.command(f"tdcd run --resume {folder}\ntdcd run {folder}/config.toml")
-
-
-def _title(metric: str) -> str:
-    return METRIC_TITLES.get(metric, metric)

@@ -17,12 +17,14 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
+from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.fitting import start_fitting
-from tdcd.federation.silos import Federation, aligned_empty
+from tdcd.federation.silos import Federation
+from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
-from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State
+from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, weights_of
 from tdcd.simulation.ranges import check_largest, fixed_point_of, largest_finite, start_largest
 from tdcd.simulation.staging import prefetch
 
@@ -99,7 +101,7 @@ class Simulation:
         self._fixed = fixed_point_of(self.variant)
         self.num_samples = federation.num_samples
         self.batch_size = settings.effective_batch_size(self.num_samples)
-        objective.check_labels(federation.labels)
+        objective.check_labels(federation.labels, everywhere=self.variant.knowledge.label_silo is None)
         self.num_outputs = objective.num_outputs([federation.labels, federation.test_labels])
         self._labels_dtype = objective.label_dtype(settings.dtype)
         with self._context():
@@ -115,6 +117,7 @@ class Simulation:
                 None,
                 self.devices,
                 most_rounds,
+                weights_of(federation, settings.dtype, self.variant),
             )
             on_device: list[Array] | None = None
             if self._stays_on_device(problem):
@@ -134,7 +137,7 @@ class Simulation:
         if jax.default_backend() == "cpu":
             # There the host gathers rows faster; but the clients engine gathers them again, and a file stays a file.
             in_file = any(isinstance(table, np.memmap) for table in self._tables)
-            by_host = self.execution.engine in ("auto", "grouped") and problem.is_linear and not problem.variant.changed
+            by_host = self.execution.engine in ("auto", "grouped") and problem.is_plain
             return not by_host and not in_file
         memory: int = jax.local_devices()[0].memory_stats()["bytes_limit"]
         return sum(table.nbytes for table in self._tables) < FITS_WELL * memory
@@ -276,19 +279,17 @@ class Simulation:
                 chunks.append(np.asarray(chunk)[..., start - begin :, :])
         return np.concatenate(chunks, axis=-2)
 
-    def losses(self, hub_blocks: list[Tree], scores: NDArray[Any], labels: NDArray[Any]) -> list[float]:
+    def losses(self, hub_blocks: list[Tree], scores: Any, labels: Any, weights: Any = None) -> list[float]:
         """The objective of every run's global model over samples with these ``scores``; summed in float64."""
         with self._context():
-            truth = np.asarray(labels, self._labels_dtype)
-            losses = evaluation.losses(scores, truth, objective=self.objective)
+            losses = evaluation.losses(scores, np.asarray(labels, self._labels_dtype), objective=self.objective)
             penalties = evaluation.penalties(hub_blocks, [run.objective for run in self.runs])
-        means = np.mean(np.asarray(losses), axis=-1, dtype=np.float64).reshape(-1)
+        means = weighted_mean(np.asarray(losses), weights).reshape(-1)
         return [float(mean) + penalty for mean, penalty in zip(means, penalties, strict=True)]
 
     def loss(self, hub_blocks: list[Tree], scores: NDArray[Any], labels: NDArray[Any]) -> float:
         """:meth:`losses` of the only run."""
-        (loss,) = self.losses(hub_blocks, scores, labels)
-        return loss
+        return self.losses(hub_blocks, scores, labels)[0]
 
 
 def _on_host(features: NDArray[Any], dtype: str) -> NDArray[Any]:

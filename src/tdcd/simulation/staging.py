@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.federation.silos import aligned_empty
+from tdcd.federation.cutting import aligned_empty
 
 IN_FLIGHT = 2
 """Calls whose rows may be in memory: the one that the device works on, and the next."""

@@ -9,17 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
+from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
 from tdcd.data.randomized import trial_key
+from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.partition import Rows, sizes_of, split_rows
-from tdcd.federation.silos import Federation, Silo, aligned_empty
+from tdcd.federation.silos import Federation, Silo
 from tdcd.tables.client_table import refuse_label, refuse_randomised, row_numbers
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.loader import read_rows
-from tdcd.tables.preparation import Preparation, merge_summaries, summarize
+from tdcd.tables.preparation import Preparation
 from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
+from tdcd.tables.summary import summarize
+from tdcd.tables.weighting import raw_weights
 
 logger = logging.getLogger("tdcd.tables")
 
@@ -50,14 +54,16 @@ class _Samples(NamedTuple):
     held_out: NDArray[np.bool_]
 
 
-def assemble(config: Config, *, bias: bool) -> Assembled:
+def assemble(config: Config, tables: dict[str, list[RawRows]] | None = None, *, bias: bool) -> Assembled:
     """Read the silos' files and make a federation of them.
 
     Args:
+        tables: of every silo, one or one per client, if they are at hand; they are taken out of it one by one.
         bias: give the first silo a column of ones.
     """
-    _check(config)
-    tables = _read(config)
+    if tables is None:
+        _check(config)
+        tables = _read(config)
     ids = _common_ids(config, tables)
     numbers = {one: number for number, one in enumerate(ids)}
     # From here on there are randomised labels only, if the file asks for them.
@@ -66,7 +72,8 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
     if held_out.all():
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or add samples"])
     samples = _Samples(numbers, held_out)
-    labels, mean, scale = standardized(encoded, ~held_out, config.data.standardize)
+    labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
+    weights = raw_weights(config, tables, numbers)
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     silos, preparations = [], {}
     for index, section in enumerate(config.silos):
@@ -80,8 +87,11 @@ def assemble(config: Config, *, bias: bool) -> Assembled:
         labels[held_out] if held_out.any() else None,
         label_encoding.scale,
         name=config.title,
+        weights=None if weights is None else weights[~held_out],
+        test_weights=weights[held_out] if weights is not None and held_out.any() else None,
         labels_in_words=with_noise(config, in_words(encoded, config.model.loss), len(encoded.classes)),
         label_mean=label_encoding.mean,
+        classes=label_encoding.classes,
     )
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
@@ -180,7 +190,7 @@ def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Ma
         key = trial_key(config.data.seed)
         values = np.asarray(randomized_labels(config, values, [*numbers], key, f"silo '{first}'"))
     try:
-        encoded = encode(values, config.model.loss)
+        encoded = encode(values, chosen_loss(config.model))
         check_all_classes(config, encoded)
         return encoded
     except ValueError as error:
@@ -192,16 +202,11 @@ def _raw_labels(parts: Sequence[RawRows], numbers: Mapping[str, int]) -> NDArray
     named = any(isinstance(part.labels, list) for part in parts)
     labels = np.empty(len(numbers), object if named else np.float64)
     for part in parts:
-        places = _places(part, numbers)
+        places = part.places(numbers)
         known = places >= 0
         values = [canonical_label(label) for label in part.labels or ()] if named else part.labels
         labels[places[known]] = np.asarray(values, labels.dtype)[known]
     return labels.astype(str) if named else labels
-
-
-def _places(rows: RawRows, numbers: Mapping[str, int]) -> NDArray[np.int64]:
-    """``[n]``: which sample each row is about; -1 if none."""
-    return np.array([numbers.get(one, -1) for one in rows.ids], np.int64)
 
 
 def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], second: str, others: NDArray[Any]) -> None:
@@ -227,21 +232,19 @@ def _silo(
     # A row that is not a sample, -1, finds the last entry.
     train_number = np.append(np.where(held_out, -1, np.cumsum(~held_out) - 1), -1)
     test_number = np.append(np.where(held_out, np.cumsum(held_out) - 1, -1), -1)
-    numbers = [_places(part, samples.numbers) for part in parts]
+    numbers = [part.places(samples.numbers) for part in parts]
     train, test = [train_number[number] for number in numbers], [test_number[number] for number in numbers]
     # Every client has a table, or all share one.
     copies = 1 if section.client else len(section.client_names)
     try:
         rows = _rows(config, index, train, labels[~held_out])
         summaries = {
-            name: summarize(part, np.isin(numbers, held))
+            name: summarize(part, np.isin(numbers, held), config.model.bins)
             for name, held, part, numbers in zip(
                 section.client_names, rows, parts * copies, train * copies, strict=True
             )
         }
-        preparation = Preparation.fit(
-            merge_summaries(summaries), standardize=config.data.standardize, rare=config.data.rare
-        )
+        preparation = Preparation.of_clients(summaries, config)
     except ValueError as error:
         raise TableError([f"silo '{section.name}': {error}"]) from None
     features = _features(parts, train, preparation, (int((~held_out).sum()), bias), config.dtype)
@@ -249,7 +252,8 @@ def _silo(
     if held_out.any():
         test_features = _features(parts, test, preparation, (int(held_out.sum()), bias), config.dtype)
     columns = preparation.columns + ("bias",) * bias
-    return Silo(section.name, features, rows, columns, test_features, section.client_names), preparation
+    held = Silo(section.name, features, rows, columns, test_features, section.client_names, preparation, section.id)
+    return held, preparation
 
 
 def _rows(config: Config, index: int, numbers: Sequence[NDArray[np.int64]], labels: NDArray[Any]) -> Rows:

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
+from tdcd.config.losses import chosen_loss
 from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
 from tdcd.tables.loader import read_header, read_rows
-from tdcd.tables.preparation import CategoryStats, NumericStats
 from tdcd.tables.randomized import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
+from tdcd.tables.summary import CategoryStats, NumericStats
 
 LABELLED_ONLY = ", or leave those rows out with --ids FILE, the common ids that tdcd align writes"
 SHOWN_IDS = 5
@@ -59,7 +60,8 @@ def read_client(
     Args:
         ids: a text file of the ids to keep, one per line; rows about others are left out, and need no label.
     """
-    columns = Columns.of(config, silo)
+    weight = silo.weight or next((section.weight for section in config.silos if section.weight is not None), None)
+    columns = replace(Columns.of(config, silo), weight=None)
     label = silo.label or next((section.label for section in config.silos if section.label is not None), None)
     if label is None:
         raise ConfigError(['silos: no silo has a label: name the column to predict, label = "...", in one of them'])
@@ -70,9 +72,9 @@ def read_client(
         return _chosen(read_rows(data, replace(columns, label=None)), ids)
     if labels is None:
         refuse_randomised(config, silo, data)
-        return _chosen(read_rows(data, replace(columns, label=label)), ids)
+        return _chosen(read_rows(data, replace(columns, label=label, weight=weight)), ids)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
-    known = read_rows(labels, _columns_of_labels(config, silo, labels, label))
+    known = read_rows(labels, replace(_columns_of_labels(config, silo, labels, label, weight), weight=weight))
     places = {one: place for place, one in enumerate(known.ids)}
     absent = [one for one in rows.ids if one not in places]
     if absent:
@@ -84,7 +86,7 @@ def read_client(
         )
         raise TableError([hint] * bool(hint) + [problem], 1)
     taken = known.take(np.array([places[one] for one in rows.ids], np.int64))
-    return replace(rows, labels=taken.labels, label_epsilon=_epsilon_of(known))
+    return replace(rows, labels=taken.labels, weights=taken.weights, label_epsilon=_epsilon_of(known))
 
 
 def _epsilon_of(labels: RawRows) -> float | None:
@@ -130,14 +132,14 @@ def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
     return rows.take(np.array(places, np.int64))
 
 
-def _columns_of_labels(config: Config, silo: SiloSection, path: Path, label: str) -> Columns:
+def _columns_of_labels(config: Config, silo: SiloSection, path: Path, label: str, weight: str | None = None) -> Columns:
     """The id and the label of a table of labels.
 
     Its id column is the silo's, a labelled silo's, or the only column beside the labels.
     """
     header, _ = read_header(path, dialect=Dialect.of(config))
     named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
-    others = [name for name in header if name not in (label, EPSILON_COLUMN)]
+    others = [name for name in header if name not in (label, weight, EPSILON_COLUMN)]
     return replace(
         Columns.of(config, silo).only([EPSILON_COLUMN] if EPSILON_COLUMN in header else ()),
         id=next((name for name in named if name in others), others[0] if len(others) == 1 else silo.id),
@@ -154,7 +156,7 @@ def taken_for(config: Config, rows: RawRows) -> str:
     if rows.labels is None:
         return f"none here; silo '{config.federation.labels}' has them"
     try:
-        encoded = encode(rows.labels, config.model.loss, partly=True)
+        encoded = encode(rows.labels, chosen_loss(config.model), partly=True)
     except ValueError as error:
         raise TableError([f"the labels of {rows.source}: {error}"]) from None
     words = in_words(encoded, config.model.loss, partly=True)

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES, Task, fitting
+from tdcd.core.losses import Loss, Task, fitting, loss_of
 from tdcd.data.table import holdout_mask, strata
 
 FEW, SMALL = 20, 100
@@ -46,7 +45,7 @@ class LabelEncoding(NamedTuple):
     """The scores of a sample, in a silo that knows nothing else of the labels."""
 
 
-def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, partly: bool = False) -> Labels:
+def encode(values: NDArray[Any] | Sequence[str], loss: str | Loss | None = None, *, partly: bool = False) -> Labels:
     """Labels as numbers.
 
     Two different values are classes, as are names and a few small whole numbers; anything else is an amount. Classes
@@ -62,13 +61,16 @@ def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, pa
     """
     different, places = np.unique(np.asarray(values), return_inverse=True)
     numeric = different.dtype.kind == "f"
-    target = None if loss is None else LOSSES[loss].target
+    kind = None if loss is None else loss_of(loss)
+    target, where = (None, "") if kind is None else (kind.target, f"model.loss = {kind.name!r}: ")
     if target == "amount" or (loss is None and numeric and not _are_classes(different)):
         if not numeric:
-            raise ValueError(f"model.loss = {loss!r}: the labels must be numbers, but one is {_name_in(different)!r}")
+            raise ValueError(f"{where}the labels must be numbers, but one is {_name_in(different)!r}")
+        if kind is not None and not (fits := kind.fits(different)).all():
+            raise ValueError(f"{where}takes labels that are {kind.labels}, not {different[~fits][0]:g}")
         return Labels("regression", np.asarray(values, np.float64))
     if numeric and len(different) > 2 and (different != np.floor(different)).any():
-        raise ValueError(f"model.loss = {loss!r}: the labels are amounts, not classes: use 'squared'")
+        raise ValueError(f"{where}the labels are amounts, not classes: use 'squared'")
     if loss is None and not numeric:
         _refuse_odd_amounts(different)
     names = [canonical_label(value) for value in different.tolist()]
@@ -76,7 +78,7 @@ def encode(values: NDArray[Any] | Sequence[str], loss: Loss | None = None, *, pa
     if len(classes) < 2 and not partly:
         raise ValueError(f"every label is {classes[0]!r}: there is nothing to learn")
     if target == "binary" and len(classes) > 2:
-        raise ValueError(f"model.loss = {loss!r}: there are {len(classes)} different labels, not two")
+        raise ValueError(f"{where}there are {len(classes)} different labels, not two")
     codes = {name: float(code) for code, name in enumerate(classes)}
     numbers = np.array([codes[name] for name in names])[places]
     return Labels("binary" if len(classes) <= 2 else "multiclass", numbers, tuple(classes))
@@ -108,11 +110,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def in_words(labels: Labels, loss: Loss | None, *, partly: bool = False) -> str:
+def in_words(labels: Labels, loss: str | None, *, partly: bool = False) -> str:
     """What labels were taken for, who decided it, and which key decides otherwise.
 
     Args:
-        loss: what was given to :func:`encode`, as was ``partly``.
+        loss: the name of what was given to :func:`encode`, as was ``partly``.
 
     >>> in_words(encode(np.array([0.0, 1.0, 2.0])), None)
     '3 classes 0 to 2 (model.loss = "softmax" decided from the values; set model.loss = "squared" to predict amounts)'

@@ -2,7 +2,7 @@
 
 import csv
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ CHUNK_ROWS = 1 << 15
 """How many rows of a Parquet file are decoded at a time."""
 
 
-class _Unfit(Exception):  # noqa: N818
+class Unfit(Exception):  # noqa: N818
     """Something in the file is wrong; the diagnosis finds out where."""
 
 
-class _NamedLabels(Exception):  # noqa: N818
+class NamedLabels(Exception):  # noqa: N818
     """The labels are not numbers."""
 
 
@@ -41,16 +41,33 @@ def read_rows(path: Path, columns: Columns) -> RawRows:
     """
     header, dialect = read_header(path, columns.id, columns.dialect)
     wanted = replace(columns.among(path, header), dialect=dialect)
+    if wanted.weight is not None:
+        # It is read as one more column of amounts.
+        wanted = replace(wanted, features=(*(wanted.features or ()), wanted.weight))
     try:
         rows = _read(path, wanted)
         whole = is_parquet(path) or unclosed_quote(path, dialect) is None
-    except (_Unfit, pa.ArrowException, UnicodeDecodeError) as error:
+    except (Unfit, pa.ArrowException, UnicodeDecodeError) as error:
         raise diagnose(path, wanted, str(error)) from None
     except (OSError, EOFError, zlib.error) as error:
         raise TableError([f"{path}: is damaged: {error}"]) from None
-    if _repeat(rows.ids) or not len(rows) or not whole:
+    if repeat(rows.ids) or not len(rows) or not whole:
         raise diagnose(path, wanted, "ids repeat")
-    return rows
+    return rows if wanted.weight is None else _with_weights(rows, wanted.weight)
+
+
+def _with_weights(rows: RawRows, name: str) -> RawRows:
+    """The rows with the last column of amounts as their weights."""
+    weights = np.asarray(rows.features[name], np.float64)
+    wrong = np.flatnonzero(~(weights >= 0))
+    if len(wrong):
+        value = "blank" if np.isnan(weights[wrong[0]]) else f"{weights[wrong[0]]:g}"
+        one = f"that of id {rows.ids[wrong[0]]!r} is {value}"
+        raise TableError([f"{rows.source}, column '{name}': a weight is a number of at least 0, and {one}"])
+    features = {other: column for other, column in rows.features.items() if other != name}
+    counters = tuple(other for other in rows.counters if other != name)
+    kinds = {other: kind for other, kind in rows.kinds.items() if other != name}
+    return replace(rows, features=features, weights=weights, kinds=kinds, counters=counters)
 
 
 def _read(path: Path, wanted: Columns) -> RawRows:
@@ -58,8 +75,8 @@ def _read(path: Path, wanted: Columns) -> RawRows:
     named_labels, as_text = False, False
     while True:
         try:
-            return _stream(path, wanted, named_labels=named_labels, as_text=as_text)
-        except _NamedLabels:
+            return collect(str(path), _chunks(path, wanted, as_text), wanted, named_labels=named_labels)
+        except NamedLabels:
             named_labels = True
         except pa.ArrowInvalid:
             if as_text or is_parquet(path):
@@ -67,7 +84,7 @@ def _read(path: Path, wanted: Columns) -> RawRows:
             as_text = True
 
 
-def _repeat(ids: Sequence[str]) -> bool:
+def repeat(ids: Sequence[str]) -> bool:
     """Whether an id occurs twice. A set of all would take more memory than the ids."""
     hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
     hashes.sort()
@@ -96,26 +113,32 @@ def read_header(path: Path, id_column: str | None = None, dialect: Dialect = DEF
     return list(schema.names), dialect
 
 
-def _stream(path: Path, wanted: Columns, *, named_labels: bool, as_text: bool) -> RawRows:
+def collect(source: str, chunks: Iterable[pa.RecordBatch], wanted: Columns, *, named_labels: bool) -> RawRows:
+    """The rows in record batches that have the wanted columns.
+
+    Raises:
+        Unfit: something in them is wrong.
+        NamedLabels: the labels are not numbers; try again with ``named_labels``.
+    """
     assert wanted.features is not None
     ids: list[str] = []
     names = {name: _CategoryColumn(wanted.dialect) for name in wanted.categorical}
     amounts = {name: _NumericColumn(wanted.dialect) for name in wanted.features if name not in names}
     labels = _TextColumn(wanted.dialect) if named_labels else _LabelColumn(wanted.dialect)
-    for chunk in _chunks(path, wanted, as_text):
+    for chunk in chunks:
         ids += as_texts(chunk.column(wanted.id)).to_pylist()
         for name, column in (names | amounts).items():
             column.extend(chunk.column(name))
         if wanted.label is not None:
             labels.extend(chunk.column(wanted.label))
     if not wanted.blanks and any(column.blank for column in (names | amounts).values()):
-        raise _Unfit("blank cells")
+        raise Unfit("blank cells")
     if labels.blank or any(not text.strip() for text in ids):
-        raise _Unfit("blank ids or labels")
+        raise Unfit("blank ids or labels")
     features: dict[str, Column] = {name: (names | amounts)[name].column() for name in wanted.features}
     kinds = {name: amount.kind for name, amount in amounts.items() if amount.kind is not None}
     counters = tuple(name for name, amount in amounts.items() if amount.counts)
-    return RawRows(str(path), ids, features, None if wanted.label is None else labels.column(), kinds, counters)
+    return RawRows(source, ids, features, None if wanted.label is None else labels.column(), kinds, counters)
 
 
 def _chunks(path: Path, wanted: Columns, as_text: bool) -> Iterator[pa.RecordBatch]:
@@ -158,7 +181,7 @@ class _NumericColumn:
         numbers, self.kind = as_amounts(column, self._dialect, self.kind)
         blank = np.isnan(numbers)
         if (np.abs(numbers[~blank]) > LARGEST).any():
-            raise _Unfit("infinite or too large numbers")
+            raise Unfit("infinite or too large numbers")
         self.blank = self.blank or bool(blank.any())
         if self._dtype == np.float32 and not ((numbers.astype(np.float32) == numbers) | blank).all():
             self._bytes = bytearray(self.column().astype(np.float64).tobytes())
@@ -185,9 +208,9 @@ class _LabelColumn:
         try:
             numbers = as_numbers(column, self._dialect)
         except pa.ArrowException:
-            raise _NamedLabels from None
+            raise NamedLabels from None
         if np.isinf(numbers).any():
-            raise _Unfit("infinite labels")
+            raise Unfit("infinite labels")
         self.blank = self.blank or bool(np.isnan(numbers).any())
         self._bytes += numbers.tobytes()
 

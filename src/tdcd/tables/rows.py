@@ -24,6 +24,7 @@ LABEL_ADVICE = (
     '; the labels must be in it: write the column\'s name as label = "..." under the silo, or give tdcd check and '
     "tdcd client a second table with ids and labels, --labels FILE"
 )
+WEIGHT_ADVICE = '; it must be where the labels are: write its name as weight = "..." under the silo'
 ID_ADVICE = '; write the name of the column with the ids as id = "..." under the silo'
 SHOWN_COLUMNS = 10
 """How many columns an error names that lists what there is."""
@@ -58,12 +59,18 @@ class RawRows:
     """What the cells of each column of amounts are; nothing of one that is all blank."""
     counters: tuple[str, ...] = ()
     """The columns of the file that only count its rows: 0, 1, 2, ... or 1, 2, 3, ..."""
+    weights: NDArray[np.float64] | None = None
+    """``[n]``, of at least 0: how much each row counts, where the table says so."""
     label_epsilon: float | None = None
     """The labels come from a table that says that they were randomised with this epsilon."""
 
     def __len__(self) -> int:
         """The number of rows, n."""
         return len(self.ids)
+
+    def places(self, numbers: Mapping[str, int]) -> NDArray[np.int64]:
+        """``[n]``: which sample each row is about, by the samples' numbers; -1 if none."""
+        return np.array([numbers.get(one, -1) for one in self.ids], np.int64)
 
     def take(self, rows: NDArray[np.int64]) -> Self:
         """The rows at these places, in this order."""
@@ -78,6 +85,7 @@ class RawRows:
             ids=[self.ids[row] for row in rows],
             features={name: taken(column) for name, column in self.features.items()},
             labels=None if self.labels is None else taken(self.labels),
+            weights=None if self.weights is None else taken(self.weights),
         )
 
 
@@ -131,7 +139,7 @@ class Columns:
     categorical: tuple[str, ...] = ()
     """The features that are names rather than amounts."""
     ignored: tuple[str, ...] = ()
-    """Never among "all others": the labels of other silos."""
+    """Never among "all others": the labels and weights of other silos."""
     ignore: tuple[str, ...] = ()
     """Columns of the table that are not features."""
     blanks: bool = True
@@ -141,6 +149,8 @@ class Columns:
     """What to do where there is no such id column."""
     label_advice: str = ""
     """What to do where there is no such label column."""
+    weight: str | None = None
+    """The column that says how much a row counts."""
 
     @classmethod
     def of(cls, config: "Config", silo: "SiloSection") -> Self:
@@ -148,9 +158,10 @@ class Columns:
         return cls(
             id=silo.id,
             label=silo.label,
+            weight=silo.weight,
             features=None if silo.features is None else tuple(silo.features),
             categorical=tuple(silo.categorical),
-            ignored=tuple(other.label for other in config.silos if other.label is not None),
+            ignored=tuple(name for other in config.silos for name in (other.label, other.weight) if name is not None),
             ignore=tuple(silo.ignore),
             blanks=config.data.missing != "refuse",
             dialect=Dialect.of(config),
@@ -160,18 +171,19 @@ class Columns:
 
     def only(self, features: Sequence[str], categorical: Sequence[str] = ()) -> Self:
         """The same silo's tables, but of the columns only the id and these features."""
-        return replace(self, label=None, features=tuple(features), categorical=tuple(categorical), ignore=())
+        chosen, names = tuple(features), tuple(categorical)
+        return replace(self, label=None, weight=None, features=chosen, categorical=names, ignore=())
 
-    def among(self, path: Path, header: Sequence[str]) -> Self:
+    def among(self, path: Path | str, header: Sequence[str]) -> Self:
         """The same with every feature by name, for a file with this header; refuses columns that it lacks."""
-        kept = {self.id, self.label, *self.ignored, *self.ignore}
+        kept = {self.id, self.label, self.weight, *self.ignored, *self.ignore}
         features = (
             tuple(dict.fromkeys(name for name in header if name not in kept))
             if self.features is None
             else self.features
         )
-        given = [self.id, *([] if self.label is None else [self.label]), *features]
-        advice = {self.label: self.label_advice, self.id: self.id_advice}
+        given = [self.id, *(name for name in (self.label, self.weight) if name is not None), *features]
+        advice = {self.weight: WEIGHT_ADVICE, self.label: self.label_advice, self.id: self.id_advice}
         problems = [
             _absent(name, header) + advice.get(name, "")
             for name in dict.fromkeys([*given, *self.categorical, *self.ignore])
@@ -180,7 +192,9 @@ class Columns:
         if self.features is None:
             problems += [_nameless(name, header) for name in features if _INDEX.fullmatch(name)]
         problems += [f"column '{name}' is in the header twice: rename one" for name in _twice(header) if name in given]
-        problems += [f"column '{name}' can only be one of id, label and feature, and once" for name in _twice(given)]
+        problems += [
+            f"column '{name}' can only be one of id, label, weight and feature, and once" for name in _twice(given)
+        ]
         problems += [
             f"column '{name}' is categorical but not among the features: add it there"
             for name in self.categorical

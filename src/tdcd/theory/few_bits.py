@@ -52,7 +52,7 @@ def phi_noise(
         mean = np.bincount(silo.owner(), weights=seen[j][1], minlength=len(held)) / held
         batch_size = settings.effective_batch_size(federation.num_samples)
         scale = federation.num_samples / (held * batch_size) if settings.gradient == "unbiased" else 1.0
-        found.append(float((scale * mean).max() * objective.kind.curvature**2 * variance))
+        found.append(float((scale * mean).max() * objective.curvature**2 * variance))
     return found
 
 
@@ -96,8 +96,8 @@ def bits_caveats(variant: Variant, blocks: Sequence[Block], objective: Objective
         )
     if _few(variant) and not objective.kind.is_quadratic:
         found.append(
-            f"phi in few bits: slopes of the {objective.loss} loss are curved, so errors with mean zero leave a bias "
-            "of the order of their variance, where the theorem assumes none."
+            f"phi in few bits: slopes of the {objective.kind.name} loss are curved, so errors with mean zero leave a "
+            "bias of the order of their variance, where the theorem assumes none."
         )
     if isinstance(variant.block_exchange, QuantisedChange):
         found.append(

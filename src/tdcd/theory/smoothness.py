@@ -14,6 +14,7 @@ import numpy as np
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
+from tdcd.core.losses import no_curvature
 from tdcd.core.objective import Objective, Tree
 from tdcd.federation.silos import Federation
 from tdcd.theory.full_objective import FullObjective, Vector
@@ -68,6 +69,8 @@ def constants(
       :math:`L_j \le \sqrt{L\,(c \|G_{jj}\| + \lambda)}`, which is what is returned. The norm of
       :math:`c\,G_{j,:}` is no bound: rows that cancel in it need not curve alike.
 
+    The Huber loss goes as the logistic one, with c = 1. A loss whose curvature has no bound, as Poisson, is refused.
+
     Other blocks: the largest norms of the Hessian at ``models``, averaged over a sample of ``rows`` rows. A true
     constant must hold everywhere, so these are estimates, from below.
 
@@ -76,6 +79,8 @@ def constants(
         seconds: a time limit. L_j that are not ready by then are replaced by L, which is never smaller.
         observe: called after every Hessian-vector product.
     """
+    if problem := no_curvature(objective.kind):
+        raise ValueError(problem)
     if all(isinstance(block, Linear) for block in blocks):
         search = _Search(Meter(1 + len(blocks), seconds, observe), np.random.default_rng(seed))
         if objective.kind.is_quadratic:
@@ -116,14 +121,14 @@ def _classifier(gram: FullObjective, objective: Objective, search: "_Search") ->
     def own_bound(own: float) -> float:
         return sqrt(whole * (curvature * own + objective.l2))
 
-    curvature = objective.kind.curvature
+    curvature = objective.curvature
     norm, known = search.largest("L", multiply, gram.size, lambda norm: curvature * norm + objective.l2)
     whole = curvature * norm + objective.l2
     own_norms = search.each_silo(gram.parts, own_block, own_bound)
     per_silo = tuple(whole if own is None else own_bound(own) for own in own_norms)
     if not known:
         return Constants(whole, per_silo, "estimate", "stopped by the time limit: L is at least this")
-    return Constants(whole, per_silo, "upper bound", f"the {objective.loss} loss curves by {curvature:g} at most")
+    return Constants(whole, per_silo, "upper bound", f"the {objective.kind.name} loss curves by {curvature:g} at most")
 
 
 def _estimate(full_objective: FullObjective, thetas: Sequence[Vector], num_rows: int, search: "_Search") -> Constants:

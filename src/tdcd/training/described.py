@@ -1,22 +1,31 @@
 """What a run folder says of a run that Python started, and how it differs from what a call asks for."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
 
-from tdcd.blocks import Block, Cnn, Linear, Mlp
+from tdcd.blocks import Block
+from tdcd.config.block_names import block_keys, one_or_each
 from tdcd.core.choices import PYTHON
 from tdcd.core.execution import Execution
+from tdcd.core.losses import Huber
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
-from tdcd.training.identity import identity, unknown_in
+from tdcd.records.patience import Stopping
+from tdcd.training.identity import identity, importable, unknown_in
 
 FREE = ("train.rounds", "federation.name", "federation.labels", "federation.engine")
 """What may differ when a run is resumed."""
-EPSILON = "federation.label_epsilon"
+UNSAID: Mapping[str, Any] = {
+    "train.variant": None,
+    "federation.label_epsilon": None,
+    "evaluate.patience": None,
+    "evaluate.keep": "last",
+}
+"""Keys that mean as much if they are missing: without a variant of its own, a run is what the other keys say."""
 SHOWN = 80
 """Characters of a value that a message shows."""
 
@@ -28,30 +37,43 @@ def describe_call(
     execution: Execution,
     variant: Variant,
     *,
-    rounds: int,
+    stopping: Stopping,
     evaluate_every: int,
+    ids: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The arguments of :func:`tdcd.train` in the words of a configuration."""
+    """The arguments of :func:`tdcd.train` in the words of a configuration.
+
+    Args:
+        ids: what silos' tables call the id, where they have one.
+    """
     chosen = asdict(settings)
     return {
         "seed": chosen.pop("seed"),
         "dtype": chosen.pop("dtype"),
-        "data": {"source": PYTHON, "keep": execution.keep},
+        "data": {"source": PYTHON, "keep": execution.keep, **({"ids": dict(ids)} if ids else {})},
         "federation": {"label_epsilon": objective.label_epsilon},
-        "model": {**_model(blocks), "loss": objective.loss, "l2": objective.l2},
-        "train": {"rounds": rounds, **chosen, **_member(variant), "precision": execution.precision},
-        "evaluate": {"every": evaluate_every},
+        "model": {**_model(blocks), **_loss(objective), "l2": objective.l2},
+        "train": {"rounds": stopping.rounds, **chosen, **_member(variant), "precision": execution.precision},
+        "evaluate": {"every": evaluate_every, "patience": stopping.patience, "keep": stopping.keep},
     }
 
 
 def _model(blocks: Sequence[Block]) -> dict[str, Any]:
     """The blocks as a configuration has them; where it has no words for them, in words of their own."""
-    named = [_named(block) for block in blocks]
-    keys = {key: value for _, own in named for key, value in own.items()}
-    # A configuration has one list of widths for all mlp blocks, one kernel for all cnn blocks, and so on.
-    if all(name and own == {key: keys[key] for key in own} for name, own in named):
-        return {"block": _one([name for name, _ in named]), **keys}
-    return {"block": _one([identity(block) for block in blocks])}
+    return block_keys(blocks) or {"block": one_or_each([identity(block) for block in blocks])}
+
+
+def _loss(objective: Objective) -> dict[str, Any]:
+    """The loss as a configuration has it; one of the user's own that no configuration could name, in its own words."""
+    loss = objective.loss
+    if isinstance(loss, str):
+        return {"loss": loss}
+    if isinstance(loss, Huber):
+        return {"loss": loss.name, "huber_delta": loss.delta}
+    with suppress(Exception):
+        if importable(type(loss)) and type(loss)() == loss:
+            return {"loss": f"{type(loss).__module__}:{type(loss).__qualname__}"}
+    return {"loss": identity(loss)}
 
 
 def _member(variant: Variant) -> dict[str, Any]:
@@ -59,27 +81,6 @@ def _member(variant: Variant) -> dict[str, Any]:
     if not variant.changed:
         return {"optimizer": "sgd", "schedule": "constant", "hub_optimizer": "average", "participation": 1.0}
     return {"variant": ", ".join(f"{part}={identity(getattr(variant, part))}" for part in variant.changed)}
-
-
-def _named(block: Block) -> tuple[str, dict[str, Any]]:
-    """A block's name in a configuration and the keys that go with it; no name if it has none."""
-    if type(block) is Linear:
-        return "linear", {}
-    if type(block) is Mlp:
-        return "mlp", {"hidden": [*block.hidden]}
-    if type(block) is Cnn:
-        return "cnn", {"channels": [*block.channels], "kernel": [*block.kernel], "embedding": block.embedding}
-    make = getattr(block, "make", None)
-    module = f"{getattr(make, '__module__', '')}:{getattr(make, '__qualname__', '')}"
-    # Told by its name, since PyTorch is optional.
-    if type(block).__name__ == "TorchBlock" and re.fullmatch(r"[\w.]+:\w+", module):
-        return "torch", {"module": module}
-    return "", {}
-
-
-def _one(names: Sequence[str]) -> Any:
-    """One name for all silos, or a list of one per silo."""
-    return names[0] if len(set(names)) == 1 else [*names]
 
 
 def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
@@ -91,9 +92,8 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
     >>> differences({"train": {"rounds": 9, "step_size": 0.1}}, {"train": {"rounds": 5, "step_size": 0.05}})
     ['train.step_size = 0.1: the run has 0.05; give that, or another folder']
     """
-    # Without a variant of its own, a run is what the other keys say; without an epsilon, labels are as they are.
-    before, now = ({"train.variant": None, EPSILON: None, **dict(_flat(keys))} for keys in (found, asked))
-    unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block") if key in now}
+    before, now = ({**UNSAID, **dict(_flat(keys))} for keys in (found, asked))
+    unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block", "model.loss") if key in now}
     return [
         f"{key}: a run folder cannot tell one {kind} from another, so such a run cannot be resumed: make it a frozen "
         "dataclass that holds numbers, texts, arrays or functions"
@@ -120,7 +120,7 @@ def _flat(keys: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
             yield dotted, [item["name"] for item in value]
             yield from _flat({item["name"]: item for item in value}, dotted)
         else:
-            yield dotted, _one(value) if key == "block" and isinstance(value, list) else value
+            yield dotted, one_or_each(value) if key == "block" and isinstance(value, list) else value
 
 
 def _short(*values: Any) -> list[str]:

@@ -76,7 +76,7 @@ def _callable(value: Any, inner: Any) -> str:
         return f"partial({inner(value.func)}, {inner(value.args)}, {inner(value.keywords)})"
     if isinstance(value, MethodType):
         return f"{inner(value.__self__)}.{value.__name__}"
-    if isinstance(value, type | ModuleType) or _is_importable(value):
+    if isinstance(value, type | ModuleType) or importable(value):
         return _name(value)
     if isinstance(value, FunctionType):
         uses = "".join(f", {name}={inner(item)}" for name, item in _uses(value))
@@ -105,7 +105,7 @@ def _name(value: Any) -> str:
     return value.__qualname__ if own else f"{value.__module__}.{value.__qualname__}"
 
 
-def _is_importable(value: Any) -> bool:
+def importable(value: Any) -> bool:
     """Whether another process can find the same thing by its name."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":

@@ -14,6 +14,7 @@ from tdcd.core.settings import Settings
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
 from tdcd.records.mark import NO_LINES, digest_of, marks_of
+from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder, describe
 from tdcd.simulation.engines.base import State
 from tdcd.training.described import differences
@@ -51,14 +52,23 @@ class CallSizer:
 class TrainingRun:
     """One run: the state after its last round, its history, and its run folder if it has one."""
 
-    def __init__(self, federation: Federation, settings: Settings, state: State, ledger: Ledger, engine: str) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        settings: Settings,
+        state: State,
+        ledger: Ledger,
+        engine: str,
+        stopping: Stopping,
+    ) -> None:
         """Before round 0.
 
         Args:
             ledger: what its rounds send.
             engine: the name of the one that runs the rounds.
+            stopping: when it ends, and which model stays.
         """
-        self.federation, self.settings, self.state = federation, settings, state
+        self.federation, self.settings, self.state, self.stopping = federation, settings, state, stopping
         self.round, self.seconds = 0, 0.0
         self.history: list[Record] = []
         self.folder: RunFolder | None = None
@@ -66,11 +76,30 @@ class TrainingRun:
         self._ledger, self._engine = ledger, engine
         self._mark, self._data = NO_LINES, ""
         self._finite = (state, 0)
+        self._best: Best | None = None
+        self._best_blocks = state.blocks
 
     @property
     def diverged(self) -> bool:
         """Whether the loss stopped being a finite number."""
         return bool(self.history) and self.history[-1].diverged
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it goes no further, whatever rounds are left."""
+        return self.diverged or self.stopping.is_spent(self._best)
+
+    @property
+    def model(self) -> tuple[list[Tree], int]:
+        """The hub blocks that stay, and the round that they are of."""
+        if self.stopping.keep == "best" and self._best is not None:
+            return self._best_blocks, self._best.round
+        return self.state.blocks, self.round
+
+    @property
+    def in_words(self) -> str:
+        """Why it ended early, and which model stays, if that is not as usual."""
+        return self.stopping.in_words(self._best, self.round)
 
     def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
         """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
@@ -90,8 +119,8 @@ class TrainingRun:
         self.state, known = self._saved(folder)
         if known["data"] and known["data"] != self._data:
             raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
-        self.round = known["round"]
         self.history = folder.records_before(self.round, resume_every, known["history"])
+        self._take_best(known["round"], path)
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
         self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
@@ -107,13 +136,31 @@ class TrainingRun:
         """What :meth:`checkpoint` wrote."""
         names, memory = self.names, _memory(self.state)
         kept = [index for index, tree in enumerate(memory) if jax.tree.leaves(tree)]
-        files = [*names, *(f"{names[index]}.memory" for index in kept)]
-        trees, known = folder.load_checkpoint(files, [*self.state.blocks, *(memory[index] for index in kept)])
-        for index, tree in zip(kept, trees[len(names) :], strict=True):
+        # Beside the best blocks are those of the last round.
+        last = [f"{name}.last" for name in names if self.stopping.keep == "best"]
+        files = [*names, *last, *(f"{names[index]}.memory" for index in kept)]
+        blocks = self.state.blocks * (2 if last else 1)
+        trees, known = folder.load_checkpoint(files, [*blocks, *(memory[index] for index in kept)])
+        for index, tree in zip(kept, trees[len(blocks) :], strict=True):
             memory[index] = tree
         updates, past, pending = zip(*memory, strict=True)
-        state = self.state._replace(blocks=trees[: len(names)], updates=[*updates], past=[*past], pending=[*pending])
-        return state, known
+        self._best_blocks, self.round = trees[: len(names)], known.get("last", known["round"])
+        now = trees[len(last) : len(last) + len(names)]
+        return self.state._replace(blocks=now, updates=[*updates], past=[*past], pending=[*pending]), known
+
+    def _take_best(self, kept: int, path: Path) -> None:
+        """Find the best line again; ``kept`` is the round of the blocks that were saved as the best."""
+        self._best = Best.of(self.history)
+        is_other = self._best is None or self._best.round != kept
+        # Else the last round is evaluated again at once.
+        if self.stopping.keep == "best" and is_other and self.round < self.stopping.rounds:
+            raise ConfigError(
+                [
+                    f"train.rounds = {self.stopping.rounds}: evaluate.keep = 'best' kept the model of round {kept}, "
+                    "and a run of so many rounds does not evaluate that one; start a new run"
+                ],
+                f"resuming {path}",
+            )
 
     def is_due(self, every: int, rounds: int) -> bool:
         """Whether this round is to be evaluated, and is not yet."""
@@ -143,6 +190,9 @@ class TrainingRun:
             self.folder.append(record)
         if not record.diverged:
             self._finite = (self.state, self.round)
+            self._best = Best.after(self._best, record)
+            if self._best.round == record.round:
+                self._best_blocks = self.state.blocks
         return record
 
     def checkpoint(self) -> None:
@@ -150,8 +200,9 @@ class TrainingRun:
         if self.folder is not None:
             # What a power cut leaves of the history must be at least what the blocks have a mark of.
             self.folder.sync_history()
-            memory = _memory(self.state)
-            self.folder.save_blocks(self.names, self.state.blocks, self.round, self._mark, self._data, memory)
+            blocks, kept = self.model
+            last = (self.state.blocks, self.round) if self.stopping.keep == "best" else None
+            self.folder.save_blocks(self.names, blocks, kept, self._mark, self._data, _memory(self.state), last)
 
     def close(self, status: Status) -> None:
         """End the run: the last finite model is the one that stays."""
@@ -197,6 +248,7 @@ def _agreed(
 def _data_digest(federation: Federation) -> str:
     """Of all rows and of who holds them. A table in a mapped file, which may be larger than memory, counts by shape."""
     arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
+    arrays |= {"weights": federation.weights, "test weights": federation.test_weights}
     for silo in federation.silos:
         arrays |= {f"rows/{silo.name}/{client}": rows for client, rows in enumerate(silo.rows)}
         arrays |= {f"features/{silo.name}": silo.features, f"test/{silo.name}": silo.test_features}

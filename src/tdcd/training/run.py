@@ -8,14 +8,15 @@ from tdcd.config import Config, ConfigError, check_config, override
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
-from tdcd.prediction.held_out import HeldOut, scores_of, write_held_out
+from tdcd.prediction.held_out import Named, scores_of, write_held_out
 from tdcd.records.history import Record
+from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
-from tdcd.tables.preparation_io import save_preparations
+from tdcd.training.result import Result
 from tdcd.training.silo_only import train_silo_only
-from tdcd.training.train import Result, train
+from tdcd.training.train import numbered, train
 
 
 def run(config: Config, out: Path, devices: int | None = 1, **watch: Any) -> Result:
@@ -46,32 +47,37 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         planned.settings,
         rounds=config.train.rounds,
         evaluate_every=config.evaluate.every,
+        patience=config.evaluate.patience,
+        keep=config.evaluate.keep,
         colocation=planned.colocation,
         out=out,
         config=config.model_dump(),
         execution=planned.execution,
         variant=planned.variant,
+        named=named_in(planned),
         **options,
     )
-    if result.folder is not None:
-        save_assembled(planned, out, list(result.blocks.values()))
     if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
         train_silo_only(planned, out, options.get("should_stop", lambda: False))
     return result
 
 
-def save_assembled(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> None:
-    """Keep what a run from files has beside its model: preparations, labels, and what it says of held-out samples."""
+def named_in(planned: Plan) -> Named | None:
+    """What the held-out samples of a plan from files are called; None if they have numbers, or if there are none."""
     assembled, federation = planned.assembled, planned.federation
-    if assembled is None:
-        return
-    save_preparations(folder, assembled.preparations, assembled.label_encoding)
-    if federation.test_labels is not None:
-        scores = scores_of(federation, planned.blocks, hub_blocks)
-        samples = HeldOut(assembled.test_ids, assembled.test_labels, scores)
-        id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
-        epsilon, encoding = planned.objective.label_epsilon, assembled.label_encoding
-        write_held_out(folder, id_column, samples, encoding, planned.objective.loss, randomized=epsilon is not None)
+    if assembled is None or federation.test_labels is None:
+        return None
+    id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
+    return Named(id_column, assembled.test_ids, assembled.test_labels, assembled.label_encoding)
+
+
+def save_held_out(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> None:
+    """Write what a model says of the held-out samples of its plan."""
+    if planned.federation.test_labels is not None:
+        scores = scores_of(planned.federation, planned.blocks, hub_blocks)
+        objective = planned.objective
+        named = named_in(planned) or numbered(planned.federation, objective)
+        write_held_out(folder, named, scores, objective.loss, randomized=objective.label_epsilon is not None)
 
 
 def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:
@@ -110,7 +116,7 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
         existing.remove()
         return None
     history = existing.marked_history(mark)
-    if len(history) == mark.lines and (history[-1].diverged or history[-1].round == config.train.rounds):
+    if len(history) == mark.lines and Stopping.of(config.model_dump()).is_complete(history):
         return history
     return None
 

@@ -33,21 +33,24 @@ def train_silo_only(
     found = {}
     for silo in labelled_silos(plan):
         silo_only = rewrite(plan, "local-sgd", silo)
-        rounds = silo_only.config.train.rounds
+        rounds, evaluate = silo_only.config.train.rounds, plan.config.evaluate
+        is_judged = evaluate.patience is not None or evaluate.keep == "best"
         result = train(
             silo_only.federation,
             silo_only.blocks,
             silo_only.objective,
             silo_only.settings,
             rounds=rounds,
-            evaluate_every=max(rounds, 1),
+            evaluate_every=evaluate.every if is_judged else max(rounds, 1),
+            patience=evaluate.patience,
+            keep=evaluate.keep,
             should_stop=should_stop,
             execution=silo_only.execution,
             variant=silo_only.variant,
         )
         if result.status == "interrupted":
             return {}
-        figures = result.history[-1].metrics
+        figures = result.final.metrics if is_judged else result.history[-1].metrics
         found[silo] = figures.get("test", figures["train"])
     if jax.process_index() == 0:
         RunFolder(folder).write_alone(found)

@@ -3,29 +3,32 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
+from tdcd.core.choices import KeepModel
 from tdcd.core.exchange import bytes_up
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Colocation, Ledger, item_bytes, phi_bytes
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
-from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
+from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
+from tdcd.records.patience import Stopping
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
+from tdcd.tables.prepared import encoding_of, save_prepared
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
+from tdcd.training.result import Result
+from tdcd.training.subsets import Trained, write_subsets
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1
@@ -45,42 +48,6 @@ class Progress(NamedTuple):
 Observer = Callable[[Progress], None]
 
 
-@dataclass(frozen=True)
-class Result:
-    """What training gave."""
-
-    history: list[Record]
-    blocks: dict[str, Tree]
-    """The hub block of each silo, by name."""
-    round: int
-    """The round those blocks are of."""
-    status: Status
-    simulation: Simulation
-    federation: Federation
-    folder: Path | None = None
-
-    @property
-    def engine(self) -> str:
-        """The name of the engine that ran the rounds."""
-        return self.simulation.engine
-
-    def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The trained model's scores ``[rows, C]`` for other samples: each silo's columns of them.
-
-        Of a regression, ``scores * federation.label_scale + federation.label_mean`` are amounts in the data's own
-        units.
-        """
-        silos = self.federation.silos
-        tables = [numbers(table, f"features {index}") for index, table in enumerate(features)]
-        if len(tables) != len(silos):
-            raise ValueError(f"there are {len(silos)} silos, but features of {len(tables)}: give every silo's columns")
-        for silo, table in zip(silos, tables, strict=True):
-            wanted = (len(tables[0]), *silo.feature_shape)
-            if table.shape != wanted:
-                raise ValueError(f"silo '{silo.name}': features have shape {table.shape}, but must have {wanted}")
-        return self.simulation.scores(list(self.blocks.values()), tables)
-
-
 def train(
     federation: Federation,
     blocks: Block | Sequence[Block],
@@ -89,6 +56,8 @@ def train(
     *,
     rounds: int,
     evaluate_every: int = 5,
+    patience: int | None = None,
+    keep: KeepModel = "last",
     colocation: Colocation = "none",
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
@@ -97,6 +66,7 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     execution: Execution | None = None,
     variant: Variant | None = None,
+    named: Named | None = None,
 ) -> Result:
     """Train a federation in one process.
 
@@ -104,6 +74,9 @@ def train(
         blocks: one for all silos, or one each.
         rounds: communication rounds in all, those before a resume counted in.
         evaluate_every: rounds between two evaluations of the global model; the last round is always evaluated.
+        patience: end when so many evaluations in a row gave no lower loss than the lowest before: of the held-out
+            samples, or of the training samples if there are none.
+        keep: the model that stays, of the ``"last"`` round or of the evaluation with the ``"best"`` such loss.
         colocation: which parties share a machine: what they tell each other does not count as sent.
         out: the run folder to write; none by default.
         config: what ``config.toml`` there shall say; by default the arguments of this call.
@@ -112,24 +85,46 @@ def train(
         should_stop: asked after every engine call; true ends the run early, with a checkpoint.
         execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
         variant: the member of the TDCD family; by default Algorithm 1.
+        named: what ``held-out.csv`` there calls the held-out samples; by default they have numbers.
     """
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
+    if (patience is not None and patience < 1) or keep not in get_args(KeepModel):
+        raise ValueError(f"patience must be at least 1 and keep 'last' or 'best', not {patience} and {keep!r}")
     chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
     _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     state = simulation.init()
-    run = TrainingRun(federation, settings, state, ledger_of(simulation, state.blocks, colocation), simulation.engine)
+    ledger, stopping = ledger_of(simulation, state.blocks, colocation), Stopping(rounds, patience, keep)
+    run = TrainingRun(federation, settings, state, ledger, simulation.engine, stopping)
     if out is not None and jax.process_index() == 0:
         how = (simulation.execution, simulation.variant)
         described = config or describe_call(
-            chosen, objective, settings, *how, rounds=rounds, evaluate_every=evaluate_every
+            chosen,
+            objective,
+            settings,
+            *how,
+            stopping=stopping,
+            evaluate_every=evaluate_every,
+            ids={silo.name: silo.id_column for silo in federation.silos if silo.id_column},
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
+        save_prepared(Path(out), federation, objective)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
-    named = dict(zip(run.names, run.state.blocks, strict=True))
-    return Result(run.history, named, run.round, status, simulation, federation, folder)
+    hub_blocks, kept = run.model
+    if out is not None and federation.test_labels is not None:
+        # Several processes score together, and the first one writes.
+        scores = simulation.scores(hub_blocks, [silo.test_features for silo in federation.silos])
+        if folder is not None:
+            randomized = objective.label_epsilon is not None
+            called = named or numbered(federation, objective)
+            write_held_out(folder, called, scores, objective.loss, randomized=randomized)
+    if run.folder is not None and status != "diverged":
+        write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant), hub_blocks)
+    reason = run.in_words if status == "finished" else ""
+    by_silo = dict(zip(run.names, hub_blocks, strict=True))
+    return Result(run.history, by_silo, kept, status, simulation, federation, folder, reason)
 
 
 class Training:
@@ -148,7 +143,7 @@ class Training:
         now, sizer = self._runs[0].round, CallSizer()
         self._record()
         observe(Progress(now, self._rounds, self._runs[0].history[-1]))
-        while now < self._rounds and self._still_finite():
+        while now < self._rounds and self._running():
             if agreed(should_stop()):
                 return self._close("interrupted")
             target = min(self._rounds, (now // self._every + 1) * self._every)
@@ -157,7 +152,8 @@ class Training:
             now += rounds
             record = self._record() if now == target else None
             observe(Progress(now, self._rounds, record))
-        return self._close("finished") if self._still_finite() else "diverged"
+        self._close("finished")
+        return "diverged" if all(run.diverged for run in self._runs) else "finished"
 
     def _advance(self, now: int, rounds: int, sizer: CallSizer) -> None:
         began = time.perf_counter()
@@ -166,20 +162,22 @@ class Training:
         seconds = time.perf_counter() - began
         self._simulation.check_range(self._state)
         sizer.took(rounds, seconds)
-        for run in self._still_finite():
+        for run in self._running():
             run.advanced(rounds, seconds / len(self._runs))
 
-    def _still_finite(self) -> list[TrainingRun]:
-        return [run for run in self._runs if not run.diverged]
+    def _running(self) -> list[TrainingRun]:
+        return [run for run in self._runs if not run.is_over]
 
     def _record(self) -> Record | None:
-        """Evaluate the runs that are due and have not diverged; the first one's record."""
+        """Evaluate the runs that are due and go on; the first one's record."""
         self._hand_out()
-        if not any(run.is_due(self._every, self._rounds) for run in self._still_finite()):
+        if not any(run.is_due(self._every, self._rounds) for run in self._running()):
             return None
         for run, figures in zip(self._runs, measure(self._simulation, self._state.blocks), strict=True):
-            if run.is_due(self._every, self._rounds) and not run.diverged and run.add(figures).diverged:
-                run.close("diverged")
+            if run.is_due(self._every, self._rounds) and not run.is_over:
+                run.add(figures)
+                if run.is_over:
+                    run.close("diverged" if run.diverged else "finished")
         if time.monotonic() - self._saved_at > self._save_after:
             self._checkpoint()
         return self._runs[0].history[-1]
@@ -187,19 +185,19 @@ class Training:
     def _hand_out(self) -> None:
         """Give every run its state."""
         for run, state in zip(self._runs, self._simulation.part(self._state), strict=True):
-            if not run.diverged:
+            if not run.is_over:
                 run.state = state
 
     def _checkpoint(self) -> None:
         began = time.monotonic()
-        for run in self._still_finite():
+        for run in self._running():
             run.checkpoint()
         self._saved_at = time.monotonic()
         self._save_after = max(SECONDS_PER_CHECKPOINT, (self._saved_at - began) / CHECKPOINT_FRACTION)
 
     def _close(self, status: Status) -> Status:
         self._hand_out()
-        for run in self._still_finite():
+        for run in self._running():
             run.close(status)
         return status
 
@@ -219,13 +217,14 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
     """Every run's losses and metrics of its global model, over the training samples and the held-out ones."""
     federation, objective, runs = simulation.federation, simulation.objective, range(len(simulation.runs))
     scale = federation.label_scale
-    samples: dict[str, tuple[Any, Any]] = {"train": (None, federation.labels)}
+    samples: dict[str, tuple[Any, Any, Any]] = {"train": (None, federation.labels, federation.weights)}
     if federation.test_labels is not None:
-        samples["test"] = ([silo.test_features for silo in federation.silos], federation.test_labels)
+        held_out = [silo.test_features for silo in federation.silos]
+        samples["test"] = held_out, federation.test_labels, federation.test_weights
     losses, figures = {}, {}
-    for split, (features, labels) in samples.items():
+    for split, (features, labels, weights) in samples.items():
         scores = simulation.scores(hub_blocks, features)
-        losses[split] = simulation.losses(hub_blocks, scores, labels)
+        losses[split] = simulation.losses(hub_blocks, scores, labels, weights)
         each = scores if len(runs) > 1 else [scores]
         figures[split] = [metrics(objective.loss, own, labels, scale, objective.label_epsilon) for own in each]
     return [
@@ -236,6 +235,14 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
         )
         for run in runs
     ]
+
+
+def numbered(federation: Federation, objective: Objective) -> Named:
+    """What held-out samples without ids are called."""
+    assert federation.test_labels is not None
+    outputs = objective.num_outputs([federation.labels, federation.test_labels])
+    ids = [str(federation.num_samples + place) for place in range(len(federation.test_labels))]
+    return Named.by_number(ids, federation.test_labels, encoding_of(federation, objective), outputs)
 
 
 def ledger_of(simulation: Simulation, hub_blocks: Sequence[Tree], colocation: Colocation = "none") -> Ledger:

@@ -3,11 +3,13 @@
 import numpy as np
 
 from tdcd.audit.recording import Floats
-from tdcd.core.losses import LossName
 from tdcd.core.randomized import KEPT, Response
 
+KNOWN = ("squared", "logistic", "softmax")
+"""The losses that these attacks know."""
 
-def labels_from_slopes(slopes: Floats, loss: LossName) -> Floats:
+
+def labels_from_slopes(slopes: Floats, loss: str) -> Floats:
     r"""An estimate of every label from the slopes of the loss, ``[R, T, C]`` to ``[R]``.
 
     Logistic: :math:`\delta = \sigma(s) - y` is negative if and only if y = 1. Softmax: the only negative coordinate is
@@ -22,7 +24,7 @@ def labels_from_slopes(slopes: Floats, loss: LossName) -> Floats:
     return (first[:, 0] < 0).astype(np.float64) if loss == "logistic" else -first[:, 0]
 
 
-def scores_from_slopes(slopes: Floats, loss: LossName, resolution: float) -> tuple[Floats, Floats]:
+def scores_from_slopes(slopes: Floats, loss: str, resolution: float) -> tuple[Floats, Floats]:
     r"""The scores that slopes ``[R, T, C]`` come from, and the error that rounding causes in each.
 
     The inverse of the loss's derivative at the label that :func:`labels_from_slopes` finds: logistic
@@ -44,7 +46,7 @@ def scores_from_slopes(slopes: Floats, loss: LossName, resolution: float) -> tup
     return logs - logs.mean(axis=-1, keepdims=True), resolution / chance
 
 
-def uncorrected(slopes: Floats, loss: LossName, response: Response) -> Floats:
+def uncorrected(slopes: Floats, loss: str, response: Response) -> Floats:
     """The slopes that the randomised labels would have without the correction: whoever knows epsilon can undo it."""
     if response == KEPT:
         return slopes

@@ -11,6 +11,7 @@
     labels.json                 what the labels are; of a run from files
     held-out.csv                ids, labels and predictions of the held-out samples; of a run from files
     alone.json                  what each silo reaches alone, if that was asked for
+    subsets.json                what the model reaches with every subset of silos
     report.html
 
 Nothing else in the package reads or writes these files. What a hub's folder has besides is in

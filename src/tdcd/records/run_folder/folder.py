@@ -26,6 +26,7 @@ class RunFolder:
         self.config_file, self.history_file = path / "config.toml", path / "history.jsonl"
         self.facts_file, self.alone_file = path / "federation.json", path / "alone.json"
         self.held_out_file, self.labels_file = path / "held-out.csv", path / "labels.json"
+        self.subsets_file = path / "subsets.json"
         self.model = ModelFiles(path)
         self._settings = ""
 
@@ -174,17 +175,22 @@ class RunFolder:
         history: Mark = NO_LINES,
         data: str = "",
         memory: Sequence[Tree] = (),
+        last: tuple[Sequence[Tree], int] | None = None,
     ) -> None:
         """Replace all silos' blocks at once, each with what it takes to know its run again.
 
         Args:
             history: the lines so far, without seconds; ``data`` is a digest of the federation's rows.
             memory: what else each hub remembers; nothing is written for a hub that remembers nothing.
+            last: the blocks of the last round, and that round, where ``hub_blocks`` are the best ones.
         """
         self._settings = self._settings or settings_digest(self.config())
         remembered = [(f"{name}.memory", tree) for name, tree in zip(names, memory, strict=False) if named_leaves(tree)]
         facts = {"round": round_index, "history": history, "settings": self._settings, "data": data}
-        self.model.save([*zip(names, hub_blocks, strict=True), *remembered], facts)
+        beside: list[tuple[str, Tree]] = []
+        if last is not None:
+            beside, facts["last"] = [(f"{name}.last", tree) for name, tree in zip(names, last[0], strict=True)], last[1]
+        self.model.save([*zip(names, hub_blocks, strict=True), *beside, *remembered], facts)
 
     def load_blocks(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], int]:
         """All silos' blocks, shaped like ``templates``, and the round they belong to."""
@@ -232,6 +238,26 @@ class RunFolder:
             raise ValueError(f"{self.alone_file} is damaged: it does not give each silo's figures")
         return found
 
+    def write_subsets(self, subsets: Mapping[str, Any]) -> None:
+        """Say what the model reaches with every subset of silos.
+
+        Args:
+            subsets: ``silos``, all of them in order; ``silo_dropout``, the run's; ``samples``, ``"test"`` or
+                ``"train"``: of which the figures are; ``mean_phi`` and ``stand_in``, by silo ``[C]`` numbers each, its
+                mean phi over the training samples and what takes its place where it is missing; ``subsets``, for each
+                its ``silos``, their ``loss`` and ``metrics``.
+        """
+        write_json(self.subsets_file, subsets)
+
+    def subsets(self) -> dict[str, Any]:
+        """What :meth:`write_subsets` wrote; nothing if the run has not ended, or is of an earlier version."""
+        if not self.subsets_file.exists():
+            return {}
+        found = _read_json(self.subsets_file)
+        if not isinstance(found, dict) or not isinstance(found.get("subsets"), list):
+            raise ValueError(f"{self.subsets_file} is damaged: it does not give the figures of subsets of silos")
+        return found
+
     def write_report(self, page: str) -> Path:
         """Replace the report; its path."""
         path = self.path / "report.html"
@@ -247,7 +273,8 @@ class RunFolder:
         names, holder = [silo["name"] for silo in facts[0]["silos"]], first.config()["federation"].get("labels")
         index = names.index(holder) if holder in names else 0
         knows = parts[index]
-        for file in (first.config_file, first.history_file, knows.labels_file, knows.held_out_file):
+        files = (first.config_file, first.history_file, knows.labels_file, knows.held_out_file, knows.subsets_file)
+        for file in files:
             if file.exists():
                 shutil.copy(file, self.path)
         for name in ("model", "preparation"):

@@ -42,6 +42,10 @@ class ClientRows(NamedTuple):
     """``[E]``: how many rows are not padding."""
     samples: NDArray[np.int64]
     """``[n]``: which of the round's E * B samples its rows are."""
+    weights: NDArray[Any] | None = None
+    """``[E, P]``: what each row weighs, if not all weigh the same."""
+    kept: NDArray[np.bool_] | None = None
+    """``[n]``: those that the silo is not dropped from; None if it always adds something."""
 
 
 class Presence(NamedTuple):
@@ -76,11 +80,13 @@ class ClientCompute:
         silo: int = 0,
         client: int = 0,
         num_outputs: int = 1,
+        weights: NDArray[Any] | None = None,
     ) -> None:
         """Take the training rows.
 
         Args:
             features: ``[n_k, ...]``.
+            weights: ``[n_k]``, what each row weighs; all the same by default.
             samples: ``[n_k]``, which of the M samples each row is.
             num_samples: M.
         """
@@ -96,6 +102,7 @@ class ClientCompute:
         self._padding = Padding(len(samples), num_samples, self.batch_size)
         self._features = np.asarray(features, settings.dtype)
         self._labels = np.asarray(labels, objective.label_dtype(settings.dtype))
+        self._weights = None if weights is None else np.asarray(weights, settings.dtype)
         row_bytes = self._features[:1].nbytes * self._padding.usual
         per_round = max(1, settings.num_exchanged * row_bytes)
         self._at_once = max(1, min(AT_ONCE, BYTES_AT_ONCE // per_round))
@@ -127,7 +134,20 @@ class ClientCompute:
         samples = np.split(np.flatnonzero(held) % held[0].size, bounds)
         # NumPy gathers faster than a compiled program does.
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
-        return [ClientRows(*of_round) for of_round in zip(places, features, labels, counts, samples, strict=True)]
+        weights = [None] * len(places) if self._weights is None else self._weights.take(padded)
+        parts = zip(places, features, labels, counts, samples, weights, strict=True)
+        laid_out = [ClientRows(*of_round) for of_round in parts]
+        if not self._variant.dropout.rate:
+            return laid_out
+        return [self._drop(rows, first + index) for index, rows in enumerate(laid_out)]
+
+    def _drop(self, rows: ClientRows, round_index: int) -> ClientRows:
+        """The rows, and which of them the silo is dropped from; with the intercept, it keeps the ones of those."""
+        kept = self.links.kept(round_index, rows.samples)
+        if self._silo != self._variant.dropout.intercept or kept is None:
+            return rows._replace(kept=kept)
+        _flat(rows.features)[rows.places[~kept], :-1] = 0
+        return rows
 
     def only(self, rows: ClientRows, kept: NDArray[np.bool_]) -> ClientRows:
         """The same without some of the rows: ``kept`` is ``[n]``."""
@@ -137,7 +157,9 @@ class ClientCompute:
         source = np.zeros((size, width), np.int64)
         source.ravel()[places] = held
         features, labels = _flat(rows.features)[source], rows.labels.ravel()[source]
-        return ClientRows(places, features, labels, counts, rows.samples[kept])
+        left = None if rows.kept is None else rows.kept[kept]
+        weights = None if rows.weights is None else rows.weights.ravel()[source]
+        return ClientRows(places, features, labels, counts, rows.samples[kept], weights, left)
 
     def phi(self, block: Tree, rows: ClientRows) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
@@ -146,7 +168,9 @@ class ClientCompute:
     def phi_sent(self, block: Tree, round_index: int) -> Arrays:
         """Phi of its rows of a round's minibatches, as the hub is sent it."""
         rows = self.rows(round_index)
-        return self.links.encode_rows(round_index, TO_HUB, rows.samples, self.phi(block, rows))
+        phi = self.phi(block, rows)
+        sent = phi if rows.kept is None else np.where(rows.kept[:, None], phi, 0)
+        return self.links.encode_rows(round_index, TO_HUB, rows.samples, sent)
 
     def received(self, round_index: int, sent: Arrays) -> NDArray[Any]:
         """``[n, C]``: what the hub passed on of the exchange, for its rows of the round's minibatches."""
@@ -190,12 +214,15 @@ class ClientCompute:
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
         known = Known(rows.labels, _padded(rows, received), None if start is None else _padded(rows, start))
+        kept = None if rows.kept is None else _padded(rows, rows.kept[:, None])[..., 0]
         with precision(self.settings.dtype):
             stepped = _steps(
                 block,
                 rows.features,
                 known,
+                kept,
                 rows.counts,
+                rows.weights,
                 held,
                 self._step_size,
                 np.int32(round_index * self.settings.local_steps),
@@ -243,7 +270,9 @@ def _steps(
     block: Tree,
     features: Array,
     known: Known,
+    kept: Array | None,
     counts: Array,
+    own_weights: Array | None,
     held: Array,
     step_size: Array,
     iteration: Array,
@@ -265,10 +294,11 @@ def _steps(
         batch_size=batch_size,
         held=held,
     )
+    weights = weights if kept is None else jnp.where(kept, weights, 0)
     losses = partial(variant.knowledge.losses, silo, objective=objective)
     return algorithm.client_steps(
         block,
-        Minibatch(features, known, weights),
+        Minibatch(features, known, weights if own_weights is None else weights * own_weights),
         iteration,
         apply=model.phi,
         descent=Descent(losses, objective, variant.update, step_size),

@@ -12,6 +12,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
+from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.fixed_point import FixedBlocks
@@ -20,6 +21,7 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
 from tdcd.core.update import HubUpdate, TakeAverage
 from tdcd.federation.partition import shares_of
+from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.layout import Layout, Left, mask_of
@@ -47,8 +49,8 @@ class HubCompute:
     ) -> None:
         """Take the silo's index, its samples, the shape of one of them, and the hub's masks if it has any."""
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
-        config, outputs = job.config, sample_index.outputs(job.config)
-        self.objective = Objective(outputs.loss, config.model.l2, config.federation.label_epsilon)
+        outputs = sample_index.outputs(job.config)
+        self.objective = objective_of(job.config, outputs.loss)
         self.num_outputs = outputs.count
         self.variant, self._rounds = job.variant, job.config.train.rounds
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
@@ -62,6 +64,7 @@ class HubCompute:
         self._num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
+        self._model, self._num_features = job.blocks[silo], feature_shape[-1]
         started = start_block(
             job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs, job.config.silos[silo].name
         )
@@ -251,6 +254,14 @@ class HubCompute:
         with precision(self.settings.dtype):
             return float(self.objective.penalty(block))
 
+    def intercept(self, block: Tree) -> NDArray[Any] | None:
+        """``[C]``: what is left of the silo's phi where it is dropped; None if nothing is."""
+        dropout = self.variant.dropout
+        if not dropout.rate or dropout.intercept != self.silo:
+            return None
+        with precision(self.settings.dtype):
+            return np.asarray(dropout.alone(self.silo, block, self._model.phi, self._num_features))
+
     def figures(
         self, scores: NDArray[Any], held_out: bool, penalty: float, absent: NDArray[np.bool_] | None = None
     ) -> tuple[float, dict[str, float | None]]:
@@ -260,7 +271,8 @@ class HubCompute:
         with precision(self.settings.dtype):
             truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
             losses = _losses(scores, truth, objective=self.objective)
-        loss = float(np.mean(np.asarray(losses)[chosen], dtype=np.float64)) + penalty
+        weights = sample_index.weights_at(sample_index.held_out == held_out)
+        loss = float(weighted_mean(np.asarray(losses)[chosen], None if weights is None else weights[chosen])) + penalty
         scale, epsilon = sample_index.known.label_scale, self.objective.label_epsilon
         return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], scale, epsilon)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tdcd.core import algorithm
 from tdcd.core.exchange import (
     BLOCKS,
+    TO_HUB,
     AsItIs,
     BlockExchange,
     Exchange,
@@ -21,7 +22,6 @@ from tdcd.core.exchange import (
     Wire,
     seed_words,
     sent_up,
-    sum_others,
 )
 from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Tree
@@ -71,6 +71,7 @@ class Links:
         self._stays = variant.knowledge.label_silo == silo
         self._sent_up: Any = None
         self._drawn = lru_cache(maxsize=4)(self._draw)
+        self._kept = lru_cache(maxsize=4)(self._keep)
 
     def _sending(self, round_index: int, silo: int, stream: int = 0, places: Any = None) -> Sending:
         return Sending(self._seed, np.int32(round_index), silo, self._shape, stream, places)
@@ -78,6 +79,13 @@ class Links:
     def _draw(self, round_index: int, stream: int) -> NDArray[Any]:
         """The dither of all samples of a round, for all clients."""
         return np.asarray(self._sending(round_index, self._silo, stream).dither())
+
+    def _keep(self, round_index: int) -> NDArray[np.bool_]:
+        return np.asarray(self._variant.dropout.kept(self._sending(round_index, self._silo))).ravel()
+
+    def kept(self, round_index: int, places: Any) -> NDArray[np.bool_] | None:
+        """``[n]``: which of these samples of a round the silo is not dropped from; None if it never is."""
+        return self._kept(round_index)[places] if self._variant.dropout.rate else None
 
     def to_hubs(self, round_index: int, phi: NDArray[Any]) -> Arrays:
         """The silo's phi ``[E, B, C]`` as the other hubs are sent it; as it is where it stays with its hub."""
@@ -98,7 +106,7 @@ class Links:
             return self._sums.own("phi", round_index, part["phi"])
         sending, sent = self._sending(round_index, self._silo), {name: part[name] for name in self.between_hubs}
         with precision(self._settings.dtype):
-            phi = _decode(sent, *sending[:2], silo=self._silo, shape=self._shape, exchange=self._variant.exchange)
+            phi = _decode(sent, *sending[:2], silo=self._silo, shape=self._shape, variant=self._variant)
             return np.asarray(phi)
 
     def others(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
@@ -113,7 +121,7 @@ class Links:
             return self._sums.others("phi", round_index, [one["phi"] for one in sent])
         sending = self._sending(round_index, self._silo)
         with precision(self._settings.dtype):
-            return np.asarray(_others(sent, *sending[:2], silo=self._silo, shape=self._shape, exchange=exchange))
+            return np.asarray(_others(sent, *sending[:2], silo=self._silo, shape=self._shape, variant=self._variant))
 
     def scores_part(self, what: What, round_index: int, scores: NDArray[Any]) -> NDArray[Any]:
         """The silo's scores ``[n, C]`` of an evaluation as the other hubs are sent them."""
@@ -122,6 +130,16 @@ class Links:
     def add_scores(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The sum of all silos' scores, from what every hub sent; in silo order, whatever the order of arrival."""
         return np.asarray(sum(parts[1:], start=parts[0])) if self._sums is None else self._sums.all(parts)
+
+    def scores_by_silo(
+        self, what: What, round_index: int, parts: Sequence[NDArray[Any]]
+    ) -> dict[tuple[int, ...], NDArray[Any]]:
+        """What this hub knows of the silos' scores: each one's or, of masked parts, its own and the others' sum."""
+        if self._sums is None:
+            return {(silo,): part for silo, part in enumerate(parts)}
+        others = tuple(silo for silo in range(len(parts)) if silo != self._silo)
+        summed = self._sums.others(what, round_index, [parts[silo] for silo in others])
+        return {(self._silo,): self._sums.own(what, round_index, parts[self._silo]), others: summed}
 
     def rows_layout(self, rows: int) -> Layout:
         """What phi of so many of a client's rows is between it and its hub."""
@@ -138,7 +156,12 @@ class Links:
         """What :meth:`encode_rows` was given, as its receiver has it."""
         if self._variant.client_exchange == AsItIs():
             return sent["phi"]
-        return np.asarray(self._variant.client_exchange.decode(sent, self._of_rows(round_index, stream, places)))
+        found = np.asarray(self._variant.client_exchange.decode(sent, self._of_rows(round_index, stream, places)))
+        if stream != TO_HUB or self._silo == self._variant.dropout.intercept:
+            return found
+        # Few bits make small numbers of the zeros where the silo is dropped.
+        kept = self.kept(round_index, places)
+        return found if kept is None else np.where(kept[:, None], found, 0)
 
     def _of_rows(self, round_index: int, stream: int, places: Any) -> Sending:
         drawn = self._drawn(round_index, stream)
@@ -186,19 +209,19 @@ def _encode(
     return exchange.encode(phi, Sending(seed, round_index, silo, shape))
 
 
-@partial(jax.jit, static_argnames=("silo", "shape", "exchange"))
+@partial(jax.jit, static_argnames=("silo", "shape", "variant"))
 def _decode(
-    sent: Wire, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], exchange: Exchange
+    sent: Wire, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], variant: Variant
 ) -> Array:
-    return exchange.decode(sent, Sending(seed, round_index, silo, shape))
+    return variant.dropout.decode(variant.exchange, sent, Sending(seed, round_index, silo, shape))
 
 
-@partial(jax.jit, static_argnames=("silo", "shape", "exchange"))
+@partial(jax.jit, static_argnames=("silo", "shape", "variant"))
 def _others(
-    sent: list[Wire], seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], exchange: Exchange
+    sent: list[Wire], seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], variant: Variant
 ) -> Array:
     sendings = [Sending(seed, round_index, index, shape) for index in range(len(sent))]
-    return sum_others(exchange, sent, silo, sendings)
+    return variant.dropout.sum_others(variant.exchange, sent, silo, sendings)
 
 
 @partial(jax.jit, static_argnames=("exchange",))

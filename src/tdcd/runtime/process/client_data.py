@@ -16,9 +16,10 @@ from tdcd.core.settings import Dtype
 from tdcd.federation.party_names import client_of
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
-from tdcd.tables.preparation import Preparation, summarize
+from tdcd.tables.preparation import Preparation
 from tdcd.tables.randomized import EPSILON_COLUMN
 from tdcd.tables.rows import Category, RawRows
+from tdcd.tables.summary import summarize
 
 NO_FEATURES = np.empty((0, 0), np.float32)
 
@@ -37,7 +38,9 @@ class ClientData:
     held_out: NDArray[np.bool_] | None = None
     """``[n]``: rows that nobody trains on, where the data itself says so."""
     target: dict[str, Any] | None = None
-    """What ready labels mean: ``task`` and ``label_scale``."""
+    """What ready labels mean: ``task``, ``label_scale`` and ``label_mean``."""
+    weights: NDArray[np.float64] | None = None
+    """``[n]``: how much each row counts, where the data says so."""
     label_epsilon: float | None = None
     """With which epsilon ready labels were randomised; None if they are true ones."""
 
@@ -52,15 +55,17 @@ class ClientData:
             arrays["labels"] = np.asarray(self.labels, np.float64)
         if self.held_out is not None:
             arrays["held_out"] = self.held_out
+        if self.weights is not None:
+            arrays["weights"] = self.weights
         for name, column in () if self.table is None else self.table.features.items():
             words.append([name, column.levels if isinstance(column, Category) else None])
             arrays[f"column {name}"] = column.codes if isinstance(column, Category) else column
         return digest_of(words, arrays)
 
-    def summary(self, chosen: NDArray[np.bool_]) -> Any:
-        """Sums and counts of the chosen rows' columns."""
+    def summary(self, chosen: NDArray[np.bool_], bins: int | None) -> Any:
+        """Sums and counts of the chosen rows' columns, for so many bins."""
         assert self.table is not None
-        return summarize(self.table, chosen).to_json()
+        return summarize(self.table, chosen, bins).to_json()
 
     def prepared(self, preparation: Preparation, bias: bool, dtype: Dtype) -> NDArray[Any]:
         """The table as features, with a column of ones at the end if the silo carries the bias."""
@@ -87,7 +92,7 @@ class ClientData:
             target, epsilon = json.loads(facts["tdcd"]), json.loads(facts.get(EPSILON_COLUMN, "null"))
             ids = json.loads(arrays["ids"].tobytes())
             held_out = arrays["held_out"].astype(bool) if "held_out" in arrays else None
-            data = cls(ids, arrays.get("labels"), arrays["features"], None, held_out, target, epsilon)
+            data = cls(ids, arrays.get("labels"), arrays["features"], None, held_out, target, label_epsilon=epsilon)
         except (SafetensorError, ValueError, KeyError) as error:
             raise ValueError(f"{path} does not hold a client's rows: {error}") from None
         num_labels = len(data.ids) if data.labels is None else len(data.labels)
@@ -101,7 +106,10 @@ def shards(planned: Plan) -> dict[str, ClientData]:
     """What each client of a simulated federation would hold, by the client's name: ready arrays, held-out rows too."""
     federation, held = planned.federation, {}
     num_test = 0 if federation.test_labels is None else len(federation.test_labels)
-    target = {"task": planned.objective.kind.tasks[0], "label_scale": float(federation.label_scale)}
+    scale, mean = float(federation.label_scale), float(federation.label_mean)
+    target: dict[str, Any] = {"task": planned.objective.kind.tasks[0], "label_scale": scale, "label_mean": mean}
+    if federation.classes:
+        target["classes"] = [*federation.classes]
     for silo in federation.silos:
         has_labels = planned.config.federation.labels in (None, silo.name)
         for index, (name, rows) in enumerate(zip(silo.clients, silo.rows, strict=True)):

@@ -206,6 +206,8 @@ class HubDriver:
             self._described = True
         self._keep(partial(self.folder.append, line.record, self._clock() - self._began))
         self._last = line
+        if line.test_scores is not None:
+            self._keep(partial(self.folder.save_figures, self.hub.handshake, line))
         event("evaluated", round=line.record.round, train_loss=line.record.train_loss, test_loss=line.record.test_loss)
         self._show()
 
@@ -219,9 +221,7 @@ class HubDriver:
         if rounds is not None and shutdown is not None and end.status != "refused":
             blocks = {hub.removeprefix("hub."): block for hub, block in rounds.models().items()}
             others = {hub.removeprefix("hub."): one for hub, one in rounds.preparations().items()}
-            if end.status == "finished" and self._last is not None and self._last.test_scores is not None:
-                self._keep(partial(self.folder.save_held_out, self.hub.handshake, self._last.test_scores))
-            self.folder.finish(blocks, others, shutdown)
+            self.folder.finish(blocks, others, shutdown, rounds.final()[0])
 
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
@@ -239,7 +239,7 @@ class HubDriver:
 
     def _show(self) -> None:
         self._shown_at = self._clock()
-        record = None if self._last is None else self._last.record
+        record, refusal = None if self._last is None else self._last.record, self.endpoint.last_refusal
         status = {
             "party": self.hub.name,
             "phase": self.hub.phase,
@@ -259,7 +259,7 @@ class HubDriver:
             "payload_bytes_sent": sum(self.endpoint.payload.values()),
             "refused": dict(self.endpoint.refused),
             "dropped": dict(self.endpoint.transport.dropped),
-            "last_error": self.hub.reason or self._last_error or self.endpoint.last_refusal,
+            "last_error": (self.hub.status != "finished" and self.hub.reason) or self._last_error or refusal,
             "status": self.hub.status,
         }
         self.folder.write_status(status)

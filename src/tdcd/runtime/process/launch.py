@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from tdcd.config import Config, check_config, override, read_config
 from tdcd.config.resolve import plan
+from tdcd.records.patience import Best
 from tdcd.records.run_folder import RunFolder, toml_text, write_durably
 from tdcd.report import write_report
 from tdcd.runtime.certificates.issue import throwaway
@@ -111,7 +112,10 @@ class Trial:
             self.stop()
         codes = {party: process.returncode for party, process in self.processes.items()}
         worst = max(codes, key=lambda party: codes[party])
-        return Outcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst) if codes[worst] else "")
+        if not codes[worst]:
+            history = RunFolder(self.folder / "silos" / self.job.config.silos[0].name).history()
+            return Outcome("finished", self.job.stopping.in_words(Best.of(history), history[-1].round))
+        return Outcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst))
 
     def stop(self) -> None:
         """Ask every party to leave, and after a while insist."""

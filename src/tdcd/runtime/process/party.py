@@ -137,7 +137,7 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     for caution in row_numbers(rows):
         event("table", logging.WARNING, why=caution)
     rows = protected(config, config.silos[silo].name, rows, lambda: _label_key(own))
-    return ClientData([*rows.ids], rows.labels, table=rows)
+    return ClientData([*rows.ids], rows.labels, table=rows, weights=rows.weights)
 
 
 def _label_key(own: PartySection) -> bytes:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tdcd.core.stopping import Interrupted
-from tdcd.prediction.predict import SiloScores, silo_scores
+from tdcd.prediction.model import Model
+from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job, secret_of
 from tdcd.runtime.process.predict_hub import MaskedPredictHub, ModelOf, PredictHub
@@ -40,7 +41,7 @@ def predict_with_peers(
             "--allow-missing does not go with exchange.protect = 'mask': the sum for an id that a silo lacks would be "
             "of fewer silos, which may be one; leave such ids out with --common"
         )
-    mine = job, index, secret_of(job, own), silo_scores(run, silo, data), _model_of(run)
+    mine = job, index, secret_of(job, own), Model.load(run).silo_scores(silo, data), _model_of(run)
     hub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own)) if is_masked else PredictHub(*mine)
     with open_transport(job, hub.name, list(hub.partners), own) as transport:
         outcome = converse(hub, transport, watch, should_stop)

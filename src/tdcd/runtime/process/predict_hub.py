@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tdcd.alignment.digests import keyed_digests
 from tdcd.core.fixed_point import FixedPoint
-from tdcd.prediction.predict import SiloScores
+from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
 from tdcd.runtime.compute.masks import Masks
 from tdcd.runtime.compute.sums import Sums

@@ -79,13 +79,17 @@ def _labels(
         ids = [*assembled.ids, *assembled.test_ids]
         write_randomized(out, (silo.id, label), ids, drawn, config.federation.label_epsilon)
         return ["--labels", str(out)]
-    if all(label in read_header(path, silo.id, Dialect.of(config))[0] for path in tables.values()):
+    needed, weight = {label, *([silo.weight or holder.weight] if holder.weight else [])}, holder.weight
+    if all(needed <= {*read_header(path, silo.id, Dialect.of(config))[0]} for path in tables.values()):
         return []
     home = Path(config.data.folder or "")
     sources = [home / client.table for client in holder.client] or [home / (holder.table or "")]
-    columns = replace(Columns.of(config, holder).only(()), label=holder.label)
+    columns = replace(Columns.of(config, holder).only(()), label=holder.label, weight=weight)
     parts = [read_rows(source, columns) for source in sources]
     ids = [one for part in parts for one in part.ids]
     # Parquet, since the configuration may say that CSV files are written in another way than this one would be.
-    pq.write_table(pa.table({silo.id: ids, label: np.concatenate([np.asarray(part.labels) for part in parts])}), out)
+    written = {silo.id: ids, label: np.concatenate([np.asarray(part.labels) for part in parts])}
+    if weight is not None:
+        written[silo.weight or weight] = np.concatenate([np.asarray(part.weights) for part in parts])
+    pq.write_table(pa.table(written), out)
     return ["--labels", str(out)]

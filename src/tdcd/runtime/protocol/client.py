@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
-from tdcd.core.losses import LOSSES
-from tdcd.core.objective import Objective, Tree
+from tdcd.config.resolve import objective_of
+from tdcd.core.objective import Tree
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute, ClientRows, Presence
@@ -40,7 +41,7 @@ from tdcd.runtime.protocol.messages import (
     Who,
 )
 from tdcd.runtime.protocol.structure import Array, Message, named
-from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_json, take_mask, take_named
+from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_json, take_loss, take_mask, take_named
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
 
@@ -82,7 +83,7 @@ class Client:
         """Who this is and which samples it has: said at the start, and whenever something is missing."""
         self._answers.clear()
         data, is_named = self.data, isinstance(self.data.labels, list)
-        target = None if data.target is None else Target(**data.target)
+        target = None if data.target is None else msgspec.convert(data.target, Target)
         numbers = None if is_named or data.labels is None else Array.of(np.asarray(data.labels, np.float64))
         enrol = Enrol(
             self.name,
@@ -93,6 +94,7 @@ class Client:
             ids=data.ids,
             labels=numbers,
             label_names=[*data.labels] if isinstance(data.labels, list) else None,
+            weights=Array.maybe(data.weights),
             held_out=None if data.held_out is None else Array.of(data.held_out.astype(np.uint8)),
             target=target,
             is_table=data.table is not None,
@@ -149,7 +151,8 @@ class Client:
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = self._places(message)
-        return self._answer(message, ColumnSummary, summary=json.dumps(self.data.summary(train >= 0)))
+        summary = self.data.summary(train >= 0, self.job.config.model.bins)
+        return self._answer(message, ColumnSummary, summary=json.dumps(summary))
 
     def _on_successor(self) -> list[Message]:
         """Another process of this name is welcome: if it came after this one, this one leaves."""
@@ -179,7 +182,10 @@ class Client:
         chosen = train[train >= 0]
         if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
             raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
-        if LOSSES[message.loss].target == "classes" and not np.isin(labels, np.arange(outputs)).all():
+        if (
+            take_loss(message.loss, self.job.config.model).target == "classes"
+            and not np.isin(labels, np.arange(outputs)).all()
+        ):
             raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
 
     def _labels(self, message: Welcome) -> NDArray[Any]:
@@ -202,7 +208,7 @@ class Client:
         assert welcome is not None
         train, test = self._places(welcome)
         labels, config = self._labels(welcome), self.job.config
-        objective = Objective(welcome.loss, config.model.l2, config.federation.label_epsilon)
+        objective = objective_of(config, welcome.loss)
         model, settings = self.job.blocks[self.silo], self.job.settings
         chosen = train >= 0
         self._compute = ClientCompute(
@@ -217,6 +223,7 @@ class Client:
             self.silo,
             self.job.clients(self.silo).index(self.name),
             welcome.num_outputs,
+            None if welcome.weights is None else take(welcome.weights, "weights", np.float64, [len(train)])[chosen],
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name

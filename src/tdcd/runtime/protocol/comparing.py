@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from tdcd.core.losses import LOSSES
+from tdcd.config import ConfigError
+from tdcd.config.losses import named_loss
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Hello
 from tdcd.runtime.protocol.sample_index import MOST_CLASSES, IncompatibleParties
@@ -64,6 +65,10 @@ def check_outputs(theirs: Hello, job: Job, is_label_hub: bool) -> None:
         raise IncompatibleParties(f"{theirs.sender} does not say what its labels ask for: upgrade the older one")
     if chosen not in (None, told.loss):
         raise IncompatibleParties(f"{theirs.sender} trains with {told.loss!r}, and model.loss is {chosen!r}")
-    least, most = (2, MOST_CLASSES) if LOSSES[told.loss].target == "classes" else (1, 1)
+    try:
+        loss = named_loss(job.config.model, told.loss)
+    except ConfigError as error:
+        raise IncompatibleParties(error.problems[0]) from None
+    least, most = (2, MOST_CLASSES) if loss.target == "classes" else (1, 1)
     if not least <= told.count <= most:
         raise IncompatibleParties(f"{theirs.sender} asks for {told.count} outputs, which does not fit {told.loss!r}")

@@ -7,6 +7,9 @@ gets all scores and tells the others what it found.
 
 from collections.abc import Callable, Iterator
 
+from tdcd.core.objective import Tree
+from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.runtime.protocol.candidates import Candidates
 from tdcd.runtime.protocol.exchange import Exchange, figures_of
 from tdcd.runtime.protocol.instructions import Append, State
 from tdcd.runtime.protocol.job import Job, timing_of
@@ -20,8 +23,9 @@ from tdcd.runtime.protocol.structure import Message
 class Evaluations:
     """The rounds that a silo's hub tells its scores of."""
 
-    def __init__(self, silo: int, job: Job, restored: State | None = None) -> None:
+    def __init__(self, silo: int, job: Job, compute: HubCompute, restored: State | None = None) -> None:
         """Take up what was saved."""
+        self.candidates = Candidates(job.stopping, compute.tree, restored)
         self._silo, self._timing = silo, timing_of(job.variant)
         self._has_labels = job.has_labels(silo)
         self._tells = job.audience.label_hub == job.hubs[silo]
@@ -50,8 +54,19 @@ class Evaluations:
                 yield from exchange.tell(figures_part(header(round_index), record))
             if record is not None:
                 self.recorded = round_index
-                is_last = round_index == self._rounds and self._has_labels
-                yield Append(record, records.test_scores(scores) if is_last else None)
+                stays = self.candidates.judge(record) and self._has_labels
+                if not stays or record.diverged:
+                    yield Append(record)
+                else:
+                    yield Append(record, records.test_scores(scores), records.subsets(round_index, scores))
+            if self.candidates.ended_at is not None:
+                self.waiting = []
+
+    def told(self, round_index: int, block: Tree) -> None:
+        """A round's scores were told."""
+        self.candidates.evaluated(round_index, block)
+        if round_index not in self.waiting:
+            self.waiting.append(round_index)
 
     def told_in(self, round_index: int) -> list[int]:
         """The rounds whose scores are told in this one: its own, and those in which the block stays the same."""

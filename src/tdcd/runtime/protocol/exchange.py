@@ -13,7 +13,7 @@ from tdcd.core.timing import Overlap
 from tdcd.runtime.protocol.audience import Audience
 from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
 from tdcd.runtime.protocol.messages import AnyPart, Gone, Hello, Opening, PhiPart, Published, ScoresPart, Want
-from tdcd.runtime.protocol.sample_index import IncompatibleParties
+from tdcd.runtime.protocol.sample_index import WAY_ON, IncompatibleParties, Lost
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage, digest
 
@@ -45,6 +45,18 @@ def kept_rounds(timing: Overlap) -> int:
     and be D rounds behind.
     """
     return KEPT_PERIODS * timing.longest_period + 2 * timing.rounds
+
+
+def begun(round_index: int, timing: Overlap, last: int) -> list[Key]:
+    """What shows that a peer began a round in which a client failed: if all peers did, nobody failed before."""
+    told = round_index + timing.rounds
+    return [(PhiPart, told) if told < last else (ScoresPart, last)]
+
+
+def lost(hub: str, round_index: int, gone: Gone) -> Lost:
+    """What a hub that was restored to a round ends with, if a peer no longer has what it needs."""
+    restored, lacked = f"{hub} was restored to round {round_index}", f"'{gone.what}' of round {gone.round}"
+    return Lost(f"{restored}, and {gone.sender} is at round {gone.now} and no longer has {lacked}. {WAY_ON}")
 
 
 class Exchange:

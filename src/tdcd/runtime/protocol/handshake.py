@@ -32,7 +32,8 @@ from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Message
 from tdcd.runtime.protocol.taking import take_json
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
-from tdcd.tables.preparation import Preparation, Summary, merge_summaries
+from tdcd.tables.preparation import Preparation
+from tdcd.tables.summary import Summary
 
 
 class Handshake:
@@ -242,14 +243,14 @@ class Handshake:
             train=Array.of(train),
             test=Array.of(test),
             labels=None if meaning is None else Array.of(meaning.labels[samples.rows[index]]),
+            weights=Array.maybe(samples.weights_at(samples.rows[index])),
             cards={other: one.card for other, one in self._enrolments.items() if one.card is not None},
         )
 
     def _fit(self) -> list[Message]:
-        data = self.job.config.data
+        summaries = {client: self._summaries[client] for client in self.clients}
         try:
-            merged = merge_summaries({client: self._summaries[client] for client in self.clients})
-            self.preparation = Preparation.fit(merged, standardize=data.standardize, rare=data.rare)
+            self.preparation = Preparation.of_clients(summaries, self.job.config)
         except ValueError as error:
             raise IncompatibleParties(str(error)) from None
         return [self._prepare(client) for client in self.clients]

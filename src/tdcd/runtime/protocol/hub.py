@@ -77,7 +77,7 @@ class Hub:
 
     @property
     def reason(self) -> str:
-        """Why the run ended, if it did not finish."""
+        """Why the run ended, if not with its last round."""
         return "" if self.shutdown is None else self.shutdown.reason
 
     @property

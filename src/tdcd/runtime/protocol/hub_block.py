@@ -55,4 +55,6 @@ class HubBlock:
             evaluations.recorded,
             memory=named_leaves(self._memory),
             unrecorded=tuple(evaluations.waiting),
+            best=evaluations.candidates.best,
+            candidates=evaluations.candidates.arrays,
         )

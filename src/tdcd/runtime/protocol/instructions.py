@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tdcd.records.history import Record
 from tdcd.records.mark import NO_LINES, Mark
+from tdcd.records.patience import Best
 from tdcd.runtime.protocol.messages import Published, Status
 from tdcd.runtime.protocol.structure import Arrays, Message
 
@@ -35,6 +36,10 @@ class State:
     """What the hub's update remembers."""
     unrecorded: tuple[int, ...] = ()
     """The rounds before this one that were evaluated, and for which other hubs' scores were not there."""
+    best: Best | None = None
+    """The best line of the history so far."""
+    candidates: Arrays = field(default_factory=dict)
+    """The blocks with which the run may have to end, see :class:`tdcd.runtime.protocol.candidates.Candidates`."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,9 @@ class Append:
 
     record: Record
     test_scores: NDArray[Any] | None = field(default=None, compare=False)
-    """``[m, C]``: with the last line, the model's scores of the held-out samples; not a number for absent ones."""
+    """``[m, C]``: if the model of this line stays, its scores of the held-out samples; not a number for absent ones."""
+    subsets: Mapping[str, Any] | None = field(default=None, compare=False)
+    """If the model of this line stays, what it reaches with every subset of silos."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ import numpy as np
 
 from tdcd.blocks.base import Block
 from tdcd.config import Config, ConfigError
-from tdcd.config.resolve import blocks_of, has_bias, settings_of, variant_of
+from tdcd.config.members import variant_of
+from tdcd.config.resolve import blocks_of, has_bias, objective_of, settings_of
 from tdcd.core.exchange import WIRE_DTYPES, sent_up
 from tdcd.core.settings import Settings
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Everybody, Variant
 from tdcd.federation.party_names import client_of, hub_of
+from tdcd.records.patience import Stopping
 from tdcd.runtime.protocol.audience import Audience
 
 SHARED = ("seed", "dtype", "data", "federation", "model", "train", "exchange", "evaluate", "silos")
@@ -36,6 +38,8 @@ class Job:
             problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
         if self.config.train.algorithm != "tdcd":
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
+        if self.config.model.loss is not None:
+            objective_of(self.config, self.config.model.loss)
         problems += _only_simulated(self.variant, self.config.dtype, self.config.federation.labels) + self._late()
         if problems:
             raise ConfigError(problems)
@@ -85,6 +89,11 @@ class Job:
     def variant(self) -> Variant:
         """The member of the TDCD family."""
         return variant_of(self.config)
+
+    @cached_property
+    def stopping(self) -> Stopping:
+        """When the run ends, and which model stays."""
+        return Stopping.of(self.config.model_dump())
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

@@ -2,14 +2,13 @@
 
 import msgspec
 
-from tdcd.core.choices import Loss
-from tdcd.runtime.protocol.structure import Array, Count, Part
+from tdcd.runtime.protocol.structure import Array, Count, LossWord, Part
 
 
 class Outputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What labels ask of every silo's block."""
 
-    loss: Loss
+    loss: LossWord
     count: Count
     """C, the scores of a sample."""
 

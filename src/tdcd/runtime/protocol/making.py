@@ -57,6 +57,7 @@ def scores_part(
         test_absent=found.get("test_absent"),
         absent=claims.absent,
         unscored=claims.unscored,
+        intercept=None if (alone := compute.intercept(block)) is None else Array.of(alone),
     )
 
 

@@ -8,23 +8,38 @@ from typing import Literal
 
 import msgspec
 
-from tdcd.core.choices import Loss
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
+from tdcd.records.patience import Best
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.groups import Group, Remaining
 from tdcd.runtime.protocol.label_messages import FiguresPart, Outputs, SlopePart
-from tdcd.runtime.protocol.structure import Array, Count, Digest, Json, Message, Named, Nonce, Part, Setting, Shape
+from tdcd.runtime.protocol.structure import (
+    Array,
+    ClassNames,
+    Count,
+    Digest,
+    Json,
+    LossWord,
+    Message,
+    Named,
+    Nonce,
+    Part,
+    Setting,
+    Shape,
+)
 
 Status = Literal["finished", "diverged", "refused"]
 
 
-# A client to its hub.
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What labels mean that are ready for training."""
 
     task: Task
     label_scale: float
+    label_mean: float = 0.0
+    classes: ClassNames = ()
+    """By number; empty if classes are called by their numbers."""
 
 
 class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
@@ -38,11 +53,11 @@ class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
     labels: Array | None = None
     label_names: list[str] | None = None
     """Instead of ``labels``, where these are no numbers."""
+    weights: Array | None = None
     held_out: Array | None = None
     target: Target | None = None
     is_table: bool = False
     rows: Digest
-    """Of all rows, features too: a client that comes back must have the same."""
     card: Card | None = None
 
 
@@ -99,12 +114,13 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     session: str
     num_samples: Count
     num_outputs: Count
-    loss: Loss
+    loss: LossWord
     train: Array
     """Of every row: which training sample it is; -1 if it is none."""
     test: Array
     labels: Array | None = None
     """Of every row, where the silo has labels."""
+    weights: Array | None = None
     cards: dict[str, Card] = msgspec.field(default_factory=dict)
 
 
@@ -194,6 +210,8 @@ class ScoresPart(Part, frozen=True, kw_only=True, tag="scores_part"):
     """By client: the rounds since the last scores in which it was left out."""
     unscored: list[str] = msgspec.field(default_factory=list)
     """The clients whose rows are not in these scores."""
+    intercept: Array | None = None
+    """``[C]``: what is left of the silo's phi where it is dropped, if anything is."""
 
 
 class Model(Part, frozen=True, kw_only=True, tag="model"):
@@ -230,6 +248,8 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     outbox: tuple[Published, ...] = ()
     digests: dict[int, dict[str, str]] = msgspec.field(default_factory=dict)
     unrecorded: tuple[Count, ...] = ()
+    best: Best | None = None
+    candidates: Named = msgspec.field(default_factory=dict)
     recorded: int = 0
     rows: tuple[Digest, ...] = ()
     history: Mark = NO_LINES
@@ -247,7 +267,6 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     outbox: tuple[Published, ...]
 
 
-# Dialogues beside training.
 class AlignHello(Message, frozen=True, kw_only=True, tag="align_hello"):
     """What hubs compare before they align."""
 

@@ -45,13 +45,19 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> AnyPart:
         _check_mask(message.absent, "absent", compute.num_exchanged * compute.batch_size, job)
     elif isinstance(message, FiguresPart):
         _check_figures(message, job, compute)
-    elif isinstance(message, Model) and job.config.federation.share_model and message.round == job.config.train.rounds:
+    elif isinstance(message, Model) and job.config.federation.share_model and _may_end(message.round, job):
         for name, array in message.block.items():
             take(array, name, job.settings.dtype, array.shape)
         preparation_in(message)
     else:
         raise RejectedMessage(f"a hub was not to send '{message.kind}'")
     return message
+
+
+def _may_end(round_index: int, job: Job) -> bool:
+    """Whether the run can end in a round: in the last one, or in one that is evaluated if it may end early."""
+    is_early = job.stopping.patience is not None and round_index % job.config.evaluate.every == 0
+    return round_index == job.stopping.rounds or (is_early and 0 < round_index < job.stopping.rounds)
 
 
 def _check_phi(message: PhiPart, job: Job, compute: HubCompute) -> None:
@@ -67,6 +73,11 @@ def _check_scores(message: ScoresPart, job: Job, compute: HubCompute) -> None:
         raise RejectedMessage("'penalty' is not finite")
     if (message.absent or message.unscored) and job.config.federation.client_grace_s is None:
         raise RejectedMessage(LEAVES_OUT)
+    dropout = job.variant.dropout
+    if (message.intercept is None) != (not dropout.rate or dropout.intercept != job.hubs.index(message.sender)):
+        raise RejectedMessage("'intercept' is what the silo with the column of ones sends, with silo dropout")
+    if message.intercept is not None:
+        take(message.intercept, "intercept", job.settings.dtype, [compute.num_outputs])
     clients = job.clients(job.hubs.index(message.sender))
     check_claims(message.sender, message.round, message.absent, message.unscored, clients)
     _check_mask(message.train_absent, "train_absent", training, job)

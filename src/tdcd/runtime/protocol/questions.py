@@ -37,6 +37,7 @@ class Questions:
         self.absences = Absences(self.clients, absences)
         self.asked: dict[str, Message] = {}
         """By client: what it has not answered."""
+        self._are_over = False
         self._answers: dict[str, Message] = {}
 
     def ask(self, round_index: int, questions: Sequence[Message]) -> list[Instruction]:
@@ -65,8 +66,14 @@ class Questions:
         """What every client answered, in client order; None for those that the hub goes on without."""
         return [self._answers.get(client) for client in self.clients]
 
+    def end(self) -> None:
+        """The run is over: no answer is needed any more."""
+        self.asked, self._are_over = {}, True
+
     def receive(self, message: Message) -> None:
         """A client's answer to what it was asked; one that comes too late shows that it is there again."""
+        if self._are_over:
+            return
         client, asked = message.sender, self.asked.get(message.sender)
         if asked is not None and self._is_answer(message, asked):
             check_answer(message, self.clients.index(client), self._compute)

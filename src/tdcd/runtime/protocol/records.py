@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.ledger import Ledger, item_bytes, phi_bytes
+from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.hub_compute import HubCompute
@@ -60,6 +61,35 @@ class Records:
         scores = self.compute.links.add_scores([part.test.values for part in parts])
         absent = union(part.test_absent for part in parts)
         return scores if absent is None else np.where(absent[:, None], np.nan, scores)
+
+    def subsets(self, round_index: int, parts: Sequence[ScoresPart]) -> dict[str, Any]:
+        """What ``subsets.json`` says, as far as this hub knows the other silos' scores."""
+        compute, penalty = self.compute, float(sum(part.penalty for part in parts))
+        silos = [silo.name for silo in self.job.config.silos]
+        train = self._by_silo("train", round_index, [part.train for part in parts])
+        test = self._by_silo("test", round_index, [part.test for part in parts])
+        away, test_away = (union(getattr(part, f"{split}_absent") for part in parts) for split in ("train", "test"))
+        count = len(parts[0].test.values)
+        is_held_out = count > 0 and (test_away is None or not test_away.all())
+        present = train if away is None else {group: scores[~away] for group, scores in train.items()}
+        known = Phis(silos, present, test if is_held_out else train, "test" if is_held_out else "train")
+        dropped = {
+            name: part.intercept.values for name, part in zip(silos, parts, strict=True) if part.intercept is not None
+        }
+        absent = test_away if is_held_out else away
+
+        def measure(scores: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
+            return compute.figures(scores, is_held_out, penalty, absent)
+
+        return describe_subsets(known, self.job.variant.dropout.rate, dropped, measure)
+
+    def _by_silo(
+        self, what: Literal["train", "test"], round_index: int, parts: Sequence[Array]
+    ) -> dict[tuple[str, ...], NDArray[Any]]:
+        """The scores of groups of silos, as far as this hub knows them."""
+        silos = self.job.config.silos
+        found = self.compute.links.scores_by_silo(what, round_index, [part.values for part in parts])
+        return {tuple(silos[silo].name for silo in group): scores for group, scores in found.items()}
 
     def _figures(
         self, parts: Sequence[tuple[Array, Array | None]], held_out: bool, penalty: float

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 
 from tdcd.core.objective import Tree
 from tdcd.records.history import Record
+from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.evaluations import Evaluations
-from tdcd.runtime.protocol.exchange import Exchange, Key, exchange_of, figures_of, kept_rounds, most_ahead
+from tdcd.runtime.protocol.exchange import Exchange, Key, begun, exchange_of, figures_of, kept_rounds, lost, most_ahead
 from tdcd.runtime.protocol.hub_block import HubBlock
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State
 from tdcd.runtime.protocol.job import Job, timing_of
@@ -30,7 +31,6 @@ from tdcd.runtime.protocol.messages import Begin, Evaluate, Gone, Model, Opening
 from tdcd.runtime.protocol.parts import check_part
 from tdcd.runtime.protocol.questions import Questions
 from tdcd.runtime.protocol.records import Records
-from tdcd.runtime.protocol.sample_index import WAY_ON, Lost
 from tdcd.runtime.protocol.sharing import blocks_in, preparations_in
 from tdcd.runtime.protocol.structure import Arrays, Message
 from tdcd.runtime.protocol.wire import RejectedMessage
@@ -63,7 +63,7 @@ class Rounds:
         if restored is not None:
             self._behind = restored.round + 1 + most_ahead(self.timing)
             self.exchange.restore(restored.outbox, restored.digests, restored.round)
-        self.evaluations = Evaluations(silo, job, restored)
+        self.evaluations = Evaluations(silo, job, compute, restored)
         # What it may have told its peers before it came back, it must tell them again with the same clients.
         self.questions = Questions(job, silo, compute, run, absences, self.round + kept_rounds(self.timing))
 
@@ -80,7 +80,7 @@ class Rounds:
 
     def peer_part(self, message: Message) -> None:
         """A peer's part of this round's exchange, or of a later one's if the peer is ahead; scores may be late."""
-        is_late = isinstance(message, ScoresPart | FiguresPart)
+        is_late = isinstance(message, ScoresPart | FiguresPart | Model)
         oldest = self.evaluations.oldest(self.round) if is_late else self.round
         if not oldest <= message.round <= self.round + most_ahead(self.timing):
             raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
@@ -88,11 +88,9 @@ class Rounds:
 
     def peer_forgot(self, message: Gone) -> None:
         """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
-        lacked = f"'{message.what}' of round {message.round}"
         if (message.what, message.round) not in [(one.what, one.round) for one in self.wants(message.sender)]:
-            raise RejectedMessage(f"nobody waits for {lacked}")
-        restored = f"{self.name} was restored to round {self.round}"
-        raise Lost(f"{restored}, and {message.sender} is at round {message.now} and no longer has {lacked}. {WAY_ON}")
+            raise RejectedMessage(f"nobody waits for '{message.what}' of round {message.round}")
+        raise lost(self.name, self.round, message)
 
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
@@ -134,17 +132,13 @@ class Rounds:
             return [*exchange_of(self.round), *self._needed()]
         if self.phase == "closing":
             waiting = [key for one in self.evaluations.waiting for key in figures_of(one)]
-            return [*dict.fromkeys([*waiting, *(self._proofs() if self._own.failed else self._needed())])]
+            last = begun(self.round, self.timing, self._last) if self._own.failed else self._needed()
+            return [*dict.fromkeys([*waiting, *last])]
         return [(Model, self.round)] if self.phase == "sharing" else []
 
     def _needed(self) -> list[Key]:
         """What every hub has before this round's steps, of lines of the history."""
         return [key for one in self.evaluations.needed_in(self.round) for key in figures_of(one)]
-
-    def _proofs(self) -> list[Key]:
-        """What shows that every peer began the round in which a client of this hub failed: so nobody failed before."""
-        told = self.round + self.timing.rounds
-        return [(PhiPart, told) if told < self._last else (ScoresPart, self._last)]
 
     def _silent_peers(self) -> list[str]:
         return self.exchange.lacking(self._awaited())
@@ -165,10 +159,9 @@ class Rounds:
             header = self._header(round_index)
             part = scores_part(header, self.compute, self.block, self.questions.answers(), claims)
             out += self.exchange.tell(part)
-            if round_index not in self.evaluations.waiting:
-                self.evaluations.waiting.append(round_index)
+            self.evaluations.told(round_index, self.block)
         out += self._record()
-        return [*out, *self._exchange()] if self.phase else out
+        return [*out, *self._exchange()] if self.phase == "evaluating" else out
 
     def _exchange(self) -> list[Instruction]:
         if self.round == self._last or not self.timing.steps_in(self.silo, self.round):
@@ -189,14 +182,16 @@ class Rounds:
         return Header(self.name, round_index, self.run, dict(self.exchange.digests.get(self.round - 1, {})))
 
     def _record(self) -> list[Instruction]:
-        """The lines of the history whose scores are all there, in order."""
+        """The lines of the history whose scores are all there, in order; one of them may end the run."""
         out: list[Instruction] = []
-        for line in self.evaluations.complete(self.exchange, self._records, self._header) if self.phase else ():
+        is_over = self.phase in ("", "sharing")
+        for line in () if is_over else self.evaluations.complete(self.exchange, self._records, self._header):
             out.append(line)
             if isinstance(line, Append) and line.record.diverged:
                 reason = f"the loss stopped being a finite number in round {line.record.round}"
                 return [*out, *self._over("diverged", reason)]
-        return out
+        ended = self.evaluations.candidates.ended_at
+        return out if ended is None or is_over else out + self._conclude(ended, figures_of(ended))
 
     def _exchanged(self) -> list[Instruction] | None:
         """All clients' phi is there."""
@@ -209,12 +204,13 @@ class Rounds:
         if self._silent_peers():
             return [*out, *self._late_wants()] or None
         out += self._record()
-        if not self.phase:
+        if self.phase != "exchanging":
             return out
         parts, header = self.exchange.parts(PhiPart, self.round), self._header(self.round)
         if self.name == self.job.audience.label_hub:
             out += self.exchange.tell(slope_part(header, self.compute, parts))
-        self._settle(exchange_of(self.round))
+        # Compare what hubs say that they were told.
+        self.exchange.settle(self.round, exchange_of(self.round) + self._needed())
         if not self.timing.steps_in(self.silo, self.round) or self.round + self.timing.period(self.silo) > self._last:
             return out + self._next_round()
         told = self.exchange.received(SlopePart, self.round)
@@ -222,10 +218,6 @@ class Rounds:
         questions = steps(header, self.clients, self.compute, told[0] if told else parts, without)
         self.phase = "stepping"
         return out + self.questions.ask(self.round, questions)
-
-    def _settle(self, keys: list[Key]) -> None:
-        """Compare what hubs say that they were told."""
-        self.exchange.settle(self.round, keys + self._needed())
 
     def _stepped(self) -> list[Instruction]:
         self._own.step(self.round, self.questions.answers())
@@ -251,34 +243,42 @@ class Rounds:
         if self._silent_peers():
             return self._late_wants() or None
         out = self._record()
-        if not self.phase:
+        if self.phase != "closing":
             return out
         if self._own.failed:
-            return [*out, *self._diverged(self._own.failed)]
+            reason = f"the block of {self._own.failed} stopped being finite in round {self.round}"
+            line = Append(self.divergence(self.round))
+            return [*out, line, *self._over("diverged", f"{reason}: the step size is too large", in_block=True)]
+        return [*out, *self._conclude(self.round, self._needed())]
+
+    def _conclude(self, round_index: int, keys: list[Key]) -> list[Instruction]:
+        """All hubs end the run in this round; its last line is of ``keys``. The model is shared if all agreed."""
+        self.round = round_index
+        self.questions.end()
         if not self.job.config.federation.share_model:
-            return [*out, *self._over("finished")]
-        self._settle([])
+            return self._over("finished", self.evaluations.candidates.in_words(round_index))
+        self.exchange.settle(round_index, keys)
         self.phase = "sharing"
-        header = self._header(self.round)._replace(received=self.exchange.digests[self.round])
-        return [*out, *self.exchange.tell(model_part(header, self.block, self.preparation))]
+        header = self._header(round_index)._replace(received=self.exchange.digests[round_index])
+        return [*self.exchange.tell(model_part(header, self.final()[1], self.preparation))]
 
     def _shared(self) -> list[Instruction] | None:
         if self._silent_peers():
             return self._late_wants() or None
         self.exchange.settle(self.round + 1, [(Model, self.round)])
-        return self._over("finished")
+        return self._over("finished", self.evaluations.candidates.in_words(self.round))
+
+    def final(self) -> tuple[int, Tree]:
+        """The round whose model stays, if the run ends now, and the silo's block of it."""
+        return self.evaluations.candidates.model(self.round, self.block)
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        return {self.name: self._own.arrays, **blocks_in(self.exchange.received(Model, self.round))}
+        return {self.name: named_leaves(self.final()[1]), **blocks_in(self.exchange.received(Model, self.round))}
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
         return preparations_in(self.exchange.received(Model, self.round))
-
-    def _diverged(self, client: str) -> list[Instruction]:
-        reason = f"the block of {client} stopped being finite in round {self.round}: the step size is too large"
-        return [Append(self.divergence(self.round)), *self._over("diverged", reason, in_block=True)]
 
     def _over(self, status: Status, reason: str = "", in_block: bool = False) -> list[Instruction]:
         self.phase = ""

@@ -7,15 +7,15 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config
-from tdcd.core.choices import Loss
-from tdcd.core.losses import LOSSES, Task, fitting
+from tdcd.config.losses import chosen_loss, named_loss, standardizes
+from tdcd.core.losses import Loss, Task, fitting
 from tdcd.data.table import holdout_mask
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.label_messages import Outputs
@@ -25,6 +25,7 @@ from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
 from tdcd.tables.randomized import check_all_classes, with_noise
 from tdcd.tables.rows import id_order
+from tdcd.tables.weighting import sample_weights, told_weights
 
 MOST_CLASSES = 100_000
 """More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
@@ -63,6 +64,8 @@ class Enrolment:
     """A digest of all its rows, features too: a client that comes back must have the same."""
     card: Card | None = None
     """Its key for masks."""
+    weights: NDArray[np.float64] | None = None
+    """How much each row counts, where the data says so."""
 
     @classmethod
     def read(cls, message: Enrol, *, has_labels: bool = True) -> "Enrolment":
@@ -79,7 +82,10 @@ class Enrolment:
         numbers = names if labels is None else take(labels, "labels", np.float64, [len(ids)])
         mask = message.held_out
         held_out = None if mask is None else take(mask, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
-        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows, message.card)
+        weights = None if message.weights is None else take(message.weights, "weights", np.float64, [len(ids)])
+        if weights is not None and (not has_labels or (weights < 0).any()):
+            raise RejectedMessage("'weights' go with labels, and are at least 0")
+        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows, message.card, weights)
 
     def is_same(self, other: "Enrolment") -> bool:
         """Whether another enrolment has the same rows."""
@@ -146,6 +152,10 @@ class SampleIndex:
         """``[m]``, of the held-out samples."""
         return self.known.labels[self.held_out]
 
+    def weights_at(self, places: NDArray[Any]) -> NDArray[np.float64] | None:
+        """What the samples at these places weigh; None if all weigh the same, or the silo has no labels."""
+        return None if self.meaning is None or self.meaning.weights is None else self.meaning.weights[places]
+
     def places(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of each of a client's rows: which training sample it is, and which held-out one; -1 where it is not one."""
         samples, held_out = self.rows[client], self.held_out
@@ -168,7 +178,7 @@ class SampleIndex:
 
     def loss(self, config: Config) -> Loss:
         """The same loss."""
-        return self.outputs(config).loss
+        return named_loss(config.model, self.outputs(config).loss)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,21 +196,24 @@ class Meaning:
     """What the labels of tables were taken for."""
     test_originals: list[str | float]
     """``[m]``: the held-out samples' labels, as the tables have them."""
+    weights: NDArray[np.float64] | None = None
+    """``[total]``: what each sample weighs, 1 on average of those that train; None if all weigh the same."""
 
     def digest(self, secret: bytes) -> str:
         """What other silos with labels compare with theirs."""
         content = json.dumps([self.task, self.classes]).encode() + self.labels.tobytes()
+        content += b"" if self.weights is None else self.weights.tobytes()
         return hmac.new(secret, content, hashlib.sha256).hexdigest()
 
     def outputs(self, config: Config) -> Outputs:
         """What they ask of every block."""
         if self.task == "multiclass" and not 0 <= self.labels.min() <= self.labels.max() < MOST_CLASSES:
             raise UnfitLabels(f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most")
-        chosen, fits = config.model.loss, fitting(self.task)
-        if chosen is not None and chosen not in fits:
-            raise UnfitLabels(f"model.loss = {chosen!r} does not fit the labels ({self.task}): use {' or '.join(fits)}")
-        loss = chosen or fits[0]
-        return Outputs(loss, LOSSES[loss].num_outputs(int(self.labels.max()) + 1))
+        name, fits = config.model.loss or fitting(self.task)[0], fitting(self.task)
+        loss = named_loss(config.model, name)
+        if self.task not in loss.tasks:
+            raise UnfitLabels(f"model.loss = {name!r} does not fit the labels ({self.task}): use {' or '.join(fits)}")
+        return Outputs(name, loss.num_outputs(int(self.labels.max()) + 1))
 
 
 def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIndex:
@@ -228,14 +241,28 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
     else:
         held_out = _held_out(len(ids), labels, config)
     meaning = None if labels is None else _meaning(labels, held_out, found[0].target, config)
+    if meaning is not None:
+        meaning = _weighed(meaning, {name: one.weights for name, one in enrolments.items()}, order, ~held_out, config)
     return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, meaning)
+
+
+def _weighed(
+    meaning: Meaning, told: Mapping[str, Any], order: NDArray[Any], training: NDArray[np.bool_], config: Config
+) -> Meaning:
+    """The labels with what each sample weighs, from what clients say and from its class."""
+    try:
+        given = told_weights(config, told, order)
+        found = sample_weights(config, given, meaning.labels, (meaning.task, meaning.classes), training)
+    except ValueError as error:
+        raise UnfitLabels(str(error)) from None
+    return replace(meaning, weights=found)
 
 
 def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: Target | None, config: Config) -> Meaning:
     if target is not None:
-        numbers, mean, scale, words = labels.numbers, 0.0, target.label_scale, ""
+        numbers, mean, scale, words = labels.numbers, target.label_mean, target.label_scale, ""
     else:
-        numbers, mean, scale = standardized(labels, ~held_out, config.data.standardize)
+        numbers, mean, scale = standardized(labels, ~held_out, standardizes(config))
         words = in_words(labels, config.model.loss)
     if labels.task != "regression":
         words = with_noise(config, words, int(numbers.max()) + 1)
@@ -262,9 +289,11 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
         values = np.concatenate([np.asarray(labels) for labels in given])[order]
     target = found[0].target
     if target is not None:
-        return Labels(target.task, values)
+        if target.classes and not 0 <= values.min() <= values.max() < len(target.classes):
+            raise UnfitLabels(f"a label is class {values.max():g}, but {len(target.classes)} classes have names")
+        return Labels(target.task, values, target.classes)
     try:
-        encoded = encode(values, config.model.loss)
+        encoded = encode(values, chosen_loss(config.model))
         check_all_classes(config, encoded)
         return encoded
     except ValueError as error:

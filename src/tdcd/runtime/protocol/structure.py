@@ -28,6 +28,9 @@ Setting = (
     | Annotated[dict[str, None], Meta(max_length=0)]
 )
 """A setting of the shared file, by its dotted key; a list or table only if it is empty."""
+LossWord = Annotated[str, Meta(pattern=r"^[\w.]+(:\w+)?$", max_length=200)]
+"""A loss, as a configuration names it."""
+ClassNames = Annotated[tuple[Annotated[str, Meta(max_length=200)], ...], Meta(max_length=1000)]
 Json = str
 """A document of another module, as JSON."""
 
@@ -50,6 +53,11 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
         found = np.asarray(values, order="C")
         code: Any = found.dtype.str
         return cls(code, found.shape).filled(found)
+
+    @classmethod
+    def maybe(cls, values: Any) -> Self | None:
+        """The same; None of None."""
+        return None if values is None else cls.of(values)
 
     def filled(self, values: NDArray[Any]) -> Self:
         """The same array with its numbers."""

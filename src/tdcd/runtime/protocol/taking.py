@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.config import ConfigError, ModelSection
+from tdcd.config.losses import named_loss
+from tdcd.core.losses import Loss
 from tdcd.runtime.protocol.structure import Array, Named
 from tdcd.runtime.protocol.wire import RejectedMessage
 
@@ -33,6 +36,14 @@ def take_named(arrays: Named, name: str, dtype: Any, shape: Sequence[int | None]
     if name not in arrays:
         raise RejectedMessage(f"it has no array '{name}'")
     return take(arrays[name], name, dtype, shape)
+
+
+def take_loss(name: str, model: ModelSection) -> Loss:
+    """The loss of this name, if it comes with the package or the own configuration names it."""
+    try:
+        return named_loss(model, name)
+    except ConfigError as error:
+        raise RejectedMessage(f"'loss' is not known here: {error.problems[0]}") from None
 
 
 def take_all(arrays: Named, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:

@@ -62,6 +62,8 @@ class Checkpoints:
             outbox=state.outbox,
             digests={stage: dict(found) for stage, found in state.digests.items()},
             unrecorded=state.unrecorded,
+            best=state.best,
+            candidates=named(state.candidates),
             recorded=state.recorded,
             rows=state.rows,
             history=state.history,
@@ -112,6 +114,8 @@ def _read(path: Path, hub: str, run: str | None) -> State:
         Mark.read([*found.absences]),
         arrays_of(found.memory),
         found.unrecorded,
+        found.best,
+        arrays_of(found.candidates),
     )
 
 

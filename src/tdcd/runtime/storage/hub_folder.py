@@ -27,15 +27,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tdcd.core.losses import LOSSES
+from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
-from tdcd.prediction.held_out import HeldOut, write_held_out
+from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
 from tdcd.runtime.protocol.exchange import kept_rounds
 from tdcd.runtime.protocol.handshake import Handshake
-from tdcd.runtime.protocol.instructions import Absence, State
+from tdcd.runtime.protocol.instructions import Absence, Append, State
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.sample_index import SampleIndex
 from tdcd.runtime.protocol.shutdown import Shutdown
@@ -228,23 +228,36 @@ class HubFolder:
             }
         )
 
-    def save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
-        """Write what the model says of the samples that nobody trained on, where clients have tables with ids."""
-        sample_index, config = handshake.sample_index, handshake.job.config
-        if sample_index is None or handshake.preparation is None or not len(scores):
-            return
-        samples = HeldOut(sample_index.test_ids, sample_index.known.test_originals, scores)
-        id_column = config.silos[handshake.silo].id
-        encoding, randomized = load_label_encoding(self.path), config.federation.label_epsilon is not None
-        write_held_out(self.path, id_column, samples, encoding, sample_index.loss(config), randomized=randomized)
+    def save_figures(self, handshake: Handshake, line: Append) -> None:
+        """Write what the model of a line that stays says of subsets of silos, and of the held-out samples."""
+        if line.subsets is not None:
+            self.run.write_subsets(line.subsets)
+        if line.test_scores is not None:
+            self._save_held_out(handshake, line.test_scores)
 
-    def finish(self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], shutdown: Shutdown) -> None:
-        """Write the model, what came with other silos' blocks, and last that the run is over."""
+    def _save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
+        """Write what the model says of the samples that nobody trained on."""
+        sample_index, config = handshake.sample_index, handshake.job.config
+        if sample_index is None or not len(scores):
+            return
+        ids, encoding = sample_index.test_ids, _encoding(sample_index, handshake.job)
+        if handshake.preparation is not None:
+            id_column = config.silos[handshake.silo].id
+            named = Named(id_column, ids, sample_index.known.test_originals, encoding)
+        else:
+            named = Named.by_number(ids, sample_index.test_labels, encoding, scores.shape[1])
+        randomized = config.federation.label_epsilon is not None
+        write_held_out(self.path, named, scores, sample_index.loss(config), randomized=randomized)
+
+    def finish(
+        self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], shutdown: Shutdown, kept: int
+    ) -> None:
+        """Write the model of round ``kept``, what came with other silos' blocks, and last that the run is over."""
         failpoint("finish.before")
         self.write_lines()
         if preparations:
             save_preparations(self.path, preparations, load_label_encoding(self.path))
-        self.run.save_blocks(list(blocks), list(blocks.values()), shutdown.round, self._written)
+        self.run.save_blocks(list(blocks), list(blocks.values()), kept, self._written)
         save_shutdown(self.path / SHUTDOWN, shutdown)
         self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
@@ -280,7 +293,7 @@ def _encoding(sample_index: SampleIndex, job: Job) -> LabelEncoding:
     if meaning is not None:
         return LabelEncoding(meaning.task, meaning.classes, meaning.label_mean, meaning.label_scale)
     outputs = sample_index.outputs(job.config)
-    return LabelEncoding(LOSSES[outputs.loss].tasks[0], num_outputs=outputs.count)
+    return LabelEncoding(named_loss(job.config.model, outputs.loss).tasks[0], num_outputs=outputs.count)
 
 
 def _in_words(sample_index: SampleIndex, job: Job) -> str:

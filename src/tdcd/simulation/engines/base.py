@@ -16,6 +16,7 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation, Silo
+from tdcd.federation.weights import scaled
 from tdcd.simulation.devices import WHOLE, Devices
 
 BYTES_PER_CALL = 16 << 20
@@ -67,6 +68,8 @@ class Problem(NamedTuple):
     devices: Devices
     most_rounds: int = ROUNDS_PER_CALL
     """No call needs more rounds than these."""
+    weights: NDArray[Any] | None = None
+    """``[M]``: what each sample weighs, 1 on average; all alike if None."""
 
     @property
     def federation(self) -> Federation:
@@ -87,6 +90,11 @@ class Problem(NamedTuple):
     def is_linear(self) -> bool:
         """Whether all blocks are linear."""
         return all(type(block) is Linear for block in self.blocks)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is Algorithm 1 on linear blocks, with samples that all count alike."""
+        return self.is_linear and not self.variant.changed and self.weights is None
 
     def rounds_per_call(self, bytes_per_round: int) -> int:
         """How many rounds go into one call if each sends this many bytes per run."""
@@ -111,6 +119,16 @@ class Problem(NamedTuple):
         if len(self.runs) == 1:
             return step_size, None
         return step_size, self.over_runs([np.asarray(run.objective.l2, dtype) for run in self.runs])
+
+
+def weights_of(federation: Federation, dtype: str, variant: Variant) -> NDArray[Any] | None:
+    """What each training sample weighs, 1 on average; None if all weigh the same."""
+    weights = federation.weights
+    if weights is None:
+        return None
+    if variant.knowledge.label_silo is not None:
+        raise ValueError("weights: silos without labels cannot know what a sample weighs; have labels everywhere")
+    return scaled(weights, weights).astype(dtype)
 
 
 class Call(NamedTuple):

@@ -44,6 +44,7 @@ class ClientsEngine:
         self._numbers = self._for_all(lambda silo: np.arange(silo.num_clients, dtype=np.int32), 0)
         self._shares = self._for_all(problem.shares, 0)
         self._labels = None if problem.on_device is None else devices.hold(problem.labels)
+        self._row_weights = None if problem.weights is None else devices.hold(problem.weights)
         self._buffers = StagingBuffers()
         self.choose_for(jax.default_backend() == "cpu")
 
@@ -124,13 +125,15 @@ class ClientsEngine:
         num_rounds = len(placed[0][0].rows)
         ids = ids[:, :num_rounds]
         own = self._absent(first_round, ids)
-        tables, labels = problem.on_device, self._labels
+        tables, labels, weights = problem.on_device, self._labels, self._row_weights
         if tables is None:
             tables = [
                 devices.put(self._buffers.take(silo, table, ids, rounds).reshape(-1, *table.shape[1:]))
                 for silo, table in enumerate(problem.tables)
             ]
             labels = devices.put(self._buffers.take("labels", problem.labels, ids, rounds).ravel())
+            if problem.weights is not None:
+                weights = devices.put(self._buffers.take("weights", problem.weights, ids, rounds).ravel())
             ids, placed = _renumbered(ids, placed, rounds)
         step_size, l2 = problem.numbers()
         own = own._replace(
@@ -143,7 +146,7 @@ class ClientsEngine:
             step_size=step_size,
             l2=l2,
         )
-        return Call(num_rounds, memory, (Shared(tables, labels), own, num_rounds))
+        return Call(num_rounds, memory, (Shared(tables, labels, weights), own, num_rounds))
 
     def run(self, state: State, call: Call) -> State:
         """See :meth:`tdcd.simulation.engines.base.Engine.run`."""

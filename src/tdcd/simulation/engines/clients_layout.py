@@ -9,6 +9,8 @@ class Shared(NamedTuple):
     features: Any
     """Of each silo ``[M, ...]``, or the rows that a call is about."""
     labels: Any
+    weights: Any = None
+    """``[M]``: what each sample weighs, if not all weigh the same."""
 
 
 class Own(NamedTuple):

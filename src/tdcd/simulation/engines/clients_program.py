@@ -55,7 +55,7 @@ class ClientsProgram:
         placement = Placement(positions=spec(1), counts=spec(1), rows=spec(2), slots=WHOLE)
         per_client = spec(0) if self.variant.participation == Variant().participation else spec(1)
         own = Own(WHOLE, [placement] * len(self.blocks), spec(0), spec(0), per_client, *[WHOLE] * 6)
-        return Shared(WHOLE, WHOLE), own
+        return Shared(WHOLE, WHOLE, WHOLE), own
 
     def lay_out(self, shared: Shared, own: Own) -> Own:
         """Nothing to do in advance."""
@@ -115,7 +115,12 @@ class ClientsProgram:
         if variant.timing.depth:
             age = variant.timing.age(silo, own.rounds)
             block = jax.tree.map(lambda now, old: jnp.concatenate([now[None], old])[age], block, state.past[silo])
-        return self._from_clients(silo, self._phi(silo, block, shared, own), own)
+        phi, alone = self._phi(silo, block, shared, own), self._alone(silo, block, shared)
+        phi = variant.dropout.dropped(phi, Sending(own.seed, own.rounds, silo, phi.shape), alone)
+        return self._from_clients(silo, phi, own)
+
+    def _alone(self, silo: int, block: Tree, shared: Shared) -> Any:
+        return self.variant.dropout.alone(silo, block, self.blocks[silo].phi, shared.features[silo].shape[-1])
 
     def _from_clients(self, silo: int, phi: Array, own: Own) -> Array:
         """The silo's phi as its hub gets it from the clients."""
@@ -129,8 +134,7 @@ class ClientsProgram:
         num_batches, batch_size, _ = phi.shape
         where = jnp.where(real, self._places(positions, batch_size), num_batches * batch_size)
         put = jnp.zeros_like(phi).reshape(-1, phi.shape[-1]).at[where].set(sent, mode="drop").reshape(phi.shape)
-        summed: Array = self.devices.sum(put)
-        return summed
+        return self.variant.dropout.cleared(self.devices.sum(put), Sending(own.seed, own.rounds, silo, phi.shape))
 
     def _per_client(self, silo: int, rows: Array, stream: int, shape: tuple[int, ...], own: Own) -> Array:
         """Every client's rows ``[K, E, P, C]`` after they were sent between it and its hub."""
@@ -186,8 +190,11 @@ class ClientsProgram:
         minibatches = Minibatch(
             shared.features[silo][rows].astype(own.held[0].dtype),
             self._known(silo, block, shared, own, rows, exchanged, objective),
-            self._weights(silo, own, rows.shape[2]),
+            self._weights(silo, own, rows.shape[2]) * (1 if shared.weights is None else shared.weights[rows]),
         )
+        places = self._places(placement.positions, own.ids.shape[1])
+        sending = Sending(own.seed, own.rounds, silo, own.ids.shape, places=places)
+        minibatches = self.variant.dropout.minibatch(minibatches, sending, self._alone(silo, block, shared))
         return minibatches, placement.counts
 
     def _averaged(self, silo: int, stepped: Tree, state: State, own: Own) -> tuple[Tree, Any]:

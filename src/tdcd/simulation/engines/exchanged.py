@@ -4,7 +4,7 @@ from typing import Any
 
 from jax import Array
 
-from tdcd.core.exchange import Exchange, Sending, Wire, sum_others
+from tdcd.core.exchange import Exchange, Sending, Wire
 from tdcd.core.variant import Variant
 
 
@@ -13,7 +13,7 @@ class Exchanged:
 
     def __init__(self, phis: list[Array], variant: Variant, seed: Any, round_index: Array) -> None:
         """Take every hub's phi."""
-        exchange = variant.exchange
+        exchange, self._dropout = variant.exchange, variant.dropout
         self.phis, self._exchange, self._stays = phis, exchange, variant.knowledge.label_silo
         self._sendings = [Sending(seed, round_index, silo, phi.shape) for silo, phi in enumerate(phis)]
         self._sent: list[Wire] = [exchange.encode(*both) for both in zip(phis, self._sendings, strict=True)]
@@ -22,11 +22,11 @@ class Exchanged:
         """The hub's own phi, as it sent it; as it is, if it stays with the hub that has the labels."""
         if silo == self._stays:
             return self.phis[silo]
-        return self._exchange.decode(self._sent[silo], self._sendings[silo])
+        return self._dropout.decode(self._exchange, self._sent[silo], self._sendings[silo])
 
     def others(self, silo: int) -> Array:
         """The sum of the other silos' phi, as they sent it: lines 12 and 13."""
-        return sum_others(self._exchange, self._sent, silo, self._sendings)
+        return self._dropout.sum_others(self._exchange, self._sent, silo, self._sendings)
 
 
 def sent(exchange: Exchange, phi: Array, sending: Sending) -> Array:

@@ -57,7 +57,7 @@ class GroupedEngine:
             return "it runs linear blocks only"
         if problem.variant.changed:
             return f"it runs Algorithm 1 as it is, and {', '.join(problem.variant.changed)} differs"
-        return None
+        return None if problem.weights is None else "it gives all samples the same weight, and these have their own"
 
     @classmethod
     def suits(cls, problem: Problem) -> bool:

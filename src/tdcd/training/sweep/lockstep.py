@@ -6,10 +6,13 @@ from pathlib import Path
 from tdcd.config.resolve import Plan
 from tdcd.core.stopping import Interrupted
 from tdcd.records.history import Record
+from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
+from tdcd.tables.prepared import save_prepared
 from tdcd.training.recording import TrainingRun
-from tdcd.training.run import save_assembled, simulate
+from tdcd.training.run import save_held_out, simulate
+from tdcd.training.subsets import Trained, write_subsets
 from tdcd.training.train import Progress, Training, ledger_of
 
 
@@ -34,7 +37,11 @@ def train_together(
         if training.train(observe, should_stop) == "interrupted":
             raise Interrupted
     for plan, folder, run in zip(plans, folders, runs, strict=True):
-        save_assembled(plan, folder, run.state.blocks)
+        save_prepared(folder, plan.federation, plan.objective)
+        save_held_out(plan, folder, run.model[0])
+        if not run.diverged:
+            trained = Trained(plan.federation, plan.blocks, plan.objective, plan.variant)
+            write_subsets(RunFolder(folder), trained, run.model[0])
     return [run.history for run in runs]
 
 
@@ -44,7 +51,8 @@ def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRu
     states = simulation.part(simulation.init())
     ledger = ledger_of(simulation, states[0].blocks, plans[0].colocation)
     for plan, folder, state in zip(plans, folders, states, strict=True):
-        run = TrainingRun(plan.federation, plan.settings, state, ledger, simulation.engine)
+        stopping = Stopping.of(plan.config.model_dump())
+        run = TrainingRun(plan.federation, plan.settings, state, ledger, simulation.engine, stopping)
         run.attach(folder, plan.config.model_dump(), plan.config.evaluate.every if RunFolder(folder).is_begun else None)
         runs.append(run)
     return runs

@@ -11,7 +11,7 @@ from tdcd.records.history import Record
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.report import html
 from tdcd.report.figures import COLOURS, Curve, line_figure
-from tdcd.report.page import METRIC_TITLES
+from tdcd.report.folder import metric_title
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import byte_unit, bytes_in_words, counted, duration, figure
 from tdcd.training.sweep.sweep import Outcome, Sweep
@@ -54,7 +54,7 @@ def _metric_names(sweep: Sweep) -> list[tuple[str, str]]:
 
 
 def _title(split: str, name: str) -> str:
-    return f"{'held-out' if split == 'test' else 'train'} {METRIC_TITLES.get(name, name)}"
+    return f"{'held-out' if split == 'test' else 'train'} {metric_title(name)}"
 
 
 def write_page(sweep: Sweep) -> Path:
@@ -148,7 +148,9 @@ def _figure(
 ) -> html.Html:
     curves = []
     for label, histories in lines.items():
-        values = np.array([[y(record) for record in history] for history in histories], np.float64)
+        # Runs that ended early are short: a mean over seeds goes as far as all of them do.
+        rounds = min(map(len, histories))
+        values = np.array([[y(record) for record in history[:rounds]] for history in histories], np.float64)
         spread = values.std(axis=0, ddof=1) if len(histories) > 1 else None
-        curves.append(Curve(label, [x(record) for record in histories[0]], values.mean(axis=0), spread))
+        curves.append(Curve(label, [x(record) for record in histories[0][:rounds]], values.mean(axis=0), spread))
     return line_figure(curves, xlabel, ylabel, **options)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from tdcd.config import check_config
 from tdcd.records.history import Record
 from tdcd.records.model_file import RESTORE
+from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.training.sweep.grid import Grid, Setting, expand
@@ -27,8 +28,9 @@ class Outcome:
 
     @property
     def final(self) -> Record | None:
-        """The last record with a finite loss."""
-        return next((record for record in reversed(self.history) if not record.diverged), None)
+        """The record of the model that stays; None if none has a finite loss."""
+        kept = Stopping.of(self.setting.config.model_dump()).kept(self.history) if self.history else None
+        return None if kept is None or kept.diverged else kept
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ def _outcome(setting: Setting, run: RunFolder) -> Outcome:
     if history[-1].diverged:
         return Outcome(setting, history, "diverged")
     # A baseline takes other rounds than its configuration said; the folder knows.
-    complete = history[-1].round == check_config(run.config(), str(run.config_file)).train.rounds
-    return Outcome(setting, history, "finished" if complete else "unfinished")
+    stopping = Stopping.of(check_config(run.config(), str(run.config_file)).model_dump())
+    return Outcome(setting, history, "finished" if stopping.is_complete(history) else "unfinished")
 
 
 def write_json(sweep: Sweep) -> None:

@@ -1,0 +1,188 @@
+"""What is wrong between keys of a configuration that are right by themselves."""
+
+from collections.abc import Sequence
+
+from tdcd.config.errors import clashing
+from tdcd.config.protection import protection_problems
+from tdcd.config.schema import Config
+from tdcd.config.weighting import weight_problems
+from tdcd.core.losses import LOSSES, needs_labels
+from tdcd.core.losses.huber import DELTA
+from tdcd.core.randomized import problem_with
+
+
+def cross_checks(config: Config) -> list[str]:
+    """What is wrong between keys that are right by themselves."""
+    federation, problems = config.federation, []
+    for key, value in (("federation.clients", federation.clients), ("model.block", config.model.block)):
+        if isinstance(value, list) and len(value) != config.num_silos:
+            problems.append(f"{key} = {value}: has {len(value)} entries, but there are {config.num_silos} silos")
+    problems += _silo_checks(config)
+    blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
+    if "torch" in blocks and config.model.module is None:
+        problems.append("model.module: is missing; a torch block needs 'package.module:function'")
+    if config.model.bins is not None and config.data.source != "files":
+        problems.append(
+            f"model.bins = {config.model.bins}: goes with data.source = 'files', not {config.data.source!r}, whose "
+            "features are ready; leave it out"
+        )
+    if federation.aligned and len(set(config.client_counts)) > 1:
+        counts = config.client_counts
+        problems.append(f"federation.aligned = true: silos that split rows alike have as many clients, not {counts}")
+    if federation.sizes is not None and federation.rows == "dirichlet":
+        problems.append("federation.sizes: rows = 'dirichlet' draws the shard sizes itself; leave sizes out")
+    if (config.train.algorithm == "local-sgd") != (config.train.silo is not None):
+        problems.append("train.silo: give it with algorithm = 'local-sgd', which trains that silo alone, and only then")
+    problems += [
+        f"network.slower: there is no silo '{name}'; there are {', '.join(config.silo_names)}"
+        for name in config.network.slower
+        if name not in config.silo_names
+    ]
+    if config.model.loss != "huber" and config.model.huber_delta != DELTA:
+        problems.append(
+            f"model.huber_delta = {config.model.huber_delta:g}: goes with model.loss = 'huber'; leave it out"
+        )
+    family = _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
+    return problems + family + weight_problems(config) + protection_problems(config)
+
+
+def _label_checks(config: Config) -> list[str]:
+    """What is wrong with labels at one silo."""
+    silo, names, train = config.federation.labels, config.silo_names, config.train
+    if silo is None:
+        return []
+    where = f"federation.labels = {silo!r}"
+    if silo not in names:
+        return [f"{where}: there is no such silo; there are {', '.join(names)}"]
+    if len(names) == 1:
+        return [f"{where}: there is no other silo; leave it out"]
+    if train.algorithm != "tdcd":
+        return [f"{where}: goes with train.algorithm = 'tdcd', not {train.algorithm!r}; leave it out"]
+    clashes = [
+        (train.overlap > 0, f"train.overlap = {train.overlap}", "slopes are of this round's blocks"),
+        (config.exchange.phi_bits < 32, f"exchange.phi_bits = {config.exchange.phi_bits}", "slopes have no short form"),
+        (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
+    ]
+    loss = config.model.loss
+    if loss is not None and loss in LOSSES and (problem := needs_labels(LOSSES[loss])):
+        return [f"{where}: {problem}; leave it out"]
+    clashes += [
+        (one.label is not None and one.name != silo, f"silo '{one.name}': label = {one.label!r}", "it has none")
+        for one in config.silos
+    ]
+    clashes += [
+        (one.period > 1, f"silo '{one.name}': period = {one.period}", "slopes are of this round's blocks")
+        for one in config.silos
+    ]
+    return clashing(where, clashes)
+
+
+def _epsilon_checks(config: Config) -> list[str]:
+    """What is wrong with randomised labels."""
+    epsilon, classes = config.federation.label_epsilon, config.federation.label_classes
+    given = f"federation.label_classes = {classes}"
+    if epsilon is None:
+        return [f"{given}: goes with federation.label_epsilon; leave it out"] if classes else []
+    where, problems = f"federation.label_epsilon = {epsilon:g}", []
+    if problem := problem_with(epsilon):
+        problems.append(f"{where}: {problem}")
+    loss = config.model.loss
+    if loss is not None and loss in LOSSES and LOSSES[loss].corrected is None:
+        problems.append(
+            f"{where}: randomised response needs classes, and model.loss = {loss!r} predicts amounts; leave it out"
+        )
+    if config.data.source != "files":
+        return problems + ([f"{given}: goes with data.source = 'files'; leave it out"] if classes else [])
+    if classes is None:
+        problems.append(
+            "federation.label_classes: is missing; a client must know every class before it randomises a label, and "
+            'cannot ask others for theirs: write them all, such as label_classes = ["no", "yes"]'
+        )
+    elif repeated := _repeated([str(one) for one in classes]):
+        problems.append(f"{given}: has {repeated[0]!r} twice")
+    return problems
+
+
+def _family_checks(config: Config) -> list[str]:
+    """What is wrong with overlapped rounds, slow silos and few bits."""
+    train, slow = config.train, [silo for silo in config.silos if silo.period > 1]
+    overlap = f"train.overlap = {train.overlap}"
+    periods = [f"silo '{silo.name}': period = {silo.period}" for silo in slow]
+    late = ([overlap] if train.overlap else []) + periods
+    dropout = [f"train.silo_dropout = {train.silo_dropout}"] if train.silo_dropout else []
+    problems = [
+        f"{key}: goes with train.algorithm = 'tdcd', not {train.algorithm!r}; leave it out"
+        for key in late + dropout + config.exchange.changed
+        if train.algorithm != "tdcd"
+    ]
+    if slow and len(slow) == len(config.silos):
+        problems.append(
+            "silos: every silo has a period above 1, and at least one must step in every round; leave it out at the "
+            "fastest, and give the others how many times slower they are"
+        )
+    if config.exchange.phi_bits < 32 and config.num_silos == 1:
+        problems.append(f"exchange.phi_bits = {config.exchange.phi_bits}: one silo alone sends no phi; leave it out")
+    if train.overlap and config.num_silos == 1:
+        problems.append(f"{overlap}: one silo alone waits for no other; leave it out")
+    elif 0 < train.rounds <= train.overlap:
+        problems.append(
+            f"{overlap}: with train.rounds = {train.rounds} no silo would ever see a step of another; a few rounds, "
+            "such as 1 or 2, hide the time that messages take"
+        )
+    problems += [
+        f"{period}: with train.rounds = {train.rounds} it would never deliver an update; give more rounds"
+        for period, silo in zip(periods, slow, strict=True)
+        if 0 < train.rounds < silo.period
+    ]
+    if train.silo_dropout and config.num_silos == 1:
+        problems.append(f"train.silo_dropout = {train.silo_dropout}: one silo alone cannot be missing; leave it out")
+    if config.exchange.phi_bits == 4 and config.dtype == "float64":
+        problems.append(
+            "exchange.phi_bits = 4: dtype = 'float64' asks for 16 digits, and 4 bits keep one; use float32, or "
+            "phi_bits = 32"
+        )
+    some = train.participation if train.participation < 1 else None
+    away = {"federation.client_grace_s": config.federation.client_grace_s, "train.participation": some}
+    problems += [
+        f"{late[0]}: does not go with {key} = {value}, since a client that is away has sent phi of later rounds; leave "
+        "one of them out"
+        for key, value in away.items()
+        if late and value is not None
+    ]
+    return problems
+
+
+def _silo_checks(config: Config) -> list[str]:
+    """What is wrong with ``[[silos]]``."""
+    if not config.silos:
+        return ["silos: data.source = 'files' needs [[silos]] with tables"] if config.data.source == "files" else []
+    problems = [
+        f"federation.{key} = {value}: leave it out, since [[silos]] says who there is"
+        for key, value in (("silos", config.federation.silos), ("clients", config.federation.clients))
+        if value is not None
+    ]
+    if config.data.source == "files" and config.data.rows is not None:
+        problems.append(f"data.rows = {config.data.rows}: leave it out, since files are read whole")
+    problems += [f"silos: two silos are called '{name}'" for name in _repeated([silo.name for silo in config.silos])]
+    named = [silo.features is not None for silo in config.silos]
+    if any(named) and not all(named) and config.data.source != "files":
+        problems.append("silos: name the features of every silo, or of none to have the columns dealt out")
+    for silo in config.silos:
+        where = f"silo '{silo.name}'"
+        problems += [f"{where}: two clients are called '{name}'" for name in _repeated(silo.client_names)]
+        if silo.client and silo.clients is not None:
+            problems.append(f"{where}: give clients, or a list of [[silos.client]], not both")
+        if config.data.source != "files" and (silo.table or silo.client):
+            problems.append(f"{where}: tables go with data.source = 'files', not {config.data.source!r}")
+        if config.data.source != "files" and silo.ignore:
+            problems.append(f"{where}: ignore goes with data.source = 'files', not {config.data.source!r}")
+        used = {silo.id, silo.label, silo.weight, *(silo.features or ()), *silo.categorical}
+        both = [name for name in silo.ignore if name in used]
+        problems += [f"{where}: column '{name}' is under ignore and elsewhere: remove one of the two" for name in both]
+        if silo.table and silo.client:
+            problems.append(f"{where}: give one table, or one for each of [[silos.client]], not both")
+    return problems
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})

@@ -1,0 +1,49 @@
+"""The loss that a configuration asks for."""
+
+from pathlib import Path
+from typing import Any
+
+from tdcd.config.errors import ConfigError
+from tdcd.config.named import find_function
+from tdcd.config.schema import Config, ModelSection
+from tdcd.core.losses import LOSSES, Huber, Loss
+
+
+def chosen_loss(model: ModelSection) -> Loss | None:
+    """What ``model.loss`` says; None if it is left to the labels."""
+    return None if model.loss is None else named_loss(model, model.loss)
+
+
+def standardizes(config: Config) -> bool:
+    """Whether labels that are amounts get mean 0 and variance 1."""
+    loss = chosen_loss(config.model)
+    return config.data.standardize and (loss is None or loss.standardizes)
+
+
+def loss_keys(loss: Loss) -> dict[str, Any] | None:
+    """The keys of ``[model]`` that choose this loss; None if it is the user's own."""
+    if isinstance(loss, Huber):
+        return {"loss": loss.name, "huber_delta": loss.delta}
+    return {"loss": loss.name} if LOSSES.get(loss.name) == loss else None
+
+
+def named_loss(model: ModelSection, name: str) -> Loss:
+    """The loss of this name: one that comes with the package, or the very one that ``model.loss`` names.
+
+    No other module is imported, whoever says its name.
+    """
+    if name == Huber.name:
+        return Huber(model.huber_delta)
+    if name in LOSSES:
+        return LOSSES[name]
+    if name != model.loss:
+        raise ConfigError([f"model.loss = {model.loss!r}: it does not name {name!r}, which another party trains with"])
+    try:
+        found: Any = find_function(name, [Path(model.folder or ""), Path()])
+    except (ImportError, AttributeError) as error:
+        raise ConfigError([f"model.loss = {name!r}: {error}"]) from None
+    # A class has the names of its instances' methods, too.
+    loss = found() if isinstance(found, type) or (not isinstance(found, Loss) and callable(found)) else found
+    if not isinstance(loss, Loss):
+        raise ConfigError([f"model.loss = {name!r}: its type is {type(loss).__name__}, not a tdcd.Loss"])
+    return loss

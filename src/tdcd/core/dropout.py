@@ -1,0 +1,103 @@
+r"""Silo dropout: in training, a sample's score now and then lacks a silo, so that the model can do without it.
+
+In round r each silo l draws a bit :math:`m_l` for every sample of the round's minibatches, 0 with probability p. The
+sample's loss is :math:`f(c + \sum_l m_l \phi_l, y)`: a silo that is dropped adds nothing to the score and takes no
+gradient from the sample. The bits are a function of (seed, round, silo, place in the minibatches), so every party
+derives the same ones and no message changes. Nothing is rescaled: see docs/algorithm.md.
+
+The intercept c is the model's, not a silo's. A linear model keeps it as the weight of a column of ones in the first
+silo. When that silo is dropped, its other columns count as zero, and the column of ones stays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tdcd.core import algorithm
+from tdcd.core.algorithm import Apply, Minibatch, library_of
+from tdcd.core.exchange import AsItIs, Exchange, Sending, SummedExchange, Wire, sum_others
+from tdcd.core.objective import Tree
+
+STREAM = 0x64726F70
+"""Separates this draw from all others of the same seed."""
+
+
+@dataclass(frozen=True)
+class SiloDropout:
+    """Every silo is dropped from every sample of a minibatch with probability ``rate``.
+
+    >>> SiloDropout(1.0)
+    Traceback (most recent call last):
+    ValueError: the rate of silo dropout must be at least 0 and below 1, not 1.0
+    """
+
+    rate: float = 0.0
+    intercept: int | None = None
+    """The silo whose last column is the one of ones."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a probability, or leaves nothing."""
+        if not 0 <= self.rate < 1:
+            raise ValueError(f"the rate of silo dropout must be at least 0 and below 1, not {self.rate}")
+
+    def kept(self, sending: Sending) -> Array:
+        """Whether the silo takes part: ``[E, B]`` of all samples of the round, or ``[...]`` of those at its places."""
+        drawn = _drawn(*sending[:3], shape=sending.shape[:2])
+        kept: Array = (drawn if sending.places is None else drawn.reshape(-1)[sending.places]) >= self.rate
+        return kept
+
+    def dropped(self, phi: Array, sending: Sending, alone: Any = 0) -> Array:
+        """Phi with ``alone`` where the silo is dropped: 0, or of the silo with the intercept what that adds."""
+        if not self.rate:
+            return phi
+        library = library_of(phi)
+        found: Array = library.where(library.asarray(self.kept(sending))[..., None], phi, alone)
+        return found
+
+    def cleared(self, phi: Array, sending: Sending) -> Array:
+        """Phi as its receiver uses it: few bits make small numbers of the zeros, which are put in again."""
+        return phi if sending.silo == self.intercept else self.dropped(phi, sending)
+
+    def decode(self, exchange: Exchange, sent: Wire, sending: Sending) -> Array:
+        """What was sent to the phi that its receivers use."""
+        phi = exchange.decode(sent, sending)
+        return phi if exchange == AsItIs() else self.cleared(phi, sending)
+
+    def sum_others(self, exchange: Exchange, sent: Sequence[Wire], silo: int, sendings: Sequence[Sending]) -> Array:
+        """The other silos' phi, summed: line 13."""
+        if not self.rate or isinstance(exchange, SummedExchange):
+            return sum_others(exchange, sent, silo, sendings)
+        return algorithm.sum_others([self.decode(exchange, *both) for both in zip(sent, sendings, strict=True)], silo)
+
+    def alone(self, silo: int, block: Tree, apply: Apply, num_features: int) -> Any:
+        """What is left of a silo's phi where it is dropped: 0, or the intercept ``[C]``."""
+        if silo != self.intercept or not self.rate:
+            return 0
+        return apply(block, jnp.zeros((1, num_features), jax.tree.leaves(block)[0].dtype).at[:, -1].set(1))[0]
+
+    def minibatch(self, minibatch: Minibatch, sending: Sending, alone: Any) -> Minibatch:
+        """Clients' rows ``[..., P]`` at the places of ``sending``: where the silo is dropped, they weigh nothing.
+
+        In the silo with the intercept they weigh as much as ever, but have only the column of ones.
+        """
+        if not self.rate:
+            return minibatch
+        kept, (features, known, weights) = self.kept(sending), minibatch
+        if sending.silo != self.intercept:
+            return Minibatch(features, known, jnp.where(kept, weights, 0))
+        is_ones = jnp.arange(features.shape[-1]) == features.shape[-1] - 1
+        if known.phi_start is not None:
+            known = known._replace(phi_start=jnp.where(kept[..., None], known.phi_start, alone))
+        return Minibatch(jnp.where(kept[..., None] | is_ones, features, 0), known, weights)
+
+
+@partial(jax.jit, static_argnames=("shape",))
+def _drawn(seed: Any, round_index: Any, silo: Any, *, shape: tuple[int, int]) -> Array:
+    key = Sending(seed, round_index, silo, stream=np.uint32(STREAM)).key
+    return jax.random.uniform(key, shape, np.float32)

@@ -1,0 +1,77 @@
+r"""Losses: one file each, with everything that the rest of the package needs to know of it.
+
+========== ================================================ ======================= =========
+loss       f(s, y)                                          labels                  outputs C
+========== ================================================ ======================= =========
+squared    (s - y)^2 / 2                                    real numbers            1
+logistic   log(1 + exp(s)) - y s                            0 or 1                  1
+softmax    log(sum_c exp(s_c)) - s_y                        0 .. C-1                C classes
+poisson    exp(s) - y s + y log y - y                       counts, 0 or more       1
+huber      r^2 / 2 up to r = delta, then linear; r = |s-y|  real numbers            1
+========== ================================================ ======================= =========
+
+A score s is the sum of the silos' phi. A new loss is a new file here, and its name in :data:`LossName` and
+:data:`LOSSES`; one of the user's own is any :class:`Loss`. Reading these files needs no JAX; computing a loss does.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from tdcd.core.losses.huber import Huber
+from tdcd.core.losses.logistic import Logistic
+from tdcd.core.losses.loss import Loss, Target, Task
+from tdcd.core.losses.poisson import Poisson
+from tdcd.core.losses.softmax import Softmax
+from tdcd.core.losses.squared import Squared
+
+__all__ = [
+    "LOSSES",
+    "Huber",
+    "Loss",
+    "LossName",
+    "Poisson",
+    "Target",
+    "Task",
+    "fitting",
+    "loss_of",
+    "needs_labels",
+    "no_curvature",
+]
+
+LossName = Literal["squared", "logistic", "softmax", "poisson", "huber"]
+
+LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (Squared(), Logistic(), Softmax(), Poisson(), Huber())}
+"""By name."""
+
+
+def loss_of(loss: str | Loss) -> Loss:
+    """The loss of this name, or the very one that is given."""
+    if not isinstance(loss, str):
+        return loss
+    if loss not in LOSSES:
+        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, or a tdcd.Loss of your own, not '{loss}'")
+    return LOSSES[loss]
+
+
+def needs_labels(loss: Loss) -> str:
+    """Why every silo must have the labels; empty if one is enough."""
+    if loss.change is not None:
+        return ""
+    return f"the slope of the {loss.name} loss does not tell how it goes on, so every silo needs the labels"
+
+
+def no_curvature(loss: Loss) -> str:
+    """Why Theorem 1 says nothing of it; empty if it can."""
+    if loss.curvature is not None:
+        return ""
+    return f"the {loss.name} loss has no known bound of its second derivative, and Theorem 1 rests on one"
+
+
+def fitting(task: Task) -> tuple[str, ...]:
+    """The losses that fit a task, the default first.
+
+    >>> fitting("binary"), fitting("multiclass")
+    (('logistic', 'softmax'), ('softmax',))
+    """
+    names = [name for name, loss in LOSSES.items() if task in loss.tasks]
+    return tuple(sorted(names, key=lambda name: LOSSES[name].tasks[0] != task))

@@ -1,0 +1,97 @@
+"""What a loss is: a small protocol. Whoever writes one says what the loss of a row is; the rest has defaults."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.core.losses import figures
+from tdcd.core.losses.figures import Figures
+from tdcd.core.randomized import Response
+
+if TYPE_CHECKING:
+    from jax import Array
+
+Target = Literal["amount", "binary", "classes"]
+"""What a model predicts: an amount; whether it is the second of two classes, by one score; or a class, by one score
+per class."""
+Task = Literal["regression", "binary", "multiclass"]
+"""What labels are."""
+TASKS: dict[Target, tuple[Task, ...]] = {
+    "amount": ("regression",),
+    "binary": ("binary",),
+    "classes": ("multiclass", "binary"),
+}
+"""The tasks that a loss fits; it can be the default for the first."""
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """A loss: a frozen dataclass that inherits from this, with :meth:`losses` and whatever differs from the defaults.
+
+    The defaults are those of a loss of amounts that is not known to be curved by a bounded amount.
+    """
+
+    target: Target = "amount"
+    labels: str = "finite numbers"
+    """Which labels it takes, in words."""
+    standardizes: bool = True
+    """Whether amounts get mean 0 and variance 1 before training, where features do."""
+    curvature: float | None = None
+    """The supremum over scores and labels of the spectral norm of its second derivative; None if there is none, or it
+    is not known."""
+    is_quadratic: bool = False
+    """Whether that derivative is the same everywhere."""
+    metric_names: tuple[str, ...] = ("rmse", "r2")
+    """What :meth:`metrics` returns, in order."""
+    change: "Callable[[Array, Array, Response], Array] | None" = None
+    """How much a sample's loss grows when its scores change, from its slope before (the derivative by the scores) and
+    the change, ``[..., C]`` each, to ``[...]``; None if it does not follow from the slope, and so labels must be known
+    everywhere. Labels may have been randomised: the loss is then the corrected one."""
+    corrected: "Callable[[Array, Array, Response], Array] | None" = None
+    """The loss of randomised labels, with that of the true ones as its mean; None where labels are no classes."""
+
+    @property
+    def name(self) -> str:
+        """In configurations and sentences."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks that it fits."""
+        return TASKS[self.target]
+
+    def losses(self, scores: "Array", labels: "Array") -> "Array":
+        """The loss of every sample, in JAX: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]``.
+
+        None is below 0, or else what ``tdcd plan`` and ``tdcd bound`` take for the least loss is not.
+        """
+        ...
+
+    def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which finite labels it takes, ``[n]`` to ``[n]``."""
+        return np.ones(labels.shape, np.bool_)
+
+    def inverse_link(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What scores ``[n, C]`` predict: amounts ``[n, 1]``, or the chances of the second class or of every class."""
+        return scores
+
+    def metrics(self, scores: NDArray[np.float64], labels: NDArray[Any], unit: float, response: Response) -> Figures:
+        """The figures of :attr:`metric_names`; None where one is undefined.
+
+        Args:
+            scores: ``[n, C]``, all finite.
+            labels: ``[n]``.
+            unit: what 1 is in the labels' own unit, if they were standardised.
+            response: what happened to labels that were randomised.
+        """
+        return figures.of_amounts(self.inverse_link(scores)[:, 0], labels, unit)
+
+    def num_outputs(self, num_classes: int) -> int:
+        """C, the scores of a sample."""
+        return num_classes if self.target == "classes" else 1
+
+    def label_dtype(self, dtype: str) -> np.dtype[Any]:
+        """Of labels in a run whose arithmetic has ``dtype``."""
+        return np.dtype(np.int32 if self.target == "classes" else dtype)

@@ -1,0 +1,52 @@
+"""The Poisson loss with the log link, of counts."""
+# ruff: noqa: PLC0415 - commands that only read a configuration start without JAX
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.core.losses import figures
+from tdcd.core.losses.figures import Figures
+from tdcd.core.losses.loss import Loss
+from tdcd.core.randomized import Response
+
+if TYPE_CHECKING:
+    from jax import Array
+
+
+@dataclass(frozen=True)
+class Poisson(Loss):
+    r""":math:`e^s - y s + y \log y - y` of a score s and a count y: half the deviance of y from the mean :math:`e^s`.
+
+    The last two terms move no block; with them no loss is below 0. The second derivative is :math:`e^s`, which has no
+    bound. The slope :math:`e^s - y` does not tell s and y apart, and with them how the loss goes on.
+    """
+
+    name = "poisson"
+    labels = "counts: 0 or more, not necessarily whole"
+    standardizes = False
+    metric_names = ("deviance", "d2", "mae")
+
+    def losses(self, scores: "Array", labels: "Array") -> "Array":
+        """The loss of every sample."""
+        import jax.numpy as jnp
+        from jax.scipy.special import xlogy
+
+        score = scores[..., 0]
+        return jnp.exp(score) - labels * score + xlogy(labels, labels) - labels
+
+    def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
+        """Counts, and counts per exposure."""
+        return np.asarray(labels >= 0)
+
+    def inverse_link(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The expected count, ``[n, 1]``."""
+        # Infinite where a count would be too large for a float64.
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(scores))
+
+    def metrics(self, scores: NDArray[np.float64], labels: NDArray[Any], unit: float, response: Response) -> Figures:
+        """The mean Poisson deviance, the part of it that is explained, and the mean absolute error."""
+        return figures.of_counts(scores[:, 0], labels)

@@ -1,0 +1,260 @@
+"""``TwoTierClassifier`` and ``TwoTierRegressor``: a federation behind scikit-learn's interface.
+
+The columns of ``X`` are dealt to silos and its rows to their clients; the model is trained by TDCD as ``tdcd run`` does
+it, and predicts from raw rows. Parameters have the names and meanings of the configuration's keys.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+
+from tdcd.core.losses import LOSSES
+from tdcd.estimators.columns import columns_by_silo
+from tdcd.prediction.model import Model
+from tdcd.records.history import Record
+from tdcd.tables.frames import PLACE, arrow_of
+from tdcd.training.frames import train_frames
+
+LABEL = " label"
+"""The column of the first silo's table that takes y; no column of X is called so."""
+
+
+class _TwoTier(BaseEstimator):  # type: ignore[misc]
+    """What both estimators share."""
+
+    def __init__(
+        self,
+        silos: int | Mapping[str, Sequence[str] | Sequence[int]] = 2,
+        clients: int | Sequence[int] = 1,
+        *,
+        block: str | Sequence[str] = "linear",
+        hidden: Sequence[int] = (32,),
+        loss: str | None = None,
+        l2: float = 0.0,
+        rounds: int = 100,
+        local_steps: int = 5,
+        batch_size: int = 128,
+        step_size: float = 0.1,
+        minibatches: str = "fresh",
+        gradient: str = "unbiased",
+        optimizer: str = "sgd",
+        schedule: str = "constant",
+        hub_optimizer: str = "average",
+        hub_step_size: float = 1.0,
+        momentum: float = 0.9,
+        overlap: int = 0,
+        participation: float = 1.0,
+        phi_bits: int = 32,
+        block_bits: int = 32,
+        rows: str = "shuffled",
+        alpha: float = 1.0,
+        standardize: bool = True,
+        rare: int = 1,
+        holdout: float = 0.0,
+        evaluate_every: int = 10,
+        dtype: str = "float32",
+        engine: str = "auto",
+        random_state: Any = 0,
+        out: str | Path | None = None,
+    ) -> None:
+        """Keep the parameters as they are, for ``clone`` and ``get_params``; :meth:`fit` checks them."""
+        self.silos, self.clients = silos, clients
+        self.block, self.hidden, self.loss, self.l2 = block, hidden, loss, l2
+        self.rounds, self.local_steps, self.batch_size, self.step_size = rounds, local_steps, batch_size, step_size
+        self.minibatches, self.gradient = minibatches, gradient
+        self.optimizer, self.schedule, self.momentum = optimizer, schedule, momentum
+        self.hub_optimizer, self.hub_step_size = hub_optimizer, hub_step_size
+        self.overlap, self.participation = overlap, participation
+        self.phi_bits, self.block_bits = phi_bits, block_bits
+        self.rows, self.alpha = rows, alpha
+        self.standardize, self.rare = standardize, rare
+        self.holdout, self.evaluate_every = holdout, evaluate_every
+        self.dtype, self.engine, self.random_state, self.out = dtype, engine, random_state, out
+
+    model_: Model
+    history_: list[Record]
+    n_features_in_: int
+
+    def _fit(self, X: Any, labels: NDArray[np.float64], loss: str, classes: tuple[str, ...]) -> Self:  # noqa: N803
+        table = _table(X, getattr(self, "feature_names_in_", None))
+        self._columns = columns_by_silo(self.silos, table.column_names)
+        keys = self._keys(len(labels) - round(self.holdout * len(labels)), loss)
+        tables = self._by_silo(table)
+        first = next(iter(tables))
+        tables[first] = tables[first].append_column(LABEL, pa.array(labels))
+        result = train_frames(keys, tables, classes, out=self.out)
+        if result.status == "diverged":
+            raise ValueError(f"training diverged with step_size = {self.step_size}: lower it")
+        self.model_, self.history_ = result.model, result.history
+        return self
+
+    def _by_silo(self, table: pa.Table) -> dict[str, pa.Table]:
+        return {silo: table.select([*names]) for silo, names in self._columns.items()}
+
+    def _keys(self, num_samples: int, loss: str) -> dict[str, Any]:
+        """The parameters as a configuration."""
+        clients = [self.clients] * len(self._columns) if isinstance(self.clients, int) else [*self.clients]
+        if len(clients) != len(self._columns):
+            raise ValueError(f"clients = {clients}: there are {len(self._columns)} silos; give a number, or one each")
+        silos = [
+            {"name": silo, "clients": int(count), "id": PLACE, **({} if place else {"label": LABEL})}
+            for place, (silo, count) in enumerate(zip(self._columns, clients, strict=True))
+        ]
+        train: tuple[str, ...] = (
+            "rounds",
+            "local_steps",
+            "step_size",
+            "minibatches",
+            "gradient",
+            "optimizer",
+            "schedule",
+            "momentum",
+        )
+        train += ("hub_optimizer", "hub_step_size", "overlap", "participation", "engine")
+        block, hidden = self.block if isinstance(self.block, str) else [*self.block], [*map(int, self.hidden)]
+        return {
+            "seed": int(check_random_state(self.random_state).randint(2**31 - 1))
+            if not isinstance(self.random_state, int | np.integer)
+            else int(self.random_state),
+            "dtype": self.dtype,
+            "data": {"standardize": self.standardize, "rare": self.rare},
+            "federation": {"rows": self.rows, "alpha": float(self.alpha)},
+            "model": {"block": block, "hidden": hidden, "loss": loss, "l2": float(self.l2)},
+            "train": {
+                **{key: _plain(getattr(self, key)) for key in train},
+                "batch_size": int(min(self.batch_size, num_samples)),
+            },
+            "exchange": {"phi_bits": self.phi_bits, "block_bits": self.block_bits},
+            "evaluate": {"every": int(self.evaluate_every), "holdout": float(self.holdout)},
+            "silos": silos,
+        }
+
+    def _new(self, X: Any) -> dict[str, pa.Table]:  # noqa: N803
+        """New rows by silo."""
+        check_is_fitted(self)
+        checked = _checked(self, X, reset=False)
+        return self._by_silo(_table(checked, getattr(self, "feature_names_in_", None)))
+
+    def __sklearn_tags__(self) -> Any:
+        """Blanks, and texts in frames, are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+class TwoTierClassifier(ClassifierMixin, _TwoTier):  # type: ignore[misc]
+    """A classifier that is trained over data split both ways, see :mod:`tdcd.estimators`.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> TwoTierClassifier(silos=3, clients=[4, 2, 3], rounds=20).fit(X, y).score(X, y) > 0.95
+    True
+    """
+
+    classes_: NDArray[Any]
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Train on rows ``X`` (an array, or a frame of pandas, Polars or Arrow) and their classes ``y``."""
+        X, y = _checked(self, X, y)  # noqa: N806
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"every label is of one class, {self.classes_[0]!r}: there is nothing to learn")
+        loss = self.loss or ("logistic" if len(self.classes_) == 2 else "softmax")
+        _check_target(loss, ("binary", "classes"), "a classifier")
+        names = tuple(str(name) for name in self.classes_.tolist())
+        return self._fit(X, codes.astype(np.float64), loss, names)
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The most likely class of each row."""
+        likely = self.predict_proba(X).argmax(axis=1)
+        chosen: NDArray[Any] = self.classes_[likely]
+        return chosen
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """``[rows, classes]``: the probability of every class, in the order of ``classes_``."""
+        tables = self._new(X)
+        return self.model_.predict_proba(tables)
+
+    def decision_function(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The scores: of the second of two classes, or ``[rows, classes]``."""
+        tables = self._new(X)
+        scores = self.model_.scores(tables).astype(np.float64)
+        if scores.shape[1] == 1:
+            return scores[:, 0]
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+
+class TwoTierRegressor(RegressorMixin, _TwoTier):  # type: ignore[misc]
+    """A regressor that is trained over data split both ways, see :mod:`tdcd.estimators`.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> TwoTierRegressor(silos=2, clients=3).fit(X, y).score(X, y) > 0.5
+    True
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Train on rows ``X`` (an array, or a frame of pandas, Polars or Arrow) and their amounts ``y``."""
+        X, y = _checked(self, X, y, y_numeric=True)  # noqa: N806
+        loss = self.loss or "squared"
+        _check_target(loss, ("amount",), "a regressor")
+        return self._fit(X, np.asarray(y, np.float64), loss, ())
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The expected amount of each row."""
+        tables = self._new(X)
+        return self.model_.predict(tables)
+
+
+def _check_target(loss: str, targets: Sequence[str], kind: str) -> None:
+    """Refuse a loss that predicts something else; one that does not exist is refused with the other settings."""
+    fitting = [name for name, one in LOSSES.items() if one.target in targets]
+    if loss in LOSSES and loss not in fitting:
+        raise ValueError(f"loss = {loss!r}: {kind} takes {' or '.join(map(repr, fitting))}")
+
+
+def _is_frame(X: Any) -> bool:  # noqa: N803
+    return hasattr(X, "columns") or hasattr(X, "__arrow_c_stream__") or isinstance(X, pa.Table)
+
+
+def _checked(
+    estimator: Any,
+    X: Any,  # noqa: N803
+    y: Any = "no_validation",
+    *,
+    reset: bool = True,
+    y_numeric: bool = False,
+) -> Any:
+    """What scikit-learn asks of X and y. Frames keep their columns' types."""
+    if not _is_frame(X):
+        numeric = {"y_numeric": True} if y_numeric else {}
+        return validate_data(estimator, X, y, reset=reset, ensure_all_finite="allow-nan", **numeric)
+    validate_data(estimator, X, y, reset=reset, skip_check_array=True)
+    if isinstance(y, str):
+        return X
+    y = column_or_1d(check_array(y, ensure_2d=False, dtype=None) if y_numeric else y, warn=True)
+    if len(y) != len(X):
+        raise ValueError(f"X has {len(X)} rows, and y has {len(y)} labels")
+    return X, y
+
+
+def _table(X: Any, names: Any) -> pa.Table:  # noqa: N803
+    count = 0 if _is_frame(X) else np.shape(X)[1]
+    columns = [*map(str, names)] if names is not None else [f"x{place}" for place in range(count)]
+    return arrow_of(X, "X", columns)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy number, as a grid search has it, as Python's own."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value

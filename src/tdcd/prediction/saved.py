@@ -1,0 +1,98 @@
+"""A model in one file: safetensors, with everything else that it takes to predict in its metadata."""
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from tdcd.config import check_config
+from tdcd.config.block_names import block_keys
+from tdcd.config.losses import chosen_loss, loss_keys
+from tdcd.config.resolve import blocks_of
+from tdcd.prediction.model import Model, Part
+from tdcd.records.mark import digest_of
+from tdcd.records.model_file import read_metadata
+from tdcd.records.run_folder import write_durably
+from tdcd.records.run_folder.model import named_leaves
+from tdcd.tables.labels import LabelEncoding
+from tdcd.tables.preparation import Preparation
+from tdcd.tables.rows import Columns
+
+KEY = "tdcd model"
+SomeModel = TypeVar("SomeModel", bound=Model)
+
+
+def save_file(model: Model, path: Path) -> None:
+    """Write a model with all its parts to one file."""
+    if model.absent:
+        name, file = next(iter(model.absent.items()))
+        raise FileNotFoundError(
+            f"{file} is missing: only a whole model can be saved, and silo '{name}' has a part of it"
+        )
+    blocks = [model.parts[name].block for name in model.silos]
+    keys = block_keys(blocks)
+    if keys is None:
+        kinds = ", ".join(sorted({type(block).__name__ for block in blocks}))
+        raise ValueError(
+            f"a file cannot keep blocks of your own ({kinds}): keep the run folder, and give them to Model.load"
+        )
+    loss = loss_keys(model.loss)
+    if loss is None:
+        raise ValueError(f"a file cannot keep a loss of your own ({model.loss.name}): keep the run folder")
+    about: dict[str, Any] = {
+        "model": {**keys, **loss},
+        "dtype": model.dtype,
+        "labels": model.label_encoding._asdict(),
+        "silos": [
+            {
+                "name": name,
+                "id": model.parts[name].columns.id,
+                "feature_shape": [*model.parts[name].feature_shape],
+                "preparation": model.parts[name].preparation.to_json(),
+            }
+            for name in model.silos
+        ],
+    }
+    tensors = {
+        f"{name}/{leaf}": np.asarray(value)
+        for name in model.silos
+        for leaf, value in named_leaves(model.parts[name].parameters).items()
+    }
+    about["digest"] = digest_of(about, tensors)
+    write_durably(path, save(tensors, {KEY: json.dumps(about)}))
+
+
+def load_file(kind: type[SomeModel], path: Path) -> SomeModel:
+    """Read what :func:`save_file` wrote."""
+    try:
+        content = path.read_bytes()
+        tensors, about = load(content), json.loads(read_metadata(content)[KEY])
+        if about.pop("digest") != digest_of(about, tensors):
+            raise ValueError("its content does not match its digest")
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a model, or is damaged: {error}") from None
+    config = check_config(
+        {"model": about["model"], "dtype": about["dtype"], "federation": {"silos": len(about["silos"])}}, str(path)
+    )
+    encoding = LabelEncoding(**about["labels"] | {"classes": tuple(about["labels"]["classes"])})
+    loss = chosen_loss(config.model)
+    assert loss is not None
+    outputs = loss.num_outputs(len(encoding.classes))
+    parts = {}
+    for silo, block in zip(about["silos"], blocks_of(config), strict=True):
+        preparation = Preparation.from_json(silo["preparation"])
+        columns = Columns(silo["id"]).only([*preparation.parts], preparation.categorical)
+        parameters = _tree(block, silo, tensors, outputs)
+        parts[silo["name"]] = Part(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
+    return kind((*parts,), parts, encoding, loss, config.dtype, str(path))
+
+
+def _tree(block: Any, silo: Any, tensors: Any, outputs: int) -> Any:
+    """A silo's parameters in the block's own structure."""
+    template = jax.eval_shape(lambda: block.init(jax.random.key(0), tuple(silo["feature_shape"]), outputs))
+    leaves = [tensors[f"{silo['name']}/{leaf}"] for leaf in named_leaves(template)]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)

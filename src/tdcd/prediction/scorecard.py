@@ -1,0 +1,147 @@
+"""An additive model as a scorecard: points for every bin and level, in the columns' own units."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.blocks import Linear
+from tdcd.core.losses import Poisson
+from tdcd.prediction.model import Model, Part
+from tdcd.tables.parts.cell import Cell
+from tdcd.tables.writing import write_table
+
+BASE = "base"
+"""The line that every row gets."""
+
+
+class PointScale(NamedTuple):
+    """What points mean: a row with ``points`` has odds of ``odds`` to 1, and ``double`` more points double them."""
+
+    points: float = 600.0
+    odds: float = 1.0
+    double: float = 20.0
+    favours: str | None = None
+    """The class whose odds these are; by default the first, which is not the one that the model gives chances of."""
+
+
+class Line(NamedTuple):
+    """What one bin or level is worth."""
+
+    silo: str
+    """Empty for the base."""
+    column: str
+    cell: Cell
+    value: float
+
+
+class Scorecard(NamedTuple):
+    """An additive model, see :func:`scorecard`."""
+
+    unit: str
+    """``points``, or ``contribution`` to an amount in the labels' unit."""
+    lines: Sequence[Line]
+    """The first one is the base."""
+    meaning: str
+    """What the sum is, in words."""
+    absent: Sequence[str]
+    """The silos whose part is not in it, because it is not in the run folder."""
+
+
+class _Linear(NamedTuple):
+    """What a sum of lines is: ``offset + factor * score``."""
+
+    factor: float
+    offset: float
+    unit: str
+    meaning: str
+
+
+def scorecard(model: Model, scale: PointScale | None = None) -> Scorecard:
+    """The points of every bin of a model of linear blocks that was trained with ``model.bins``.
+
+    A row's points are those of the base plus, for each column, those of the bin or level that it is in. They are a
+    linear function of the logarithm of the odds; of a regression, contributions add up to the predicted amount. The
+    lines of a column have mean zero over the training rows, as far as their shares are known, and the base is what an
+    average row gets. A level that has no line counts as "other"; a blank without one as other too, or as an average
+    row where the column is in bins.
+    """
+    silos = [*model.parts]
+    if not silos:
+        raise FileNotFoundError(
+            f"{model.where} holds no model: let the run end, or stop it with Ctrl-C after its first rounds"
+        )
+    linear = _meaning(model, scale or PointScale())
+    # The first silo's part takes the offset, so that parts which were exported one by one add up to the model.
+    base = linear.offset if silos[0] == model.silos[0] else 0.0
+    lines: list[Line] = []
+    for silo in silos:
+        part = model.part(silo)
+        weights = _weights(silo, part) * linear.factor
+        base += float(weights[len(part.preparation.columns) :].sum())
+        start = 0
+        for column, of in part.preparation.parts.items():
+            cells, width = of.cells(), len(of.names(column))
+            if not cells:
+                raise ValueError(f"silo '{silo}': '{column}' has no bins: a scorecard needs a run with model.bins")
+            own = np.append(weights[start : start + width], np.zeros(len(cells) - width))
+            mean = float(np.array([cell.share for cell in cells]) @ own)
+            base += mean
+            lines += [Line(silo, column, cell, float(value) - mean) for cell, value in zip(cells, own, strict=True)]
+            start += width
+    absent = [silo for silo in model.silos if silo not in silos]
+    return Scorecard(linear.unit, [Line("", BASE, Cell(share=1.0), base), *lines], linear.meaning, absent)
+
+
+def _meaning(model: Model, scale: PointScale) -> _Linear:
+    """What the sum of a row's lines is to be."""
+    target, encoding = model.loss.target, model.label_encoding
+    if target == "classes":
+        raise ValueError(
+            f"{model.where} has the softmax loss: a scorecard is of two classes with model.loss = 'logistic', or of "
+            "amounts; tdcd export without --scorecard gives coefficients per class"
+        )
+    if isinstance(model.loss, Poisson):
+        meaning = "The sum of a row's contributions is the logarithm of the expected count."
+        return _Linear(1.0, 0.0, "contribution", meaning)
+    if target == "amount":
+        meaning = "The sum of a row's contributions is the predicted amount."
+        return _Linear(encoding.scale, encoding.mean, "contribution", meaning)
+    if not (scale.odds > 0 and scale.double > 0 and math.isfinite(scale.points + scale.odds + scale.double)):
+        raise ValueError("--odds and --double must be above zero, and all three finite")
+    # A hub without labels does not know the classes' names, but that there are two.
+    first, second = encoding.classes or ("the first class", "the second class")
+    good = first if scale.favours is None else scale.favours
+    if good not in (first, second):
+        raise ValueError(f"--favours {good}: the classes are {first} and {second}")
+    rise = scale.double / math.log(2)
+    meaning = (
+        f"{scale.points:g} points are odds of {scale.odds:g} to 1 in favour of '{good}', and every {scale.double:g} "
+        f"points more double them."
+    )
+    return _Linear(rise if good == second else -rise, scale.points - rise * math.log(scale.odds), "points", meaning)
+
+
+def _weights(silo: str, part: Part) -> NDArray[np.float64]:
+    """``[D + ones]``: of a linear block with one output."""
+    if not isinstance(part.block, Linear):
+        name = type(part.block).__name__.lower()
+        raise ValueError(f"silo '{silo}' has a block of kind '{name}': a scorecard is of linear ones")
+    return np.asarray(part.parameters["weight"], np.float64)[:, 0]
+
+
+def write_scorecard(path: Path, card: Scorecard) -> None:
+    """Write the table: ``silo``, ``column``, ``from``, ``to``, ``level``, the points and the ``share`` of rows."""
+    columns: dict[str, Sequence[Any]] = {
+        "silo": [line.silo for line in card.lines],
+        "column": [line.column for line in card.lines],
+        "from": [line.cell.above for line in card.lines],
+        "to": [line.cell.up_to for line in card.lines],
+        "level": [line.cell.level for line in card.lines],
+        card.unit: [line.value for line in card.lines],
+        "share": [line.cell.share for line in card.lines],
+    }
+    write_table(path, columns)

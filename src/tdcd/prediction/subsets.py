@@ -1,0 +1,96 @@
+"""What a model reaches with some of its silos: figures for every subset of them, ``subsets.json`` in a run folder."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_SILOS = 6
+"""With more silos than these, only single ones, all but one and all of them are measured."""
+
+Measure = Callable[[NDArray[Any]], tuple[float, dict[str, float | None]]]
+"""The loss and the metrics of samples, from their scores ``[m, C]``."""
+Parts = Mapping[tuple[str, ...], NDArray[Any]]
+"""``[n, C]``, the phi of some samples: of each silo alone or, where only sums are known, summed over several."""
+
+
+class Phis(NamedTuple):
+    """What is known of the silos' phi at the end of a run."""
+
+    silos: Sequence[str]
+    """All of them, in order."""
+    train: Parts
+    """Of the training samples."""
+    measured: Parts
+    """Of the samples that the figures are of; the same groups of silos."""
+    samples: Literal["test", "train"]
+    """Which those are."""
+
+
+def subsets_of(count: int) -> list[tuple[int, ...]]:
+    """The subsets of so many things that are measured: by size, the empty one first.
+
+    >>> subsets_of(2)
+    [(), (0,), (1,), (0, 1)]
+    """
+    sizes = range(count + 1) if count <= MOST_SILOS else (0, 1, count - 1, count)
+    return [chosen for size in sizes for chosen in combinations(range(count), size)]
+
+
+def means_of(parts: Parts) -> dict[tuple[str, ...], NDArray[np.float64]]:
+    """``[C]``: the mean phi of each group of silos."""
+    return {silos: phi.mean(axis=0, dtype=np.float64) for silos, phi in parts.items()}
+
+
+def figures_by_subset(
+    parts: Parts, stand_in: Mapping[tuple[str, ...], NDArray[Any]], measure: Measure
+) -> list[dict[str, Any]]:
+    """The figures of the model for every subset of the groups of silos whose phi is known, summed in their order.
+
+    Args:
+        stand_in: ``[C]``, what takes the place of the phi of silos that are missing.
+    """
+    groups, found = [*parts], []
+    for chosen in subsets_of(len(groups)):
+        # In the precision of phi, as in an evaluation of the whole model.
+        terms = [
+            phi if index in chosen else np.broadcast_to(stand_in[group].astype(phi.dtype), phi.shape)
+            for index, (group, phi) in enumerate(parts.items())
+        ]
+        loss, metrics = measure(np.asarray(sum(terms[1:], start=terms[0])))
+        found.append({"silos": [silo for index in chosen for silo in groups[index]], "loss": loss, "metrics": metrics})
+    return found
+
+
+def describe_subsets(phis: Phis, rate: float, dropped: Mapping[str, NDArray[Any]], measure: Measure) -> dict[str, Any]:
+    """The content of ``subsets.json``, see :meth:`tdcd.records.run_folder.RunFolder.write_subsets`.
+
+    A run with silo dropout was trained to do without a silo: nothing takes the place of its phi, but for the model's
+    intercept. In another run its mean over the training samples does.
+
+    Args:
+        rate: ``train.silo_dropout``.
+        dropped: what is left of a silo's phi when it is dropped, if that is not zero.
+    """
+    means = means_of(phis.train)
+    stand_in = means
+    if rate:
+        stand_in = {
+            group: np.asarray(sum((np.asarray(dropped.get(silo, 0.0)) for silo in group), start=np.zeros_like(mean)))
+            for group, mean in means.items()
+        }
+    return {
+        "silos": [*phis.silos],
+        "silo_dropout": rate,
+        "samples": phis.samples,
+        "mean_phi": _of_single(means),
+        "stand_in": _of_single(stand_in),
+        "subsets": figures_by_subset(phis.measured, stand_in, measure) if phis.measured else [],
+    }
+
+
+def _of_single(figures: Mapping[tuple[str, ...], NDArray[Any]]) -> dict[str, list[float]]:
+    """Those of silos that are known by themselves."""
+    return {group[0]: [float(one) for one in values] for group, values in figures.items() if len(group) == 1}

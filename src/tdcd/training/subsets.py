@@ -1,0 +1,82 @@
+"""What a trained model reaches with every subset of its silos, written into the run folder."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.blocks.base import Block
+from tdcd.blocks.linear import Linear
+from tdcd.core.objective import Objective, Tree
+from tdcd.core.variant import Variant
+from tdcd.federation.silos import Federation
+from tdcd.prediction.subsets import Phis, describe_subsets
+from tdcd.records.metrics import metrics
+from tdcd.records.run_folder import RunFolder
+from tdcd.simulation import evaluation
+
+ROWS_AT_ONCE = 4096
+
+
+class Trained(NamedTuple):
+    """What was trained, and how."""
+
+    federation: Federation
+    blocks: Sequence[Block]
+    objective: Objective
+    variant: Variant
+
+
+def write_subsets(folder: RunFolder, trained: Trained, hub_blocks: Sequence[Tree]) -> None:
+    """Write ``subsets.json``: figures of the held-out samples or, where there are none, of the training samples."""
+    federation, dropout = trained.federation, trained.variant.dropout
+    hub_blocks = [jax.tree.map(np.asarray, block) for block in hub_blocks]
+    names = [silo.name for silo in federation.silos]
+    phis = [_phi_of(*three) for three in zip(trained.blocks, hub_blocks, federation.silos, strict=True)]
+    train: dict[tuple[str, ...], NDArray[Any]] = {(name,): both[0] for name, both in zip(names, phis, strict=True)}
+    measured: dict[tuple[str, ...], NDArray[Any]] = {(name,): both[1] for name, both in zip(names, phis, strict=True)}
+    labels = federation.test_labels
+    known = Phis(names, train, measured, "train" if labels is None else "test")
+    dropped = {}
+    if dropout.rate and dropout.intercept is not None:
+        index = dropout.intercept
+        columns = federation.silos[index].feature_shape[-1]
+        with jax.enable_x64(train[names[index],].dtype == np.float64):
+            alone = dropout.alone(index, hub_blocks[index], trained.blocks[index].phi, columns)
+        dropped[names[index]] = np.asarray(alone, np.float64)
+    objective, scale = trained.objective, federation.label_scale
+    truth: NDArray[Any] = federation.labels if labels is None else labels
+
+    def measure(scores: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
+        with jax.enable_x64(scores.dtype == np.float64):
+            rows = np.asarray(truth, objective.label_dtype(str(scores.dtype)))
+            losses = np.asarray(evaluation.losses(scores, rows, objective=objective))
+            (penalty,) = evaluation.penalties([*hub_blocks], [objective])
+        mean = float(np.mean(losses, dtype=np.float64)) + penalty
+        return mean, metrics(objective.loss, scores, truth, scale, objective.label_epsilon)
+
+    folder.write_subsets(describe_subsets(known, dropout.rate, dropped, measure))
+
+
+def _phi_of(model: Block, block: Tree, silo: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A silo's phi of the training samples and of the held-out ones; the same if there are none."""
+    tables = [silo.features] if silo.test_features is None else [silo.features, silo.test_features]
+    # One size of chunks for both, so that one program does.
+    size = min(ROWS_AT_ONCE, max(map(len, tables)))
+    chunks = [[table[start : start + size] for start in range(0, len(table), size)] for table in tables]
+    found = [np.concatenate([_chunk(model, block, rows, size) for rows in each]) for each in chunks]
+    return found[0], found[-1]
+
+
+def _chunk(model: Block, block: Tree, rows: NDArray[Any], size: int) -> NDArray[Any]:
+    dtype = jax.tree.leaves(block)[0].dtype
+    if isinstance(model, Linear):
+        # One product: NumPy is done before a compiled program has begun.
+        return np.asarray(model.phi(block, np.asarray(rows, dtype)))  # type: ignore[arg-type]
+    padded = np.zeros((size, *rows.shape[1:]), dtype)
+    padded[: len(rows)] = rows
+    with jax.enable_x64(dtype == np.float64):
+        scores = evaluation.scores([block], [padded], 0, rows=size, blocks=(model,), several=False)
+    return np.asarray(scores)[: len(rows)]

@@ -1,0 +1,110 @@
+"""The estimators follow scikit-learn, and train what `tdcd run` trains."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from tdcd import Federation, Linear, Model, Objective, Settings, TwoTierClassifier, TwoTierRegressor, train
+
+
+@parametrize_with_checks([TwoTierClassifier(), TwoTierRegressor()])
+def test_scikit_learn_finds_nothing_wrong(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    draw = np.random.default_rng(1)
+    age, city = draw.uniform(20, 70, 90), draw.choice(["rome", "oslo", "lima"], 90)
+    frame = pd.DataFrame({"age": age, "city": city, "paid": draw.poisson(3, 90), "since": pd.Timestamp("2020-01-01")})
+    frame.loc[::7, "age"] = np.nan
+    frame["since"] += pd.to_timedelta(draw.integers(0, 900, 90), unit="D")
+    return frame, np.where((age > 45) | (city == "oslo"), "buys", "leaves")
+
+
+SILOS = {"bank": ["age", "since"], "shop": ["city", "paid"]}
+
+
+def test_frames_of_every_kind_give_the_same_model(frame):
+    rows, classes = frame
+    estimator = TwoTierClassifier(SILOS, clients=[2, 1], batch_size=32)
+    first = estimator.fit(rows, classes)
+    assert first.feature_names_in_.tolist() == ["age", "city", "paid", "since"]
+    assert first.classes_.tolist() == ["buys", "leaves"]
+    assert first.score(rows, classes) > 0.8
+    chances = first.predict_proba(rows)
+    for other in (pl.from_pandas(rows), pa.Table.from_pandas(rows)):
+        np.testing.assert_allclose(clone(estimator).fit(other, classes).predict_proba(other), chances, atol=1e-6)
+    categorical = rows.astype({"city": "category"})
+    np.testing.assert_allclose(first.predict_proba(categorical), chances, atol=1e-6)
+    by_place = TwoTierClassifier({"bank": [0, 3], "shop": [1, 2]}, clients=[2, 1], batch_size=32).fit(rows, classes)
+    np.testing.assert_array_equal(by_place.predict_proba(rows), chances)
+
+
+def test_it_is_what_train_gives_on_the_same_frames(frame):
+    rows, classes = frame
+    frames = {silo: rows[columns] for silo, columns in SILOS.items()}
+    frames["bank"] = frames["bank"].assign(label=classes)
+    settings = Settings(local_steps=5, batch_size=32, step_size=0.1)
+    federation = Federation.from_frames(frames, label="label", clients=[2, 1], holdout=0.0, data={"rare": 1})
+    result = train(federation, Linear(), Objective("logistic"), settings, rounds=100, evaluate_every=10)
+    estimator = TwoTierClassifier(SILOS, clients=[2, 1], batch_size=32).fit(rows, classes)
+    assert [record.train_loss for record in estimator.history_] == [record.train_loss for record in result.history]
+    np.testing.assert_array_equal(result.model.predict(frames), estimator.predict(rows))
+
+
+def test_it_works_in_a_pipeline_a_grid_search_and_a_pickle(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True)
+    search = GridSearchCV(
+        make_pipeline(FunctionTransformer(np.log1p), TwoTierClassifier(3, 2, rounds=10)),
+        {"twotierclassifier__step_size": np.array([1e-4, 0.1])},
+        cv=2,
+    ).fit(X, y)
+    assert search.best_params_ == {"twotierclassifier__step_size": 0.1}
+    assert search.best_score_ > 0.95
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    np.testing.assert_array_equal(again.predict(X), search.predict(X))
+
+
+def test_a_run_folder_keeps_the_model(tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+    estimator = TwoTierRegressor(2, 2, rounds=30, holdout=0.2, out=tmp_path / "run").fit(X, y)
+    assert estimator.score(X, y) > 0.4
+    assert "test" in estimator.history_[-1].metrics
+    rows = {"silo1": X[:, :5], "silo2": X[:, 5:]}
+    np.testing.assert_allclose(Model.load(tmp_path / "run").predict(rows), estimator.predict(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"silos": 0}, "silos = 0: there must be at least one"),
+        ({"silos": {"bank": ["age"], "shop": ["aged"]}}, "'shop' has the column 'aged', which X has not"),
+        ({"silos": {"bank": ["age", "city"], "shop": ["city"]}}, "column 'city' is given to 'bank' and to 'shop'"),
+        ({"silos": {"bank": [7]}}, "'bank' has the column number 7, and X has 4 columns"),
+        ({"silos": {"bank": []}}, "'bank' has no columns"),
+        ({"clients": [1, 2, 3]}, "there are 2 silos; give a number, or one each"),
+        ({"step_size": -1.0}, r"train.step_size = -1.0: must be greater than 0"),
+        ({"optimizer": "adamw"}, "train.optimizer = 'adamw'"),
+        ({"loss": "squared"}, "loss = 'squared': a classifier takes 'logistic' or 'softmax'"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(frame, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        TwoTierClassifier(**{"batch_size": 32, **parameters}).fit(*frame)
+
+
+def test_a_run_that_diverges_says_so():
+    X, y = load_diabetes(return_X_y=True)
+    with pytest.raises(ValueError, match=r"training diverged with step_size = 50\.0: lower it"):
+        TwoTierRegressor(2, 2, rounds=30, step_size=50.0).fit(X, y)
