@@ -15,6 +15,7 @@ from jax.experimental.pallas import triton as plt
 
 from tdcd.blocks.kernels.geometry import Layer
 from tdcd.blocks.kernels.tiles import (
+    FEW_ROWS,
     Tile,
     activate,
     choose_largest,
@@ -27,14 +28,16 @@ from tdcd.blocks.kernels.tiles import (
     rows_of,
 )
 
-TILE = Tile(64, warps=4, stages=1)
-"""Of pooled pixels. A program works on several tiles, and loads one while it computes another."""
-FEW_SUMS = 1 << 11
-"""With more numbers in a window's product with the weights, twice as many threads hold the sums."""
-FORWARD_TILES = 8
+FORWARD = Tile(64, warps=4, stages=1)
+"""Of pooled pixels. A program works on several tiles, and loads one while it computes another; so in ``WEIGHT``."""
+TILES = 8
 """Tiles of a program."""
+WEIGHT = Tile(32, warps=4, stages=1)
+"""Of pooled pixels."""
 PARTS = 8
 """Programs of a client over which its tiles are spread in the slopes to the weights."""
+FEW_SUMS = 1 << 11
+"""With more numbers in a window's product with the weights, twice as many threads hold the sums."""
 
 
 def window_size(layer: Layer) -> int:
@@ -42,9 +45,9 @@ def window_size(layer: Layer) -> int:
     return max(16, pl.next_power_of_2(layer.window + 1))
 
 
-def tile_of(layer: Layer) -> Tile:
-    """How a layer's work is cut up."""
-    return TILE if window_size(layer) * layer.outputs <= FEW_SUMS else TILE._replace(warps=2 * TILE.warps)
+def enough_warps(tile: Tile, layer: Layer) -> Tile:
+    """The tile with threads for all sums."""
+    return tile if window_size(layer) * layer.outputs <= FEW_SUMS else tile._replace(warps=2 * tile.warps)
 
 
 def shifted(weight: Array, layer: Layer) -> Array:
@@ -82,13 +85,13 @@ def forward(
         images: ``[P * height * width]``, float16.
         weight: ``[4 * window, outputs]``, float16, :func:`shifted`.
     """
-    size = layer.rows * layer.pixels
+    size, tiles = layer.rows * layer.pixels, TILES if layer.rows >= FEW_ROWS else TILES // 2
     return launch(
-        partial(_forward, layer=layer),
+        partial(_forward, layer=layer, tiles=tiles),
         (images, weight, bias, factors, count),
         [((size, layer.outputs), kind) for kind in (dtype, jnp.uint8)[: 1 + codes]],
-        grid=(pl.cdiv(size, TILE.size * FORWARD_TILES),),
-        tile=tile_of(layer),
+        grid=(pl.cdiv(size, FORWARD.size * tiles),),
+        tile=enough_warps(FORWARD, layer),
         name="convolve_first",
         interpret=interpret,
     )
@@ -106,21 +109,21 @@ def _windows(images: Any, pixels: Array, layer: Layer) -> Array:
 
 
 def _forward(
-    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer
+    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer, tiles: int
 ) -> None:
-    first, size = pl.program_id(0) * FORWARD_TILES, window_size(layer)
+    first, size = pl.program_id(0) * tiles, window_size(layer)
     limit = count[0] * layer.pixels
 
     def load(number: Array) -> Array:
-        return _windows(images, jnp.minimum(number * TILE.size + numbers(TILE.size), limit - 1), layer)
+        return _windows(images, jnp.minimum(number * FORWARD.size + numbers(FORWARD.size), limit - 1), layer)
 
-    def put(number: Array, arrays: Any, tiles: Any) -> None:
-        pixels = number * TILE.size + numbers(TILE.size)
+    def put(number: Array, arrays: Any, parts: Any) -> None:
+        pixels = number * FORWARD.size + numbers(FORWARD.size)
         exists = over(pixels < layer.rows * layer.pixels, layer.outputs)
-        for array, tile in zip(arrays, tiles, strict=True):
-            plt.store(rows_of(array, pixels), tile.astype(array.dtype), mask=exists)
+        for array, part in zip(arrays, parts, strict=True):
+            plt.store(rows_of(array, pixels), part.astype(array.dtype), mask=exists)
 
-    @pl.when(first * TILE.size < limit)
+    @pl.when(first * FORWARD.size < limit)
     def _() -> None:
         shifts = [plt.load(weight.at[pl.ds(place * size, size), :]) for place in range(4)]
         factor, shift = factors[0] * factors[1], bias[:] * factors[1]
@@ -133,17 +136,17 @@ def _forward(
             put(number, (values, *codes), (active, found)[: 1 + len(codes)])
             return following
 
-        last = jnp.minimum(first + FORWARD_TILES, pl.cdiv(limit, TILE.size))
+        last = jnp.minimum(first + tiles, pl.cdiv(limit, FORWARD.size))
         jax.lax.fori_loop(first, last, work, load(first))
 
     if values.dtype == jnp.float32:
 
         def clear(number: Array, _: Array) -> Array:
-            put(number, (values,), (jnp.zeros((TILE.size, layer.outputs), jnp.float32),))
+            put(number, (values,), (jnp.zeros((FORWARD.size, layer.outputs), jnp.float32),))
             return _
 
-        begin = jnp.maximum(first, pl.cdiv(limit, TILE.size))
-        jax.lax.fori_loop(begin, first + FORWARD_TILES, clear, jnp.int32(0))
+        begin = jnp.maximum(first, pl.cdiv(limit, FORWARD.size))
+        jax.lax.fori_loop(begin, first + tiles, clear, jnp.int32(0))
 
 
 def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
@@ -163,7 +166,7 @@ def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, l
         (images, slopes, codes, count),
         [((PARTS * 4 * size, layer.outputs), jnp.float32)],
         grid=(PARTS,),
-        tile=tile_of(layer),
+        tile=enough_warps(WEIGHT, layer),
         name="convolve_first_weight_slopes",
         interpret=interpret,
     )
@@ -173,11 +176,11 @@ def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, l
 def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any, *, layer: Layer) -> None:
     part, size = pl.program_id(0), window_size(layer)
     limit = count[0] * layer.pixels
-    tiles = pl.cdiv(limit, TILE.size)
+    tiles = pl.cdiv(limit, WEIGHT.size)
     each = pl.cdiv(tiles, PARTS)
 
     def load(number: Array) -> tuple[Array, Array, Array]:
-        pixels = number * TILE.size + numbers(TILE.size)
+        pixels = number * WEIGHT.size + numbers(WEIGHT.size)
         exists = over(pixels < limit, layer.outputs)
         slope = plt.load(rows_of(slopes, pixels), mask=exists, other=0.0)
         code = plt.load(rows_of(codes, pixels), mask=exists, other=0)

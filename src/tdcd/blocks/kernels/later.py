@@ -15,6 +15,7 @@ from jax.experimental.pallas import triton as plt
 
 from tdcd.blocks.kernels.geometry import Layer
 from tdcd.blocks.kernels.tiles import (
+    FEW_ROWS,
     Tile,
     activate,
     corners,
@@ -134,7 +135,7 @@ def input_slopes(slopes: Array, weight: Array, factor: Array, count: Array, *, l
         ``[P * height * width, inputs]``, float16; anything beyond ``count`` images.
     """
     blocks = pl.cdiv(layer.height, 2) * pl.cdiv(layer.width, 2)
-    tile = BACK.with_channels(layer)
+    tile = (BACK if layer.rows >= FEW_ROWS else BACK._replace(size=BACK.size // 2)).with_channels(layer)
     (found,) = launch(
         partial(_input_slopes, layer=layer, size=tile.size),
         (slopes, weight, factor, count),

@@ -33,8 +33,8 @@ class Kept(NamedTuple):
 def convolve_layers(convolutions: list[Tree], images: Array, count: Array, interpret: bool = False) -> Array:
     """All layers' output ``[P, height, width, channels]``, for images ``[P, height, width, 1]``.
 
-    The output of images from ``count`` on is finite, and else anything. Compiled as a function of its own, since tracing
-    kernels takes a while.
+    The output of images from ``count`` on is finite, and else anything. It is a compiled function of its own, since
+    tracing kernels takes a while.
 
     Args:
         convolutions: of each layer ``weight`` ``[height, width, inputs, outputs]`` and ``bias`` ``[outputs]``.

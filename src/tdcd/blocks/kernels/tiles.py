@@ -15,6 +15,10 @@ OFF = 4
 """The code of a pixel whose activation is zero; below it, the code says which of 2 x 2 places was the largest."""
 
 
+FEW_ROWS = 128
+"""With fewer images than this, a client's work is cut smaller, so that all multiprocessors have some."""
+
+
 class Tile(NamedTuple):
     """How a kernel's work is cut up."""
 
