@@ -20,8 +20,8 @@ demo: $(VENV)/installed
 	$(BIN)/tdcd run
 
 test: $(VENV)/installed-$(EXTRAS)
-	$(QUICKLY) $(BIN)/python -m pytest -n 3 -m "not optimised"
-	$(BIN)/python -m pytest -n 2 -m optimised
+	$(QUICKLY) $(BIN)/python -m pytest -n 3 --dist worksteal -m "not optimised"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m optimised
 
 lint: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check .

@@ -15,7 +15,8 @@ import numpy as np
 
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.process.launch import Trial, environment
+from tdcd.runtime.process.forking import environment
+from tdcd.runtime.process.launch import Trial
 from tdcd.runtime.protocol.messages import Phi
 from tdcd.runtime.protocol.structure import Array
 from tdcd.runtime.protocol.wire import encode

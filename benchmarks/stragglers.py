@@ -21,7 +21,8 @@ from tdcd.experiments.measured import Measured, MeasuredCurve
 from tdcd.experiments.sweep import predicted_ends
 from tdcd.records.history import Record, read_history
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.process.launch import Trial, environment
+from tdcd.runtime.process.forking import environment
+from tdcd.runtime.process.launch import Trial
 
 Q, STEP_MS, DELAY_MS, SLOWER = 10, 20.0, 200.0, 4
 PHI_SHARE = 0.05

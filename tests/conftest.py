@@ -1,12 +1,14 @@
-"""What all tests share: a profile of hypothesis, and a cache of compiled programs.
+"""What all tests share: a profile of hypothesis, a cache of compiled programs, and where temporary files are.
 
 The profile has the same examples on every run, and no deadline, since programs compile. The cache is shared by all
 workers and by the processes that tests start; it is new in every session, so no result depends on an earlier one.
+Temporary files are in memory if there is room: hubs wait for the disk again and again, and no test cuts the power.
 """
 
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 from hypothesis import settings
 
@@ -15,10 +17,13 @@ settings.load_profile("repeatable")
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 2**31
 
 if not IS_WORKER:  # before JAX is imported, which reads it; workers and other processes inherit it
     os.environ[CACHE] = tempfile.mkdtemp(prefix="tdcd-compiled-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_unconfigure():

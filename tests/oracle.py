@@ -89,12 +89,20 @@ class Silo:
         return mean
 
 
+HUBER_DELTA = 1.35
+
+
 def loss_of(loss: str, score: Array, label: float) -> float:
     """f(score, label) for one sample."""
     if loss == "squared":
         return float((score[0] - label) ** 2 / 2)
     if loss == "logistic":
         return float(np.log(1 + np.exp(score[0])) - label * score[0])
+    if loss == "poisson":
+        return float(np.exp(score[0]) - label * score[0] + (label * np.log(label) if label else 0) - label)
+    if loss == "huber":
+        off = abs(score[0] - label)
+        return float(off**2 / 2 if off <= HUBER_DELTA else HUBER_DELTA * (off - HUBER_DELTA / 2))
     return float(np.log(np.sum(np.exp(score))) - score[int(label)])
 
 
@@ -104,6 +112,10 @@ def slope_of(loss: str, score: Array, label: float) -> Array:
         return score - label
     if loss == "logistic":
         return 1 / (1 + np.exp(-score)) - label
+    if loss == "poisson":
+        return np.exp(score) - label
+    if loss == "huber":
+        return np.clip(score - label, -HUBER_DELTA, HUBER_DELTA)
     chances: Array = np.exp(score) / np.sum(np.exp(score))
     chances[int(label)] -= 1
     return chances

@@ -7,21 +7,44 @@ import tomllib
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-SNIPPETS = [
-    pytest.param(code, id=f"{path.name}-{index}")
-    for path in DOCUMENTS
-    for index, code in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
-]
+SNIPPETS = {path: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) for path in DOCUMENTS}
 
 
-@pytest.mark.parametrize("code", SNIPPETS)
-def test_snippets_run(code, tmp_path, monkeypatch):
+@pytest.fixture
+def two_tables(tmp_path, monkeypatch):
+    """A working folder with the tables that the documents speak of: those of a bank and of a bureau, and new rows."""
+    draw = np.random.default_rng(0)
+    for prefix, first in (("", 0), ("new_", 200)):
+        ids = np.arange(first, first + 200)
+        bank = pd.DataFrame({"id": ids, "age": draw.uniform(20, 70, 200), "income": draw.lognormal(8, 1, 200)})
+        bank["city"] = draw.choice(["rome", "oslo"], 200)
+        bank.loc[::9, "income"] = np.nan
+        bureau = pd.DataFrame({"id": ids, "late": draw.poisson(1, 200), "cards": draw.integers(0, 5, 200)})
+        if not prefix:
+            bank["default"] = np.where(bureau["late"] + (bank["city"] == "oslo") > 1, "yes", "no")
+        bank.to_csv(tmp_path / f"{prefix}bank.csv", index=False)
+        bureau.sample(frac=1, random_state=1).to_csv(tmp_path / f"{prefix}bureau.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "snippet", "exec"), {})
+
+
+@pytest.mark.parametrize("path", [path for path, found in SNIPPETS.items() if found], ids=lambda path: path.name)
+def test_snippets_run_one_after_the_other(path, two_tables):
+    known = {}
+    for code in SNIPPETS[path]:
+        exec(compile(code, "snippet", "exec"), known)
+    if path.name == "README.md":
+        assert sum(bool(line) for line in SNIPPETS[path][0].splitlines()) <= 10
+    if path.name == "python.md":
+        first, *others = (known[name].scores(known["new"]) for name in ("model", "same", "also_the_same"))
+        for other in others:
+            np.testing.assert_array_equal(first, other)
+        assert known["search"].best_score_ > 0.8
 
 
 def printed_by(example, pattern, capsys):
@@ -39,6 +62,12 @@ def test_the_example_of_a_variant_sends_a_quarter_and_loses_nothing(capsys):
     assert own_loss == pytest.approx(loss, rel=1e-2)
     assert own_sent == pytest.approx(sent / 4, rel=0.1)
     assert len((ROOT / "examples" / "own_variant.py").read_text().splitlines()) < 40
+
+
+def test_the_example_of_a_loss_finds_the_quantile(capsys):
+    (median, half), (high, most) = printed_by("own_loss.py", r"quantile (\S+): (\S+) of", capsys)
+    assert (half, most) == (pytest.approx(median, abs=0.03), pytest.approx(high, abs=0.03))
+    assert len((ROOT / "examples" / "own_loss.py").read_text().splitlines()) < 40
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

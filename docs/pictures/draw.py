@@ -22,7 +22,7 @@ DARK = {"paper": "#12171d", "band": "#1c242d", "box": "#12171d", "line": "#7f92a
 DARK |= {"code": "#7cc0ff", "warm": "#f0a35c", "core": "#173326"}
 
 LAYERS = [
-    ("Commands", [("cli", "one module per|group of commands")]),
+    ("Commands", [("cli", "one module per|group of commands"), ("estimators", "scikit-learn's|interface")]),
     (
         "Studies",
         [
@@ -41,7 +41,10 @@ LAYERS = [
             ("runtime", "hubs and clients as processes: protocol, compute,|transport, storage, certificates, process"),
         ],
     ),
-    ("Results", [("prediction", "scores of new samples,|coefficients"), ("report", "one HTML page|from a run folder")]),
+    (
+        "Results",
+        [("prediction", "models: scores of new|samples, coefficients"), ("report", "one HTML page|from a run folder")],
+    ),
     (
         "Inputs",
         [

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
+    from tdcd.core.dropout import SiloDropout
     from tdcd.core.knowledge import LabelsAt
+    from tdcd.core.losses import Huber, Loss
     from tdcd.core.objective import Objective
     from tdcd.core.quantised import Quantised, QuantisedChange
     from tdcd.core.settings import Settings
@@ -35,8 +37,10 @@ __all__ = [
     "Block",
     "Cnn",
     "Federation",
+    "Huber",
     "LabelsAt",
     "Linear",
+    "Loss",
     "Mlp",
     "Model",
     "Objective",
@@ -47,6 +51,7 @@ __all__ = [
     "Result",
     "Settings",
     "Silo",
+    "SiloDropout",
     "Simulation",
     "Table",
     "TwoTierClassifier",
@@ -64,7 +69,9 @@ _MODULES = {
     "tdcd.federation.silos": ("Federation", "Silo"),
     "tdcd.prediction.model": ("Model",),
     "tdcd.records.history": ("Record",),
+    "tdcd.core.dropout": ("SiloDropout",),
     "tdcd.core.knowledge": ("LabelsAt",),
+    "tdcd.core.losses": ("Huber", "Loss"),
     "tdcd.core.objective": ("Objective",),
     "tdcd.core.quantised": ("Quantised", "QuantisedChange"),
     "tdcd.core.settings": ("Settings",),

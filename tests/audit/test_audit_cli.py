@@ -1,15 +1,13 @@
 """``tdcd audit`` as a user runs it, on a configuration and on a run folder."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+import command
 from tdcd.config import check_config, read_config
 from tdcd.training.run import run
 
-COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 SETTINGS = (
     '[data]\nsource = "diabetes"\n[federation]\nclients = 2\n[model]\nblock = "linear"\n'
     "[train]\nrounds = 4\nlocal_steps = 2\nbatch_size = 64\n"
@@ -21,8 +19,7 @@ def tdcd(tmp_path):
     (tmp_path / "small.toml").write_text(SETTINGS)
 
     def call(*arguments):
-        command = [*COMMAND, *map(str, arguments)]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        return command.tdcd(*arguments, cwd=tmp_path)
 
     return call
 
@@ -36,7 +33,7 @@ def test_a_configuration_and_its_run_give_the_same_audit(tdcd, tmp_path):
     run(check_config(read_config(tmp_path / "small.toml")), tmp_path / "r")
     of_run, of_file = tdcd("audit", "r", "--rounds", "3"), tdcd("audit", "small.toml", "--rounds", "3")
     for done, page in ((of_run, "r/audit.html"), (of_file, "runs/audit-small/audit.html")):
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
         shown = words(done.stdout)
         for expected in ("labels everywhere", "labels at silo1", "own hub", "has them", f"Page: {page}"):
             assert expected in shown
@@ -57,6 +54,6 @@ def test_a_configuration_and_its_run_give_the_same_audit(tdcd, tmp_path):
 )
 def test_bad_input_is_status_2(tdcd, arguments, sentence):
     failed = tdcd("audit", *arguments)
-    assert failed.returncode == 2
+    assert failed.exit_code == 2
     assert sentence in words(failed.stderr)
     assert "Traceback" not in failed.stderr

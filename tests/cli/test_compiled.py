@@ -18,6 +18,7 @@ def tdcd(cache, *command, **more):
 def test_a_second_run_reads_the_programs_that_the_first_compiled(tmp_path):
     def run(name):
         options = ["--out", str(tmp_path / name), "--set", "train.rounds=1", "--set", "model.block=linear"]
+        options += ["--set", "data.source=diabetes", "--set", "train.batch_size=32"]
         done = tdcd(tmp_path / "cache", "-m", "tdcd", "run", *options)
         assert done.returncode == 0, done.stderr
         assert not done.stderr

@@ -1,8 +1,6 @@
 """Comparisons on a small table: run once, timed by the network model, and shown with the numbers of the run folders."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -212,15 +210,13 @@ def test_unknown_names_and_another_algorithm_are_refused_at_once():
 
 
 def test_the_command(tmp_path):
-    """A real process shows both tables, writes the page, and another network finds the runs done."""
+    """It shows both tables, writes the page, and another network finds the runs done."""
     (tmp_path / "small.toml").write_text(
         '[data]\nsource = "diabetes"\n[federation]\nclients = 2\n[model]\nblock = "linear"\n'
         "[train]\nrounds = 4\nbatch_size = 32\n[evaluate]\nevery = 2\n"
     )
-    command = [sys.executable, "-c", "from tdcd.cli import main; main()", "compare", "small.toml"]
-    options = ["--with", "tdcd-reused, local-sgd"]
-    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    done = tdcd("compare", "small.toml", "--with", "tdcd-reused, local-sgd", cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
     for words in ("tdcd-reused", "local-sgd/silo2", "silo1 alone", "Page: runs/compare-small/compare.html"):
         assert words in done.stdout
     page = (tmp_path / "runs" / "compare-small" / "compare.html").read_text()

@@ -16,8 +16,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tdcd import Federation, Linear, Model, Objective, Settings, TwoTierClassifier, TwoTierRegressor, train
 
+REPEATED = "minibatches are drawn by sample: one that weighs twice as much is not drawn twice"
+DIFFERENT = {"check_sample_weight_equivalence_on_dense_data": REPEATED}
 
-@parametrize_with_checks([TwoTierClassifier(), TwoTierRegressor()])
+
+@parametrize_with_checks([TwoTierClassifier(), TwoTierRegressor()], expected_failed_checks=lambda _: DIFFERENT)
 def test_scikit_learn_finds_nothing_wrong(estimator, check):
     check(estimator)
 
@@ -95,6 +98,8 @@ def test_a_run_folder_keeps_the_model(tmp_path):
         ({"silos": {"bank": []}}, "'bank' has no columns"),
         ({"clients": [1, 2, 3]}, "there are 2 silos; give a number, or one each"),
         ({"step_size": -1.0}, r"train.step_size = -1.0: must be greater than 0"),
+        ({"class_weight": {"buy": 2.0}}, "class_weight: there is no class 'buy'; there are buys, leaves"),
+        ({"bins": 1}, "model.bins = 1"),
         ({"optimizer": "adamw"}, "train.optimizer = 'adamw'"),
         ({"loss": "squared"}, "loss = 'squared': a classifier takes 'logistic' or 'softmax'"),
     ],
@@ -108,3 +113,25 @@ def test_a_run_that_diverges_says_so():
     X, y = load_diabetes(return_X_y=True)
     with pytest.raises(ValueError, match=r"training diverged with step_size = 50\.0: lower it"):
         TwoTierRegressor(2, 2, rounds=30, step_size=50.0).fit(X, y)
+
+
+def test_weights_of_classes_and_samples_are_those_of_the_loss(frame):
+    rows, classes = frame
+    heavy = np.where(classes == "leaves", 3.0, 1.0)
+    keys = {"batch_size": 90, "rounds": 60, "clients": [2, 1]}
+    by_class = TwoTierClassifier(SILOS, class_weight={"leaves": 3.0}, **keys).fit(rows, classes)
+    by_sample = TwoTierClassifier(SILOS, **keys).fit(rows, classes, sample_weight=heavy)
+    plain = TwoTierClassifier(SILOS, **keys).fit(rows, classes)
+    np.testing.assert_allclose(by_class.predict_proba(rows), by_sample.predict_proba(rows), atol=1e-5)
+    assert (by_class.predict_proba(rows)[:, 1] > plain.predict_proba(rows)[:, 1]).mean() > 0.95
+    with pytest.raises(ValueError, match="amounts have no classes"):
+        TwoTierRegressor(SILOS, class_weight="balanced").fit(rows, np.arange(90.0))
+
+
+def test_counts_and_bins():
+    draw = np.random.default_rng(3)
+    X = draw.uniform(-2, 2, (400, 2))
+    y = draw.poisson(np.exp(np.abs(X[:, 0])))
+    fitted = TwoTierRegressor(2, loss="poisson", bins=8, rounds=150, step_size=0.05, patience=5, holdout=0.2).fit(X, y)
+    edge, middle = fitted.predict([[-1.9, 0.0], [1.9, 0.0]]), fitted.predict([[0.0, 0.0]])
+    assert (edge > 2.5 * middle).all()

@@ -3,8 +3,6 @@
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,7 +11,7 @@ import lab
 from proxy import Proxy
 
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.process import launch
+from tdcd.runtime.process.forking import environment, start_party
 from tdcd.runtime.process.launch import Trial
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
@@ -66,18 +64,17 @@ class Processes:
         trial = self.trial
         (trial.folder / "logs").mkdir(exist_ok=True)
         role, silo, *client = party.split(".")
-        command = [sys.executable, "-m", "tdcd", role, str(trial.folder / "federation.toml"), "--silo", silo]
-        command += ["--certs", str(trial.folder / "certs")]
+        arguments = [role, str(trial.folder / "federation.toml"), "--silo", silo]
+        arguments += ["--certs", str(trial.folder / "certs")]
         if role == "hub":
-            command += ["--out", str(trial.folder / "silos" / silo)]
-            command += ["--listen", self.listens[party]] if party in self.listens else []
+            arguments += ["--out", str(trial.folder / "silos" / silo)]
+            arguments += ["--listen", self.listens[party]] if party in self.listens else []
         else:
-            command += ["--client", client[0], "--data", str(trial.folder / "data" / f"{party}.safetensors")]
-        environment = {**launch.environment()}
+            arguments += ["--client", client[0], "--data", str(trial.folder / "data" / f"{party}.safetensors")]
+        variables = environment()
         if places := self.armed.get(party):
-            environment[failpoints.VARIABLE] = places.pop(0)
-        with (trial.folder / "logs" / f"{party}.log").open("ab") as log:
-            trial.processes[party] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            variables[failpoints.VARIABLE] = places.pop(0)
+        trial.processes[party] = start_party(arguments, trial.folder / "logs" / f"{party}.log", variables)
 
     def start_all(self):
         for party in self.parties:

@@ -1,6 +1,5 @@
 """Bits flipped on the wire, again and again: nobody's process dies, and the history stays what it was."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -36,9 +35,11 @@ with ZenohTransport(party, peers, tls=tls, **where) as end:
 """
 
 THREADS = """
-import sys
+import os, sys
 from pathlib import Path
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
+# As in a copy of a process that was imported with another environment.
+os.environ["ZENOH_RUNTIME"] = "(rx: (worker_threads: 2))"
 hub, client, address = sys.argv[1:]
 with (
     ZenohTransport(hub, [client], addresses={}, listen=address, tls=None),
@@ -57,7 +58,6 @@ def free_address():
 def test_one_thread_reads_and_writes_links_whatever_the_environment_says():
     found = subprocess.run(
         [sys.executable, "-c", THREADS, HUB, CLIENTS[0], free_address()],
-        env={**os.environ, "ZENOH_RUNTIME": "(rx: (worker_threads: 2))"},
         capture_output=True,
         text=True,
         check=True,

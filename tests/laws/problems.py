@@ -92,6 +92,8 @@ class Problem:
         m = shape.num_samples
         labels = {
             "squared": rng.normal(size=m),
+            "huber": 2 * rng.normal(size=m),
+            "poisson": rng.poisson(1.5, m),
             "logistic": rng.integers(0, 2, m),
             "softmax": np.concatenate([np.arange(NUM_CLASSES), rng.integers(0, NUM_CLASSES, m - NUM_CLASSES)]),
         }[objective.loss]

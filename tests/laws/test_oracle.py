@@ -12,9 +12,10 @@ from tdcd.blocks import Linear, Mlp
 from tdcd.core.objective import Objective
 
 STEP = 1e-6
+LOSSES = [("squared", 1, 0.7), ("logistic", 1, 1), ("softmax", 3, 2), ("poisson", 1, 3), ("huber", 1, 2.5)]
 
 
-@pytest.mark.parametrize(("loss", "outputs", "label"), [("squared", 1, 0.7), ("logistic", 1, 1), ("softmax", 3, 2)])
+@pytest.mark.parametrize(("loss", "outputs", "label"), LOSSES)
 @pytest.mark.parametrize(
     ("model", "block"), [(oracle.Linear(), Linear()), (oracle.Mlp(), Mlp((5, 4)))], ids=["linear", "mlp"]
 )
@@ -44,7 +45,7 @@ def test_gradients_are_central_differences(model, block, loss, outputs, label, s
 @pytest.mark.parametrize(
     ("engine", "loss", "blocks"),
     [
-        *over_engines(("squared", ()), ("logistic", ()), ("softmax", ())),
+        *over_engines(("squared", ()), ("logistic", ()), ("softmax", ()), ("poisson", ()), ("huber", ())),
         ("clients", "softmax", (Mlp((3,)), Linear())),
     ],
 )

@@ -32,6 +32,7 @@ SHAPES = (
     Shape(clients=(3, 2), columns=(2, 2), batch_size=1, local_steps=5),
 )
 RULES = list(product(("squared", "logistic", "softmax"), ("unbiased", "mean"), ("fresh", "reused", "full")))
+RULES += [("poisson", "unbiased", "fresh"), ("huber", "mean", "reused")]
 seeds = st.integers(0, 2**31)
 
 

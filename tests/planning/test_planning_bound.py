@@ -251,3 +251,9 @@ def test_what_is_covered_is_judged_part_by_part():
     ]:
         with pytest.raises(ConfigError, match=f"{named}: Theorem 1 covers plain SGD with every client"):
             refuse_uncovered(config, variant)
+    clipped = check_config(KEYS | {"train": {"clip": 1.0}})
+    with pytest.raises(ConfigError, match=r"train.clip = 1.0: Theorem 1 covers plain SGD"):
+        refuse_uncovered(clipped, plan(clipped).variant)
+    weighted = check_config(KEYS | {"train": {"class_weights": "balanced"}})
+    with pytest.raises(ConfigError, match=r"train.class_weights = 'balanced': the constants of Theorem 1 are worked"):
+        refuse_uncovered(weighted, Variant())

@@ -32,7 +32,7 @@ class InProcess:
                 self.machines[client] = Client(own, index, client, data[client])
         self.queues = defaultdict(deque)
         self.history = defaultdict(list)
-        self.test_scores = {}
+        self.test_scores, self.subsets = {}, {}
         self.states = {}
         self.absences = defaultdict(list)
         self.ends = {}
@@ -52,7 +52,7 @@ class InProcess:
                 self.queues[party, instruction.receiver].append(encode(instruction))
             elif isinstance(instruction, Append):
                 self.history[party].append(instruction.record)
-                self.test_scores[party] = instruction.test_scores
+                self.test_scores[party], self.subsets[party] = instruction.test_scores, instruction.subsets
             elif isinstance(instruction, Save):
                 self.states[party] = instruction.state
             elif isinstance(instruction, Absence):

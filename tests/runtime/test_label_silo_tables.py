@@ -5,15 +5,17 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.csv as pcsv
 import pytest
 from in_process import InProcess
-from test_processes import processes, written
+from test_processes import processes, up, written
 from test_tables import data_of, same_as_the_simulation, write_table
 from typer.testing import CliRunner
 
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.resolve import plan
+from tdcd.prediction.model import Model
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.process.party import PartySection, read_data
 from tdcd.runtime.process.trial_data import write_rows
@@ -48,6 +50,21 @@ def rewrite(path, change, without=None):
 @pytest.fixture
 def federation(tmp_path):
     return keys_of(tmp_path, [3, 2])
+
+
+def assert_same_predictions(across_hubs, run, tables, path):
+    """Across hubs, by ``tdcd predict`` in one place, and from Python."""
+    data = [option for silo, table in tables.items() for option in ("--data", f"{silo}={table}")]
+    assert CliRunner().invoke(app, ["predict", str(run), *data, "--out", str(path)]).exit_code == 0
+    ours, theirs = (pcsv.read_csv(one) for one in (path, across_hubs))
+    assert ours.column_names == theirs.column_names
+    assert ours["prediction"] == theirs["prediction"]
+    chance = ours.column_names[-1]
+    np.testing.assert_allclose(ours[chance], theirs[chance], rtol=0, atol=1e-6)
+    model, order = Model.load(run), {one: place for place, one in enumerate(ours[0].to_pylist())}
+    places = [order[one] for one in pcsv.read_csv(tables["bank"])[ours.column_names[0]].to_pylist()]
+    np.testing.assert_allclose(model.predict_proba(tables)[:, 1], np.asarray(ours[chance])[places], rtol=0, atol=1e-6)
+    assert model.predict(tables).tolist() == np.asarray(ours["prediction"])[places].tolist()
 
 
 def test_same_as_the_simulation_and_what_each_hub_keeps(federation, tmp_path):
@@ -118,8 +135,9 @@ def test_a_trial_and_predictions_across_its_hubs(tmp_path):
     for client in keys["silos"][0]["client"]:
         rewrite(Path(keys["data"]["folder"]) / client["table"], lambda row: {**row, "bought": names[row["bought"]]})
     path, out = written(tmp_path / "up", keys), tmp_path / "up" / "trial"
+    code, text = up(path, out)
+    assert code == 0, text
     with processes(tmp_path) as start:
-        assert start("up", "up", path, "--out", out).wait(240) == 0, (tmp_path / "up.log").read_text()
         homes = {silo: out / "silos" / silo for silo in ("bank", "shop")}
         own = [(homes[silo] / "history.jsonl").read_text().splitlines() for silo in homes]
         lines = [[json.loads(line) | {"seconds": 0} for line in history] for history in own]
@@ -144,8 +162,17 @@ def test_a_trial_and_predictions_across_its_hubs(tmp_path):
         started = [start(f"predict-{silo}", *words) for silo, words in options.items()]
         assert [one.wait(120) for one in started] == [0, 0]
         assert "Scored 120 rows for silo 'bank', which alone has labels" in (tmp_path / "predict-shop.log").read_text()
-        with new["bank"].open() as file:
-            assert {row["prediction"] for row in csv.DictReader(file)} <= {"has bought", "never bought"}
+        tables = {silo: Path(words[words.index("--data") + 1]) for silo, words in options.items()}
+        assert_same_predictions(new["bank"], out, tables, tmp_path / "together.csv")
         refused = CliRunner().invoke(app, [*map(str, options["shop"]), "--out", str(tmp_path / "not.csv")])
         assert refused.exit_code == 2
         assert "silo 'bank' alone has labels" in refused.output
+        without = ["--without", "shop", "--out", str(tmp_path / "alone.csv")]
+        alone = CliRunner().invoke(app, [*map(str, options["bank"][:-2]), *without])
+        assert alone.exit_code == 0, alone.output
+        assert "120 of them are scored without the part of silo 'shop'." in " ".join(alone.output.split())
+        with (tmp_path / "alone.csv").open() as file:
+            assert {row["missing"] for row in csv.DictReader(file)} == {"shop"}
+        refused = CliRunner().invoke(app, [*map(str, options["shop"]), "--without", "bank"])
+        assert refused.exit_code == 2
+        assert "without 'bank': it alone has labels, and predicts" in " ".join(refused.output.split())

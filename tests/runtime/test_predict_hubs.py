@@ -8,8 +8,8 @@ from tdcd.config import check_config
 from tdcd.prediction.predict import combine
 from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.process.predict_hub import ModelOf, PredictHub
+from tdcd.runtime.protocol.dialogue_messages import PredictScores
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PredictScores
 from tdcd.runtime.protocol.structure import Array
 from tdcd.runtime.protocol.wire import RejectedMessage
 
@@ -19,7 +19,7 @@ SILOS = [{"name": name} for name in ("bank", "shop", "bureau")]
 IDS = {"bank": ["1", "2", "3"], "shop": ["3", "2", "9"], "bureau": ["2", "1", "7", "3"]}
 
 
-def hubs(models=None, secrets=None, rounds=200, **federation):
+def hubs(models=None, secrets=None, rounds=200, without=(), **federation):
     rng = np.random.default_rng(0)
     job = Job(check_config({"silos": SILOS, "train": {"rounds": rounds}, "federation": federation}))
     return {
@@ -29,8 +29,10 @@ def hubs(models=None, secrets=None, rounds=200, **federation):
             (secrets or {}).get(silo, SECRET),
             SiloScores(ids, rng.normal(size=(len(ids), 2)).astype(np.float32)),
             (models or {}).get(silo, MODEL),
+            [f"hub.{gone}" for gone in without],
         )
         for index, (silo, ids) in enumerate(IDS.items())
+        if silo not in without
     }
 
 
@@ -49,6 +51,15 @@ def test_every_hub_gets_the_others_scores_of_its_own_ids_and_no_others():
     found = combine(parts, allow_missing=True)
     assert list(found.ids) == ["1", "2", "3"]
     assert [list(silos) for silos in found.missing] == [["shop"], [], []]
+
+
+def test_hubs_predict_without_one_that_is_missing():
+    talks = hubs(without=["shop"])
+    assert {outcome.status for outcome in talk_all(talks.values()).values()} == {"finished"}
+    assert {silo: [*hub.parts] for silo, hub in talks.items()} == {"bank": ["hub.bureau"], "bureau": ["hub.bank"]}
+    labels = hubs(without=["bureau"], labels="shop")
+    assert {outcome.status for outcome in talk_all(labels.values()).values()} == {"finished"}
+    assert [*labels["shop"].parts] == ["hub.bank"]
 
 
 def test_blocks_of_different_runs_are_not_added_up():

@@ -5,8 +5,6 @@ import json
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 
@@ -16,15 +14,17 @@ from sklearn.datasets import load_diabetes
 from test_machines import RIDGE
 from typer.testing import CliRunner
 
+from command import tdcd
 from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
+from tdcd.prediction.model import Model
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.records.timeline import Timeline
 from tdcd.report.timeline import Lane
 from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.process.launch import environment
+from tdcd.runtime.process.forking import environment, start_party
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.tables.split import split_table
 from tdcd.training.run import run
@@ -41,25 +41,22 @@ def processes(logs):
     started = []
 
     def start(party, *arguments):
-        with (logs / f"{party}.log").open("ab") as log:
-            command = [sys.executable, "-m", "tdcd", *map(str, arguments)]
-            started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT))
+        started.append(start_party([*map(str, arguments)], logs / f"{party}.log", ENVIRONMENT))
         return started[-1]
 
     try:
         yield start
     finally:
         for process in started:
-            process.terminate()
+            process.send_signal(signal.SIGTERM)
         for process in started:
             process.wait()
 
 
 def up(path, out):
-    """``tdcd up``: its exit status and what it printed."""
-    with processes(out.parent) as start:
-        code = start("up", "up", path, "--out", out).wait(SOON)
-    return code, (out.parent / "up.log").read_text()
+    """``tdcd up``: its exit status and what it printed. Its parties are processes, it is not."""
+    done = tdcd("up", path, "--out", out, cwd=out.parent)
+    return done.exit_code, done.output
 
 
 def wait_until(happens, *alive):
@@ -128,6 +125,8 @@ def test_ridge_of_2_silos_with_3_clients(tmp_path):
     assert (out / "alone.json").read_bytes() == (whole / "alone.json").read_bytes()
     assert "What joining gains" in (out / "report.html").read_text()
     assert models(out) == {"clinic", "lab"}
+    assert (out / "preparation" / "lab.json").read_bytes() == (whole / "preparation" / "lab.json").read_bytes()
+    assert Model.load(out).label_encoding == Model.load(whole).label_encoding
     assert f"Run folder: {out}" in text
     assert text.count("6/6") >= 2
     assert_times_add_up(out)

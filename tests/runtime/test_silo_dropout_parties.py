@@ -1,12 +1,20 @@
-"""Silo dropout between real parties: the simulation's history, whatever it is combined with."""
+"""Silo dropout and subsets of silos with real parties: what the simulation gives, as far as a hub can know it."""
 
+import numpy as np
 import pytest
 from in_process import InProcess
 from test_machines import RIDGE, with_keys
 from test_variants import assert_same_history, simulated
 
+from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
+from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.protocol.messages import ScoresPart
+from tdcd.runtime.protocol.parts import check_part
+from tdcd.runtime.protocol.structure import Array
+from tdcd.runtime.protocol.wire import RejectedMessage
+from tdcd.training.run import run
 
 MLP = {"block": "mlp", "hidden": [4], "l2": 0.01}
 THREE = [{"name": name, "clients": 3} for name in ("shop", "bank", "bureau")]
@@ -41,7 +49,8 @@ def config_of(name, rate=0.4):
 def test_same_history_and_blocks_as_the_simulation(name):
     config = config_of(name)
     planned, result = simulated(config)
-    assert planned.variant.dropout.intercept == (None if "mlp" in name else 0)
+    assert planned.variant.dropout.intercept == 0
+    assert planned.federation.silos[0].columns[-1] == "bias"
     office = InProcess(config, shards(planned), seed=1).run()
     assert_same_history(office, result)
     assert len({tuple(record.to_json() for record in history) for history in office.history.values()}) == 1
@@ -55,3 +64,98 @@ def test_a_rate_of_zero_is_no_dropout():
     assert [record.to_json() for record in one.history["hub.lab"]] == [
         record.to_json() for record in other.history["hub.lab"]
     ]
+
+
+def close(one, other):
+    """Two contents of ``subsets.json`` with the same numbers."""
+    assert {key: one[key] for key in ("silos", "silo_dropout", "samples")} == {
+        key: other[key] for key in ("silos", "silo_dropout", "samples")
+    }
+    for key in ("mean_phi", "stand_in"):
+        for silo, numbers in one[key].items():
+            assert numbers == pytest.approx(other[key][silo], abs=1e-9)
+    found = {frozenset(each["silos"]): each for each in other["subsets"]}
+    for each in one["subsets"]:
+        wanted = found[frozenset(each["silos"])]
+        assert (each["loss"], *each["metrics"].values()) == pytest.approx(
+            (wanted["loss"], *wanted["metrics"].values()), rel=1e-8
+        )
+
+
+def parties(tmp_path, **keys):
+    config = with_keys(RIDGE, **keys)
+    run(config, tmp_path / "run")
+    office = InProcess(config, shards(plan(config)), seed=1).run()
+    return office, RunFolder(tmp_path / "run").subsets()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_every_hub_knows_what_the_simulation_says_of_subsets(rate, tmp_path):
+    office, simulated_subsets = parties(tmp_path, train={"silo_dropout": rate})
+    assert len(simulated_subsets["subsets"]) == 4
+    for found in office.subsets.values():
+        assert len(found["subsets"]) == 4
+        close(found, simulated_subsets)
+    assert all(part.intercept is None for part in office.sent if isinstance(part, ScoresPart) and not rate)
+
+
+def test_with_labels_elsewhere_only_the_hub_with_labels_knows_them(tmp_path):
+    office, expected = parties(tmp_path, federation={"labels": "lab"}, train={"silo_dropout": 0.4})
+    assert office.subsets["hub.clinic"] is None
+    assert len(office.subsets["hub.lab"]["subsets"]) == 4
+    close(office.subsets["hub.lab"], expected)
+
+
+def test_with_masks_a_hub_knows_itself_and_the_sum_of_the_others(tmp_path):
+    silos = [{"name": name, "clients": 2} for name in ("shop", "bank", "bureau")]
+    config = with_keys(RIDGE, silos=silos, exchange={"protect": "mask"})
+    run(config, tmp_path / "run")
+    expected = RunFolder(tmp_path / "run").subsets()
+    office = InProcess(config, shards(plan(config)), seed=1).run()
+    found = office.subsets["hub.bank"]
+    assert [one["silos"] for one in found["subsets"]] == [[], ["bank"], ["shop", "bureau"], ["bank", "shop", "bureau"]]
+    assert [*found["mean_phi"]] == ["bank"]
+    by = {frozenset(one["silos"]): one["loss"] for one in expected["subsets"]}
+    for one in found["subsets"]:
+        assert one["loss"] == pytest.approx(by[frozenset(one["silos"])], rel=1e-4)
+
+
+def test_an_intercept_from_the_wrong_hub_is_refused():
+    config = config_of("linear, with an intercept")
+    office = InProcess(config, shards(plan(config)), seed=1).run()
+    compute, job = office.machines["hub.lab"].rounds.compute, office.machines["hub.lab"].job
+    parts = {part.sender: part for part in office.sent if isinstance(part, ScoresPart)}
+    assert parts["hub.clinic"].intercept.values.shape == (1,)
+    for part in (
+        parts["hub.clinic"].replace(intercept=None),
+        parts["hub.lab"].replace(intercept=parts["hub.clinic"].intercept),
+    ):
+        with pytest.raises(RejectedMessage, match="'intercept' is what the silo with the column of ones sends"):
+            check_part(part, job, compute)
+    with pytest.raises(RejectedMessage, match="'intercept'"):
+        check_part(parts["hub.clinic"].replace(intercept=Array.of(np.zeros(2))), job, compute)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"train": {"silo_dropout": 1.0}}, "train.silo_dropout"),
+        ({"train": {"silo_dropout": -0.1}}, "train.silo_dropout"),
+        (
+            {"federation": {"silos": 1}, "train": {"silo_dropout": 0.2}},
+            "train.silo_dropout = 0.2: one silo alone cannot be missing; leave it out",
+        ),
+        (
+            {"train": {"silo_dropout": 0.2, "algorithm": "sgd"}},
+            "train.silo_dropout = 0.2: goes with train.algorithm = 'tdcd', not 'sgd'; leave it out",
+        ),
+        (
+            {"federation": {"silos": 3}, "exchange": {"protect": "mask"}, "train": {"silo_dropout": 0.2}},
+            "a sample without the silos that are dropped would be in a sum of fewer silos, which may be one",
+        ),
+    ],
+)
+def test_what_cannot_be_dropped_is_refused(keys, message):
+    with pytest.raises(ConfigError) as caught:
+        check_config(keys)
+    assert message in str(caught.value)

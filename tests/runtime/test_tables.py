@@ -14,6 +14,7 @@ from tdcd.config.resolve import plan
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.process.party import PartySection, read_data
 from tdcd.runtime.process.trial_data import write_rows
+from tdcd.runtime.protocol.instructions import Append
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table
@@ -131,7 +132,8 @@ def test_hubs_know_the_predictions_of_held_out_samples(federation, tmp_path):
     for hub, machine in office.hubs.items():
         folder = HubFolder(tmp_path / hub, machine.job, machine.handshake.silo)
         folder.describe(machine.handshake)
-        folder.save_held_out(machine.handshake, office.test_scores[hub])
+        last = office.history[hub][-1]
+        folder.save_figures(machine.handshake, Append(last, office.test_scores[hub]))
         folder.close()
         with (tmp_path / hub / "held-out.csv").open(newline="") as file:
             found = list(csv.DictReader(file))
@@ -141,9 +143,8 @@ def test_hubs_know_the_predictions_of_held_out_samples(federation, tmp_path):
         chances = [[float(row["probability_yes"]) for row in rows] for rows in (found, wanted)]
         np.testing.assert_allclose(*chances, rtol=1e-10)
         # Of a client that was absent there are no scores.
-        folder.save_held_out(
-            machine.handshake, np.where(np.arange(len(wanted))[:, None] == 2, np.nan, office.test_scores[hub])
-        )
+        scores = np.where(np.arange(len(wanted))[:, None] == 2, np.nan, office.test_scores[hub])
+        folder.save_figures(machine.handshake, Append(last, scores))
         with (tmp_path / hub / "held-out.csv").open(newline="") as file:
             assert [row["id"] for row in csv.DictReader(file)] == [row["id"] for row in (*wanted[:2], *wanted[3:])]
         facts = json.loads((tmp_path / hub / "federation.json").read_text())

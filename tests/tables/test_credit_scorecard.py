@@ -10,7 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.data import data_folder
-from tdcd.prediction.predict import combine, silo_scores
+from tdcd.prediction.model import Model
+from tdcd.prediction.predict import combine
 from tdcd.records.metrics import auc
 from tdcd.tables.loader import read_rows
 from tdcd.tables.preparation_io import load_preparation
@@ -43,7 +44,7 @@ def test_the_example_is_as_good_as_scikit_learn_on_the_same_bins(tmp_path):
     folder = tmp_path / "run"
     execute(planned, folder)
     names = ("bank", "bureau")
-    found = combine({name: silo_scores(folder, name, tmp_path / f"new_{name}.csv") for name in names})
+    found = combine({name: Model.load(folder).silo_scores(name, tmp_path / f"new_{name}.csv") for name in names})
     rows = read_rows(tmp_path / "new_bank.csv", Columns(label="y"))
     label = dict(zip(rows.ids, rows.labels, strict=True))
     is_default = np.array([label[one] == 1 for one in found.ids])

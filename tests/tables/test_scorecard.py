@@ -11,7 +11,7 @@ from two_tables import ROWS, called, write_csv
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.prediction.model import Model
-from tdcd.prediction.predict import combine, silo_scores
+from tdcd.prediction.predict import combine
 from tdcd.prediction.scorecard import PointScale, scorecard, write_scorecard
 from tdcd.training.run import execute
 
@@ -28,7 +28,7 @@ def by_hand(path, rows):
     """``[n]``: the sums of rows of raw cells by silo and column, from the exported file alone."""
     with path.open(newline="", encoding="utf-8") as file:
         base, *lines = csv.DictReader(file)
-    unit = next(name for name in ("points", "contribution") if name in base)
+    unit = "points" if "points" in base else "contribution"
     assert (base["silo"], base["column"]) == ("", "base")
     totals = []
     for row in rows:
@@ -66,7 +66,7 @@ def new_rows(tmp_path, bank, bureau):
 
 
 def scores(folder, tmp_path):
-    parts = {name: silo_scores(folder, name, tmp_path / f"new_{name}.csv") for name in ("bank", "bureau")}
+    parts = {name: Model.load(folder).silo_scores(name, tmp_path / f"new_{name}.csv") for name in ("bank", "bureau")}
     return combine(parts).scores[:, 0]
 
 
@@ -93,6 +93,18 @@ def test_amounts_have_contributions_in_their_own_unit(keys, tmp_path, bank, bure
     encoding = model.label_encoding
     amounts = scores(folder, tmp_path) * encoding.scale + encoding.mean
     np.testing.assert_allclose(by_hand(tmp_path / "card.csv", cells), amounts, rtol=1e-5)
+
+
+def test_counts_have_factors_too(keys, tmp_path, bank, bureau):
+    write_csv(tmp_path / "bank.csv", bank | {"y": [number % 4 for number in range(ROWS)]})
+    folder = trained(keys, tmp_path / "run", model={"loss": "poisson"})
+    cells, card = new_rows(tmp_path, bank, bureau), tmp_path / "card.csv"
+    write_scorecard(card, scorecard(Model.load(folder)))
+    np.testing.assert_allclose(by_hand(card, cells), scores(folder, tmp_path), rtol=1e-5)
+    with card.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    contributions, factors = ([float(line[name]) for line in lines] for name in ("contribution", "factor"))
+    np.testing.assert_allclose(factors, np.exp(contributions))
 
 
 def test_a_hub_exports_its_own_columns_and_hubs_add_up(keys, tmp_path):

@@ -104,6 +104,11 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
             "shows at least as much; leave it out"
         )
+    if planned.federation.weights is not None:
+        raise ValueError(
+            "train.class_weights, or weight under [[silos]]: an audit also plays labels at one silo, which does not go "
+            "with weights; leave them out for the audit"
+        )
     if planned.variant.knowledge.label_silo is not None and (problem := no_slopes(planned)):
         raise ValueError(f"labels at one silo: {problem}")
     if planned.variant.dropout.rate:

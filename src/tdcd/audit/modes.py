@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.attacks.slopes import KNOWN
 from tdcd.config.resolve import Plan
 from tdcd.core.exchange import AsItIs, WholeBlock
 from tdcd.core.knowledge import LabelsAt, LabelsEverywhere
@@ -17,6 +16,9 @@ from tdcd.core.variant import Variant
 
 FEWEST_TO_SUM = 3
 """The sum of two tells each of them the other: masks need three silos, summed blocks three clients."""
+
+KNOWN_SLOPES = ("squared", "logistic", "softmax")
+"""The losses whose slopes :mod:`tdcd.audit.attacks.slopes` can read."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,9 @@ def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
 def no_slopes(planned: Plan) -> str:
     """Why no mode has labels at one silo; empty if there are such modes."""
     loss = planned.objective.kind
-    return needs_labels(loss) or ("" if loss.name in KNOWN else f"no attack knows what slopes of {loss.name} tell")
+    return needs_labels(loss) or (
+        "" if loss.name in KNOWN_SLOPES else f"no attack knows what slopes of {loss.name} tell"
+    )
 
 
 def _configured(planned: Plan) -> Mode:

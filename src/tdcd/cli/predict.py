@@ -46,6 +46,10 @@ def predict(
     common: Annotated[
         bool, typer.Option("--common", help="Score only the ids that all silos have, and leave the others out.")
     ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="SILO, once for each that is missing: predict from the others; all hubs give the same."),
+    ] = None,
     force: Force = False,
     silo: Annotated[str | None, typer.Option(help="Federation: the silo that this hub belongs to.")] = None,
     run: Annotated[
@@ -64,12 +68,14 @@ def predict(
     only that silo gets predictions: the others give the command without --out, and their scores go to its hub.
 
     OUT has the id column, called as in the first silo's tables or, in a federation, in this silo's; prediction;
-    probability_CLASS where there are classes; and with --allow-missing also missing, the silos that lack the id.
+    probability_CLASS where there are classes; and with --allow-missing or --without also missing, the silos that lack
+    the id. With train.silo_dropout the model was trained to do without a silo. Otherwise the mean of its phi over the
+    training rows takes its place, which may be far off.
 
     Exit status: 0 done, 2 bad input, 130 interrupted.
     """
     from tdcd.prediction.model import Model
-    from tdcd.prediction.predict import combine, write_predictions
+    from tdcd.prediction.predict import combine, no_scores, write_predictions
     from tdcd.tables.writing import check_name
 
     with reported():
@@ -78,26 +84,27 @@ def predict(
             refuse_existing(out, force)
         if common and allow_missing:
             raise ValueError("--common leaves out the ids that --allow-missing scores: give one of the two")
+        gone = without or []
         if target.suffix == ".toml":
+            peers = (data, silo, run, certs, party, insecure)
             folder, parts = _with_peers(
-                target, data, silo, run, certs, party, insecure, predicts=out is not None, allow_missing=allow_missing
+                target, *peers, predicts=out is not None, allow_missing=allow_missing, without=gone
             )
         elif out is None:
             raise ValueError(NO_OUT)
         else:
             folder, model = target, Model.load(target)
             model.check_meaning()
-            parts = _in_one_place(model, data, allow_missing)
+            parts = _in_one_place(model, data, allow_missing, gone)
         if out is None:
             return
         model = Model.load(folder)
-        ordered = {name: parts[name] for name in model.silos}
-        predictions = combine(ordered, allow_missing, common_only=common)
-        id_column = model.part(silo or model.silos[0]).columns.id
-        write_predictions(
-            out, predictions, model.label_encoding, model.loss, id_column=id_column, mark_missing=allow_missing
-        )
-    _show_predictions(predictions, ordered, out)
+        ordered = {name: parts[name] if name not in gone else no_scores(model) for name in model.silos}
+        predictions = combine(ordered, allow_missing, common_only=common, without=gone, stand_ins=model.stand_ins)
+        first = next(name for name in model.silos if name not in gone)
+        id_column, mark = model.part(silo or first).columns.id, allow_missing or bool(gone)
+        write_predictions(out, predictions, model.label_encoding, model.loss, id_column=id_column, mark_missing=mark)
+    _show_predictions(predictions, ordered, out, model)
 
 
 def export(
@@ -119,8 +126,8 @@ def export(
 
     The score of a row is the intercept, plus coefficient times value for its amounts, plus the coefficient of
     COLUMN=LEVEL for each of its names (COLUMN=other for levels that are not listed), plus that of "COLUMN missing" for
-    each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for two classes,
-    the logarithm of the second one's odds.
+    each blank. A column that had no blanks has no such line. For amounts the score is the prediction; for counts with
+    the Poisson loss, its logarithm; for two classes, the logarithm of the second one's odds.
 
     With --scorecard, and a run of linear blocks with model.bins: what every bin and level adds to a row's points. Then
     --out card.csv also writes card.html, with a drawing for each column. For amounts it is what a bin adds to them.
@@ -156,8 +163,11 @@ def export(
         )
 
 
-def _in_one_place(model: "Model", data: Sequence[str], allow_missing: bool) -> Mapping[str, "SiloScores"]:
+def _in_one_place(
+    model: "Model", data: Sequence[str], allow_missing: bool, without: Sequence[str]
+) -> Mapping[str, "SiloScores"]:
     """The scores of every silo; empty ones for a silo without new rows."""
+    from tdcd.prediction.missing import check_without
     from tdcd.prediction.predict import no_scores
 
     tables: dict[str, Path] = {}
@@ -167,9 +177,10 @@ def _in_one_place(model: "Model", data: Sequence[str], allow_missing: bool) -> M
             raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(model.silos)}")
         tables[name] = Path(path)
     parts = {name: model.silo_scores(name, path) for name, path in tables.items()}
-    absent = [name for name in model.silos if name not in tables]
+    check_without(model.silos, without, tables)
+    absent = [name for name in model.silos if name not in (*tables, *without)]
     if absent and not allow_missing:
-        raise ValueError(f"--data {absent[0]}=FILE is missing: give it, or score without it with --allow-missing")
+        raise ValueError(f"--data {absent[0]}=FILE is missing: give it, or predict without it: --without {absent[0]}")
     return parts | {name: no_scores(model) for name in absent}
 
 
@@ -184,6 +195,7 @@ def _with_peers(
     *,
     predicts: bool,
     allow_missing: bool,
+    without: Sequence[str],
 ) -> tuple[Path, Mapping[str, "SiloScores"]]:
     """This hub's run folder, and the scores of all hubs; only its own where another silo alone ``predicts``."""
     from tdcd.cli.waiting import Waiting
@@ -213,6 +225,7 @@ def _with_peers(
                 watch=waiting.show,
                 should_stop=waiting.should_stop,
                 allow_missing=allow_missing,
+                without=without,
             )
     except Interrupted as stopped:
         screen.print(str(stopped), highlight=False)
@@ -225,7 +238,7 @@ def _with_peers(
     return folder, parts
 
 
-def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path) -> None:
+def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path, model: "Model") -> None:
     screen.print(f"Predictions: {out}, {len(predictions.ids)} rows", soft_wrap=True, highlight=False)
     left_out = len({one for part in parts.values() for one in part.ids}) - len(predictions.ids)
     if left_out:
@@ -233,9 +246,9 @@ def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScore
     for name in parts:
         count = sum(name in lacking for lacking in predictions.missing)
         if count:
-            screen.print(
-                Text(f"{count} of them are scored without the part of silo '{name}'.", "yellow"), soft_wrap=True
-            )
+            told = [f"{count} of them are scored without the part of silo '{name}'.", model.stand_ins.warning(name)]
+            for line in filter(None, told):
+                screen.print(Text(line, "yellow"), soft_wrap=True)
 
 
 def _show_coefficients(table: "Coefficients") -> None:

@@ -57,7 +57,6 @@ def _show(card: "Scorecard") -> None:
     for heading in (card.unit, "share"):
         shown.add_column(heading, justify="right")
     for line in card.lines:
-        shown.add_row(
-            line.silo, Text(line.column), Text(in_words(line.cell)), f"{line.value:.4g}", f"{line.cell.share:.1%}"
-        )
+        where = in_words(line.cell) if line.silo else ""
+        shown.add_row(line.silo, Text(line.column), Text(where), f"{line.value:.4g}", f"{line.cell.share:.1%}")
     screen.print(shown)

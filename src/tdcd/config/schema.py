@@ -98,9 +98,12 @@ class Config(Section):
 
     @property
     def has_bias(self) -> bool:
-        """Whether the first silo carries a column of ones."""
+        """Whether the first silo carries a column of ones: by default for linear blocks, and with silo dropout for an
+        mlp, too: every silo would have to know the base rate otherwise.
+        """
         block = self.model.block if isinstance(self.model.block, str) else self.model.block[0]
-        return block == "linear" if self.federation.bias is None else self.federation.bias
+        by_default = ("linear", "mlp") if self.train.silo_dropout else ("linear",)
+        return block in by_default if self.federation.bias is None else self.federation.bias
 
     @property
     def client_counts(self) -> list[int]:

@@ -55,6 +55,9 @@ class TrainSection(Section):
     step_size: PositiveFloat = 0.05
     minibatches: Minibatches = "fresh"
     gradient: Gradient = "unbiased"
+    class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
+    """What a sample counts in the loss by its class: "balanced", so that all classes count the same together, or a
+    weight by class, 1 for those that are not named."""
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     """How a client's block follows its gradients; what the optimiser remembers lasts one round."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -67,9 +70,6 @@ class TrainSection(Section):
     """Of ``hub_optimizer``, unless it is ``average``."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of ``momentum`` optimisers."""
-    class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
-    """What a sample counts in the loss by its class: "balanced", so that all classes count the same together, or a
-    weight by class, 1 for those that are not named."""
     overlap: Annotated[int, Field(ge=0)] = 0
     """D: in round r the others' phi comes from their blocks of round r - D, so that silos compute while messages
     travel."""

@@ -39,7 +39,7 @@ class SiloDropout:
 
     rate: float = 0.0
     intercept: int | None = None
-    """The silo whose last column is the one of ones."""
+    """The silo whose last column is the one of ones: the first, of ``Federation.cut(..., bias=True)``."""
 
     def __post_init__(self) -> None:
         """Refuse what is not a probability, or leaves nothing."""

@@ -12,19 +12,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from tdcd.core.losses import LOSSES
+from tdcd.core.losses.huber import DELTA
 from tdcd.estimators.columns import columns_by_silo
+from tdcd.estimators.settings import LABEL, WEIGHT, settings_of
 from tdcd.prediction.model import Model
 from tdcd.records.history import Record
-from tdcd.tables.frames import PLACE, arrow_of
+from tdcd.tables.frames import arrow_of
 from tdcd.training.frames import train_frames
-
-LABEL = " label"
-"""The column of the first silo's table that takes y; no column of X is called so."""
 
 
 class _TwoTier(BaseEstimator):  # type: ignore[misc]
@@ -37,7 +35,9 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         *,
         block: str | Sequence[str] = "linear",
         hidden: Sequence[int] = (32,),
+        bins: int | None = None,
         loss: str | None = None,
+        huber_delta: float = DELTA,
         l2: float = 0.0,
         rounds: int = 100,
         local_steps: int = 5,
@@ -47,11 +47,13 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         gradient: str = "unbiased",
         optimizer: str = "sgd",
         schedule: str = "constant",
+        clip: float | None = None,
         hub_optimizer: str = "average",
         hub_step_size: float = 1.0,
         momentum: float = 0.9,
         overlap: int = 0,
         participation: float = 1.0,
+        silo_dropout: float = 0.0,
         phi_bits: int = 32,
         block_bits: int = 32,
         rows: str = "shuffled",
@@ -60,6 +62,9 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         rare: int = 1,
         holdout: float = 0.0,
         evaluate_every: int = 10,
+        patience: int | None = None,
+        keep: str = "last",
+        class_weight: str | Mapping[Any, float] | None = None,
         dtype: str = "float32",
         engine: str = "auto",
         random_state: Any = 0,
@@ -67,75 +72,56 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Keep the parameters as they are, for ``clone`` and ``get_params``; :meth:`fit` checks them."""
         self.silos, self.clients = silos, clients
-        self.block, self.hidden, self.loss, self.l2 = block, hidden, loss, l2
+        self.block, self.hidden, self.bins = block, hidden, bins
+        self.loss, self.huber_delta, self.l2 = loss, huber_delta, l2
         self.rounds, self.local_steps, self.batch_size, self.step_size = rounds, local_steps, batch_size, step_size
         self.minibatches, self.gradient = minibatches, gradient
-        self.optimizer, self.schedule, self.momentum = optimizer, schedule, momentum
+        self.optimizer, self.schedule, self.clip, self.momentum = optimizer, schedule, clip, momentum
         self.hub_optimizer, self.hub_step_size = hub_optimizer, hub_step_size
-        self.overlap, self.participation = overlap, participation
+        self.overlap, self.participation, self.silo_dropout = overlap, participation, silo_dropout
         self.phi_bits, self.block_bits = phi_bits, block_bits
-        self.rows, self.alpha = rows, alpha
+        self.rows, self.alpha, self.class_weight = rows, alpha, class_weight
         self.standardize, self.rare = standardize, rare
-        self.holdout, self.evaluate_every = holdout, evaluate_every
+        self.holdout, self.evaluate_every, self.patience, self.keep = holdout, evaluate_every, patience, keep
         self.dtype, self.engine, self.random_state, self.out = dtype, engine, random_state, out
 
     model_: Model
     history_: list[Record]
     n_features_in_: int
 
-    def _fit(self, X: Any, labels: NDArray[np.float64], loss: str, classes: tuple[str, ...]) -> Self:  # noqa: N803
+    def _fit(
+        self,
+        X: Any,  # noqa: N803
+        labels: NDArray[np.float64],
+        weights: Any,
+        loss: str,
+        classes: tuple[str, ...],
+    ) -> Self:
+        """Train on checked rows; ``labels`` are amounts, or numbers of ``classes``."""
         table = _table(X, getattr(self, "feature_names_in_", None))
         self._columns = columns_by_silo(self.silos, table.column_names)
-        keys = self._keys(len(labels) - round(self.holdout * len(labels)), loss)
+        num_samples = len(labels) - round(self.holdout * len(labels))
+        weighted = weights is not None
+        keys = settings_of(self.get_params(deep=False), [*self._columns], num_samples, loss, weighted=weighted)
         tables = self._by_silo(table)
         first = next(iter(tables))
         tables[first] = tables[first].append_column(LABEL, pa.array(labels))
+        if weighted:
+            tables[first] = tables[first].append_column(WEIGHT, pa.array(_check_sample_weight(weights, labels)))
+        if self.class_weight is not None:
+            keys["train"]["class_weights"] = self._class_weights()
         result = train_frames(keys, tables, classes, out=self.out)
         if result.status == "diverged":
             raise ValueError(f"training diverged with step_size = {self.step_size}: lower it")
         self.model_, self.history_ = result.model, result.history
         return self
 
+    def _class_weights(self) -> str | dict[str, float]:
+        """By the number of the class, as labels are here; only a classifier has them."""
+        raise ValueError(f"class_weight = {self.class_weight!r}: amounts have no classes; leave it out")
+
     def _by_silo(self, table: pa.Table) -> dict[str, pa.Table]:
         return {silo: table.select([*names]) for silo, names in self._columns.items()}
-
-    def _keys(self, num_samples: int, loss: str) -> dict[str, Any]:
-        """The parameters as a configuration."""
-        clients = [self.clients] * len(self._columns) if isinstance(self.clients, int) else [*self.clients]
-        if len(clients) != len(self._columns):
-            raise ValueError(f"clients = {clients}: there are {len(self._columns)} silos; give a number, or one each")
-        silos = [
-            {"name": silo, "clients": int(count), "id": PLACE, **({} if place else {"label": LABEL})}
-            for place, (silo, count) in enumerate(zip(self._columns, clients, strict=True))
-        ]
-        train: tuple[str, ...] = (
-            "rounds",
-            "local_steps",
-            "step_size",
-            "minibatches",
-            "gradient",
-            "optimizer",
-            "schedule",
-            "momentum",
-        )
-        train += ("hub_optimizer", "hub_step_size", "overlap", "participation", "engine")
-        block, hidden = self.block if isinstance(self.block, str) else [*self.block], [*map(int, self.hidden)]
-        return {
-            "seed": int(check_random_state(self.random_state).randint(2**31 - 1))
-            if not isinstance(self.random_state, int | np.integer)
-            else int(self.random_state),
-            "dtype": self.dtype,
-            "data": {"standardize": self.standardize, "rare": self.rare},
-            "federation": {"rows": self.rows, "alpha": float(self.alpha)},
-            "model": {"block": block, "hidden": hidden, "loss": loss, "l2": float(self.l2)},
-            "train": {
-                **{key: _plain(getattr(self, key)) for key in train},
-                "batch_size": int(min(self.batch_size, num_samples)),
-            },
-            "exchange": {"phi_bits": self.phi_bits, "block_bits": self.block_bits},
-            "evaluate": {"every": int(self.evaluate_every), "holdout": float(self.holdout)},
-            "silos": silos,
-        }
 
     def _new(self, X: Any) -> dict[str, pa.Table]:  # noqa: N803
         """New rows by silo."""
@@ -161,7 +147,7 @@ class TwoTierClassifier(ClassifierMixin, _TwoTier):  # type: ignore[misc]
 
     classes_: NDArray[Any]
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on rows ``X`` (an array, or a frame of pandas, Polars or Arrow) and their classes ``y``."""
         X, y = _checked(self, X, y)  # noqa: N806
         check_classification_targets(y)
@@ -171,7 +157,18 @@ class TwoTierClassifier(ClassifierMixin, _TwoTier):  # type: ignore[misc]
         loss = self.loss or ("logistic" if len(self.classes_) == 2 else "softmax")
         _check_target(loss, ("binary", "classes"), "a classifier")
         names = tuple(str(name) for name in self.classes_.tolist())
-        return self._fit(X, codes.astype(np.float64), loss, names)
+        return self._fit(X, codes.astype(np.float64), sample_weight, loss, names)
+
+    def _class_weights(self) -> str | dict[str, float]:
+        if isinstance(self.class_weight, str):
+            return self.class_weight
+        numbers = {name: str(number) for number, name in enumerate(self.classes_.tolist())}
+        unknown = [name for name in self.class_weight or {} if name not in numbers]
+        if unknown:
+            raise ValueError(
+                f"class_weight: there is no class {unknown[0]!r}; there are {', '.join(map(str, numbers))}"
+            )
+        return {numbers[name]: float(weight) for name, weight in (self.class_weight or {}).items()}
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The most likely class of each row."""
@@ -202,12 +199,12 @@ class TwoTierRegressor(RegressorMixin, _TwoTier):  # type: ignore[misc]
     True
     """
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on rows ``X`` (an array, or a frame of pandas, Polars or Arrow) and their amounts ``y``."""
         X, y = _checked(self, X, y, y_numeric=True)  # noqa: N806
         loss = self.loss or "squared"
         _check_target(loss, ("amount",), "a regressor")
-        return self._fit(X, np.asarray(y, np.float64), loss, ())
+        return self._fit(X, np.asarray(y, np.float64), sample_weight, loss, ())
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The expected amount of each row."""
@@ -251,10 +248,3 @@ def _table(X: Any, names: Any) -> pa.Table:  # noqa: N803
     count = 0 if _is_frame(X) else np.shape(X)[1]
     columns = [*map(str, names)] if names is not None else [f"x{place}" for place in range(count)]
     return arrow_of(X, "X", columns)
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy number, as a grid search has it, as Python's own."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return value

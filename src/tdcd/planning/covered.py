@@ -9,7 +9,7 @@ from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 
-VARIANT_KEYS = ("optimizer", "schedule", "hub_optimizer", "participation", "silo_dropout", "variant")
+VARIANT_KEYS = ("optimizer", "schedule", "clip", "hub_optimizer", "participation", "silo_dropout", "variant")
 """The keys under ``[train]`` that make a member of the family that is not covered."""
 COVERED: dict[str, tuple[type, ...]] = {
     "timing": (Overlap,),
@@ -28,6 +28,10 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
     Args:
         where: the configuration's file.
     """
+    weights = _weights(config)
+    if weights:
+        reason = "the constants of Theorem 1 are worked out for samples that all count the same; leave it out"
+        raise ConfigError([f"{key}: {reason}" for key in weights], where)
     # Exactly these: a class of one's own that inherits from them may do anything.
     parts = [part for part in variant.changed if type(getattr(variant, part)) not in COVERED.get(part, ())]
     if not parts and (config.train.variant is None or not variant.changed):
@@ -41,6 +45,23 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
     if parts == ["dropout"]:
         reason = "bounds the loss with all silos, and silo dropout minimises the mean loss over subsets of them"
     raise ConfigError([f"{named}: Theorem 1 {reason}; leave it out"], where)
+
+
+def _weights(config: Config) -> list[str]:
+    """The keys by which samples do not all count the same."""
+    given = config.train.class_weights
+    columns = [f"silo '{one.name}': weight = {one.weight!r}" for one in config.silos if one.weight is not None]
+    return [f"train.class_weights = {given!r}"] * (given is not None) + columns
+
+
+def patience_caveats(config: Config) -> list[str]:
+    """What a run that may end early changes of Theorem 1, in a sentence."""
+    if config.evaluate.patience is None:
+        return []
+    return [
+        f"evaluate.patience = {config.evaluate.patience} may have ended the run by what was measured in it, and "
+        "Theorem 1 is about a number of rounds that is chosen beforehand."
+    ]
 
 
 def covered_timing(variant: Variant) -> Overlap:

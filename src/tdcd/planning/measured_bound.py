@@ -12,7 +12,7 @@ from tdcd.config.members import variant_of
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.losses import no_curvature
 from tdcd.core.timing import Overlap
-from tdcd.planning.covered import covered_timing, refuse_uncovered
+from tdcd.planning.covered import covered_timing, patience_caveats, refuse_uncovered
 from tdcd.planning.facts import is_linear
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.folder import Run
@@ -195,6 +195,7 @@ def measure_bound(
         *caveats(federation, settings, noise),
         *bits_caveats(planned.variant, blocks, objective),
         *epsilon_caveats(objective),
+        *patience_caveats(planned.config),
     )
     return MeasuredBound(run, planned, known, noise, gap, num_clients, measured, limit, departures)
 

@@ -11,6 +11,7 @@ from tdcd.config.losses import named_loss
 from tdcd.config.resolve import blocks_of, settings_of
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import Loss, fitting
+from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.run_folder import RunFolder
 from tdcd.report.folder import Run
@@ -45,7 +46,9 @@ def load_folder(
         columns = _columns(config, silo.name, ids.get(silo.name, "id"))
         columns = columns.only([*preparation.parts], preparation.categorical)
         parts[silo.name] = Part(columns, preparation, silo.feature_shape, chosen[index], parameters)
-    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, config.federation.labels)
+    labels, subsets = config.federation.labels, folder.subsets()
+    stand_ins = StandIns(subsets.get("stand_in", {}), subsets.get("silo_dropout", config.train.silo_dropout))
+    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, labels, stand_ins)
 
 
 def _config(run: Run, blocks: Any, loss: Loss | None) -> Config:

@@ -1,6 +1,7 @@
 """A trained model: what it takes to predict from raw rows, of all silos or of a hub's own one."""
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from tdcd.core.losses import Loss
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Dtype
 from tdcd.federation.silos import Federation
+from tdcd.prediction.missing import StandIns, check_without
 from tdcd.prediction.scores import SiloScores, by_id, by_place
 from tdcd.tables.frames import PLACE, arrow_of, frame_rows
 from tdcd.tables.labels import LabelEncoding
@@ -81,6 +83,8 @@ class Model:
     """The silos whose parts are not there, and a file that is missing for each."""
     label_silo: str | None = None
     """The only silo that knows what labels mean."""
+    stand_ins: StandIns = StandIns()  # noqa: RUF009  (it cannot change)
+    """For silos that are missing."""
 
     @classmethod
     def load(cls, path: Path | str, blocks: Block | Sequence[Block] | None = None, loss: Loss | None = None) -> Self:
@@ -104,6 +108,7 @@ class Model:
         hub_blocks: Sequence[Tree],
         objective: Objective,
         dtype: Dtype = "float32",
+        stand_ins: StandIns = StandIns(),  # noqa: B008  (it cannot change)
     ) -> Self:
         """The model that a federation was trained to."""
         parts = {}
@@ -113,7 +118,8 @@ class Model:
             parts[silo.name] = Part(
                 columns, preparation, silo.feature_shape, block, jax.tree.map(np.asarray, parameters)
             )
-        return cls(tuple(parts), parts, encoding_of(federation, objective), objective.kind, dtype)
+        encoding = encoding_of(federation, objective)
+        return cls(tuple(parts), parts, encoding, objective.kind, dtype, stand_ins=stand_ins)
 
     def save(self, path: Path | str) -> None:
         """Write everything to one file, which :meth:`load` reads."""
@@ -162,17 +168,20 @@ class Model:
         rows = read_rows(table, part.columns)
         return SiloScores(rows.ids, part.phi(rows))
 
-    def scores(self, tables: Mapping[str, Any]) -> NDArray[Any]:
+    def scores(self, tables: Mapping[str, Any], without: Collection[str] = ()) -> NDArray[Any]:
         """``[n, C]``: the scores of raw rows.
 
         Args:
             tables: of every silo by name: a frame of pandas or Polars, an Arrow table, a mapping of columns, an array
                 with the silo's columns in order, or the path of a CSV or Parquet file. Rows are put together by the id
                 column, in the order of the first silo's, if it is in all tables; otherwise by their places.
+            without: silos that are missing. A model that was trained with silo dropout was trained for that; of
+                another one, their phi is replaced by its mean over the training rows, with a warning.
         """
+        check_without(self.silos, without, tables)
         given = {name: tables[name] for name in self.silos if name in tables}
         unknown = [name for name in tables if name not in self.silos]
-        missing = [name for name in self.silos if name not in tables]
+        missing = [name for name in self.silos if name not in (*tables, *without)]
         if unknown or missing:
             problem = f"there is no silo '{unknown[0]}'" if unknown else f"the table of silo '{missing[0]}' is missing"
             raise ValueError(f"{problem}: give one for each of {', '.join(self.silos)}")
@@ -194,12 +203,17 @@ class Model:
             name: self.silo_scores(name, paths[name]) if name in paths else self._scored(name, frames[name], joined)
             for name in given
         }
-        return by_id(parts) if joined else by_place(parts)
+        scores = by_id(parts) if joined else by_place(parts)
+        for silo in without:
+            if warning := self.stand_ins.warning(silo):
+                warnings.warn(warning, stacklevel=2)
+            scores = scores + self.stand_ins.of(silo, scores.dtype)
+        return scores
 
-    def predict(self, tables: Mapping[str, Any]) -> NDArray[Any]:
-        """``[n]``: amounts in the labels' own unit, or classes, of the tables that :meth:`scores` takes."""
+    def predict(self, tables: Mapping[str, Any], without: Collection[str] = ()) -> NDArray[Any]:
+        """``[n]``: amounts in the labels' own unit, or classes, of what :meth:`scores` takes."""
         self.check_meaning()
-        scores, encoding, target = self.scores(tables), self.label_encoding, self.loss.target
+        scores, encoding, target = self.scores(tables, without), self.label_encoding, self.loss.target
         if target == "amount":
             expected = self.loss.inverse_link(np.asarray(scores, np.float64))[:, 0]
             amounts: NDArray[Any] = expected * encoding.scale + encoding.mean
@@ -208,13 +222,13 @@ class Model:
         classes: NDArray[Any] = self.classes[chosen]
         return classes
 
-    def predict_proba(self, tables: Mapping[str, Any]) -> NDArray[np.float64]:
-        """``[n, classes]``: the probability of every class; of the tables that :meth:`scores` takes."""
+    def predict_proba(self, tables: Mapping[str, Any], without: Collection[str] = ()) -> NDArray[np.float64]:
+        """``[n, classes]``: the probability of every class, of what :meth:`scores` takes."""
         self.check_meaning()
         target = self.loss.target
         if target == "amount":
             raise ValueError(f"the {self.loss.name} loss predicts amounts, which have no probabilities: use predict")
-        chances = self.loss.inverse_link(np.asarray(self.scores(tables), np.float64))
+        chances = self.loss.inverse_link(np.asarray(self.scores(tables, without), np.float64))
         return np.hstack([1 - chances, chances]) if target == "binary" else chances
 
     def coefficients(self) -> "Coefficients":

@@ -1,6 +1,6 @@
 """Predictions for new rows: every silo scores its columns, and the scores are summed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.losses import Loss
 from tdcd.prediction.held_out import predicted, unlike
+from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
 from tdcd.tables.errors import SHOWN, TableError
@@ -25,7 +26,7 @@ class Predictions(NamedTuple):
     scores: NDArray[Any]
     """``[n, C]``: the silos' phi summed."""
     missing: Sequence[Sequence[str]]
-    """``[n]``: the silos that lack each sample, and so add nothing to its score."""
+    """``[n]``: the silos that lack each sample."""
 
 
 def no_scores(model: Model) -> SiloScores:
@@ -33,16 +34,25 @@ def no_scores(model: Model) -> SiloScores:
     return SiloScores((), np.zeros((0, model.num_outputs), model.dtype))
 
 
-def combine(parts: Mapping[str, SiloScores], allow_missing: bool = False, *, common_only: bool = False) -> Predictions:
+def combine(
+    parts: Mapping[str, SiloScores],
+    allow_missing: bool = False,
+    *,
+    common_only: bool = False,
+    without: Collection[str] = (),
+    stand_ins: StandIns = StandIns(),  # noqa: B008  (it cannot change)
+) -> Predictions:
     """Sum the silos' scores by id, silo after silo.
 
     Args:
         parts: by silo.
         allow_missing: score an id that a silo lacks without that silo's part; otherwise it is an error.
         common_only: leave such ids out instead.
+        without: silos that lack all ids, and may.
+        stand_ins: what takes the place of the part of a silo that lacks an id.
     """
     if common_only:
-        parts = _in_common(parts)
+        parts = {**parts, **_in_common({silo: part for silo, part in parts.items() if silo not in without})}
     known = list(dict.fromkeys(one for part in parts.values() for one in part.ids))
     ids = [known[place] for place in id_order(known)]
     places = {one: place for place, one in enumerate(ids)}
@@ -51,10 +61,14 @@ def combine(parts: Mapping[str, SiloScores], allow_missing: bool = False, *, com
     missing: list[list[str]] = [[] for _ in ids]
     for silo, part in parts.items():
         scores[[places[one] for one in part.ids]] += part.phi
-        for one in places.keys() - set(part.ids):
-            missing[places[one]].append(silo)
-    if not allow_missing and any(missing):
-        raise TableError([_lacks(silo, ids, missing) for silo in parts if any(silo in lacking for lacking in missing)])
+        lacking = [places[one] for one in places.keys() - set(part.ids)]
+        scores[lacking] += stand_ins.of(silo, scores.dtype)
+        for place in lacking:
+            missing[place].append(silo)
+    refused = () if allow_missing else [silo for silo in parts if silo not in without]
+    problems = [_lacks(silo, ids, missing) for silo in refused if any(silo in lacking for lacking in missing)]
+    if problems:
+        raise TableError(problems)
     return Predictions(ids, scores, missing)
 
 

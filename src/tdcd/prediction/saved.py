@@ -13,6 +13,7 @@ from tdcd.config import check_config
 from tdcd.config.block_names import block_keys
 from tdcd.config.losses import chosen_loss, loss_keys
 from tdcd.config.resolve import blocks_of
+from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
@@ -47,6 +48,7 @@ def save_file(model: Model, path: Path) -> None:
         "model": {**keys, **loss},
         "dtype": model.dtype,
         "labels": model.label_encoding._asdict(),
+        "stand_ins": model.stand_ins._asdict(),
         "silos": [
             {
                 "name": name,
@@ -88,7 +90,8 @@ def load_file(kind: type[SomeModel], path: Path) -> SomeModel:
         columns = Columns(silo["id"]).only([*preparation.parts], preparation.categorical)
         parameters = _tree(block, silo, tensors, outputs)
         parts[silo["name"]] = Part(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
-    return kind((*parts,), parts, encoding, loss, config.dtype, str(path))
+    stand_ins = StandIns(**about.get("stand_ins", {}))
+    return kind((*parts,), parts, encoding, loss, config.dtype, str(path), stand_ins=stand_ins)
 
 
 def _tree(block: Any, silo: Any, tensors: Any, outputs: int) -> Any:

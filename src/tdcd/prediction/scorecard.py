@@ -47,6 +47,8 @@ class Scorecard(NamedTuple):
     """The first one is the base."""
     meaning: str
     """What the sum is, in words."""
+    is_logarithm: bool
+    """Whether the sum is a logarithm: each line also multiplies what is predicted by a factor."""
     absent: Sequence[str]
     """The silos whose part is not in it, because it is not in the run folder."""
 
@@ -58,6 +60,7 @@ class _Linear(NamedTuple):
     offset: float
     unit: str
     meaning: str
+    is_logarithm: bool = False
 
 
 def scorecard(model: Model, scale: PointScale | None = None) -> Scorecard:
@@ -93,7 +96,8 @@ def scorecard(model: Model, scale: PointScale | None = None) -> Scorecard:
             lines += [Line(silo, column, cell, float(value) - mean) for cell, value in zip(cells, own, strict=True)]
             start += width
     absent = [silo for silo in model.silos if silo not in silos]
-    return Scorecard(linear.unit, [Line("", BASE, Cell(share=1.0), base), *lines], linear.meaning, absent)
+    every = [Line("", BASE, Cell(share=1.0), base), *lines]
+    return Scorecard(linear.unit, every, linear.meaning, linear.is_logarithm, absent)
 
 
 def _meaning(model: Model, scale: PointScale) -> _Linear:
@@ -106,9 +110,13 @@ def _meaning(model: Model, scale: PointScale) -> _Linear:
         )
     if isinstance(model.loss, Poisson):
         meaning = "The sum of a row's contributions is the logarithm of the expected count."
-        return _Linear(1.0, 0.0, "contribution", meaning)
+        return _Linear(1.0, 0.0, "contribution", meaning, is_logarithm=True)
     if target == "amount":
-        meaning = "The sum of a row's contributions is the predicted amount."
+        # A hub without labels does not know their unit.
+        known = encoding.num_outputs is None
+        meaning = "The sum of a row's contributions is the predicted amount" + (
+            "." if known else f", in deviations of the labels, which silo '{model.label_silo}' alone knows."
+        )
         return _Linear(encoding.scale, encoding.mean, "contribution", meaning)
     if not (scale.odds > 0 and scale.double > 0 and math.isfinite(scale.points + scale.odds + scale.double)):
         raise ValueError("--odds and --double must be above zero, and all three finite")
@@ -134,7 +142,10 @@ def _weights(silo: str, part: Part) -> NDArray[np.float64]:
 
 
 def write_scorecard(path: Path, card: Scorecard) -> None:
-    """Write the table: ``silo``, ``column``, ``from``, ``to``, ``level``, the points and the ``share`` of rows."""
+    """Write the table: ``silo``, ``column``, ``from``, ``to``, ``level``, the points and the ``share`` of rows.
+
+    Of counts there is also ``factor``: the product of a row's factors is the expected count.
+    """
     columns: dict[str, Sequence[Any]] = {
         "silo": [line.silo for line in card.lines],
         "column": [line.column for line in card.lines],
@@ -144,4 +155,6 @@ def write_scorecard(path: Path, card: Scorecard) -> None:
         card.unit: [line.value for line in card.lines],
         "share": [line.cell.share for line in card.lines],
     }
+    if card.is_logarithm:
+        columns["factor"] = [math.exp(line.value) for line in card.lines]
     write_table(path, columns)

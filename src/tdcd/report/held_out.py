@@ -45,12 +45,13 @@ def read_held_out(path: Path) -> Amounts | Classes | None:
         with path.open(newline="", encoding="utf-8") as file:
             _, *header = next(reader := csv.reader(file))
             # The id comes first.
-            columns = dict(zip(header, [*zip(*(row[1:] for row in reader), strict=True)], strict=False))
+            rows = [row[1:] for row in reader]
+            columns = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else {}
     except FileNotFoundError:
         return None
     except (ValueError, StopIteration, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from None
-    if "randomised_label" in columns or len(columns) < len(header) or not columns:
+    if not columns or "randomised_label" in columns:
         return None
     try:
         return _classes(columns) if any(name.startswith(CHANCE) for name in columns) else _amounts(columns)

@@ -11,10 +11,15 @@ NAMES, ROW = 150, 20
 _VALUES = 46
 
 
-def signed_bars(rows: Sequence[tuple[str, float]], description: str, largest: float) -> Html:
-    """One bar per row, of full length for ``largest``; where no number is negative, zero is at the left."""
-    largest = largest or 1.0
-    zero = (NAMES + WIDTH) / 2 if any(value < 0 for _, value in rows) else NAMES
+def signed_bars(rows: Sequence[tuple[str, float]], description: str, span: tuple[float, float]) -> Html:
+    """One bar per row.
+
+    Args:
+        span: the smallest and the largest number in all figures of this scale; without negative ones, zero is at the
+            left.
+    """
+    largest = max(map(abs, span)) or 1.0
+    zero = (NAMES + WIDTH) / 2 if span[0] < 0 else NAMES
     longest = WIDTH - zero - _VALUES
     parts = [f'<path class="axis" d="M{zero:g} 2V{len(rows) * ROW + 2}"/>']
     for index, (name, value) in enumerate(rows):

@@ -29,18 +29,21 @@ def subsets(run: Run) -> Iterator[Html]:
 
 def _parts(run: Run, found: Mapping[str, Any]) -> Iterator[Html]:
     names, split = [str(name) for name in found["silos"]], SPLITS[found.get("samples", "test")]
-    losses = {frozenset(one["silos"]): one["loss"] for one in found["subsets"]}
+    losses: dict[frozenset[str], float | None] = {frozenset(one["silos"]): one["loss"] for one in found["subsets"]}
     together = losses.get(frozenset(names))
     stand_in = "nothing takes its place" if found.get("silo_dropout") else "its mean takes its place"
     yield html.paragraph(
         f"The model, after training, on {split} samples of which a silo's columns are missing: {stand_in}."
     )
-    without = {name: losses.get(frozenset(names) - {name}) for name in names}
-    gains = [(name, loss - together) for name, loss in without.items() if loss is not None and together is not None]
+    gains = [
+        (name, loss - together)
+        for name in names
+        if together is not None and (loss := losses.get(frozenset(names) - {name})) is not None
+    ]
     if len(names) > 1 and gains:
         words = ", ".join(f"{name} {figure(gain)}" for name, gain in gains)
-        largest = max(abs(gain) for _, gain in gains)
-        drawing = signed_bars(gains, f"How much larger the loss is without a silo: {words}", largest)
+        span = min(gain for _, gain in gains), max(gain for _, gain in gains)
+        drawing = signed_bars(gains, f"How much larger the loss is without a silo: {words}", span)
         yield html.figures([(drawing, f"How much larger the {split} loss is without a silo")])
     table = _table(run, names, found["subsets"], split)
     yield table if len(found["subsets"]) <= MOST_ROWS else html.folded("The figures of all subsets of silos", table)

@@ -53,8 +53,9 @@ def weights(run: Run) -> Iterator[Html]:
     if len(names) > MOST_OUTPUTS:
         return
     # One scale for all silos, so that they can be compared.
-    largest = max(float(np.abs(own.values).max()) for own in shown) or 1.0
-    drawn = [(_drawn(own, names, largest), _caption(own)) for own in shown]
+    every = np.concatenate([own.values.ravel() for own in shown])
+    span = float(every.min()), float(every.max())
+    drawn = [(_drawn(own, names, span), _caption(own)) for own in shown]
     more = f" The first {len(shown)} silos are drawn." if len(found) > len(shown) else ""
     yield html.section("Weights per silo", html.paragraph(_in_words(run, shown[0]) + more), html.figures(drawn))
 
@@ -112,10 +113,10 @@ def _labels(run: Run) -> dict[str, Any]:
     return dict(folder.labels()) if folder.labels_file.is_file() else {}
 
 
-def _drawn(own: Weights, names: Sequence[str], largest: float) -> Html:
+def _drawn(own: Weights, names: Sequence[str], span: tuple[float, float]) -> Html:
     if len(names) > 1:
-        return _cells(own, names, largest)
-    return signed_bars([*zip(own.columns, own.values[:, 0].tolist(), strict=True)], _description(own), largest)
+        return _cells(own, names, max(map(abs, span)) or 1.0)
+    return signed_bars([*zip(own.columns, own.values[:, 0].tolist(), strict=True)], _description(own), span)
 
 
 def _cells(own: Weights, names: Sequence[str], largest: float) -> Html:

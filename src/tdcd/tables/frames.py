@@ -12,7 +12,7 @@ from tdcd.tables.cells import as_amounts, as_texts
 from tdcd.tables.diagnosis import LARGEST
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
-from tdcd.tables.loader import NamedLabels, Unfit, collect, repeat
+from tdcd.tables.loader import NamedLabels, Unfit, collect, repeat, with_weights
 from tdcd.tables.rows import Columns, RawRows
 
 PLACE = " place"
@@ -95,6 +95,9 @@ def frame_rows(table: pa.Table, name: str, columns: Columns) -> RawRows:
         wanted = replace(
             wanted, categorical=tuple(one for one in wanted.features if one in texts | {*wanted.categorical})
         )
+    if wanted.weight is not None:
+        # Read as one more column of amounts, and taken out again.
+        wanted = replace(wanted, features=(*(wanted.features or ()), wanted.weight))
     features: tuple[str, ...] = wanted.features or ()
     label = [] if wanted.label is None else [wanted.label]
     chosen = pa.table(
@@ -111,6 +114,7 @@ def frame_rows(table: pa.Table, name: str, columns: Columns) -> RawRows:
         rows = _collect(name, chosen, wanted)
     except (Unfit, pa.ArrowException) as error:
         raise TableError([*_problems(chosen, name, wanted)] or [f"{name}: {error}"]) from None
+    rows = rows if wanted.weight is None else with_weights(rows, wanted.weight)
     if repeat(rows.ids):
         twice = next(one for one in rows.ids if rows.ids.count(one) > 1)
         raise TableError([f"{name}, column '{wanted.id}': {twice!r} is there twice: an id stands for one sample"])

@@ -53,10 +53,10 @@ def read_rows(path: Path, columns: Columns) -> RawRows:
         raise TableError([f"{path}: is damaged: {error}"]) from None
     if repeat(rows.ids) or not len(rows) or not whole:
         raise diagnose(path, wanted, "ids repeat")
-    return rows if wanted.weight is None else _with_weights(rows, wanted.weight)
+    return rows if wanted.weight is None else with_weights(rows, wanted.weight)
 
 
-def _with_weights(rows: RawRows, name: str) -> RawRows:
+def with_weights(rows: RawRows, name: str) -> RawRows:
     """The rows with the last column of amounts as their weights."""
     weights = np.asarray(rows.features[name], np.float64)
     wrong = np.flatnonzero(~(weights >= 0))

@@ -14,6 +14,7 @@ from tdcd.prediction.model import Model
 from tdcd.records.history import Record
 from tdcd.simulation.simulate import Simulation
 from tdcd.training.recording import Status
+from tdcd.training.subsets import Trained, stand_ins_of
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,10 @@ class Result:
         """The trained model, which predicts from raw rows."""
         simulation = self.simulation
         hub_blocks = [self.blocks[silo.name] for silo in self.federation.silos]
+        trained = Trained(self.federation, simulation.blocks, simulation.objective, simulation.variant)
+        stand_ins = stand_ins_of(trained, hub_blocks, self.folder)
         dtype = simulation.settings.dtype
-        return Model.of(self.federation, simulation.blocks, hub_blocks, simulation.objective, dtype)
+        return Model.of(self.federation, simulation.blocks, hub_blocks, simulation.objective, dtype, stand_ins)
 
     def scores(self, features: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The trained model's scores ``[rows, C]`` for other samples: each silo's prepared features of them.

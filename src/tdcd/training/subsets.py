@@ -1,6 +1,7 @@
 """What a trained model reaches with every subset of its silos, written into the run folder."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,8 @@ from tdcd.blocks.linear import Linear
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation
+from tdcd.federation.weights import weighted_mean
+from tdcd.prediction.missing import StandIns
 from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
@@ -39,25 +42,40 @@ def write_subsets(folder: RunFolder, trained: Trained, hub_blocks: Sequence[Tree
     measured: dict[tuple[str, ...], NDArray[Any]] = {(name,): both[1] for name, both in zip(names, phis, strict=True)}
     labels = federation.test_labels
     known = Phis(names, train, measured, "train" if labels is None else "test")
-    dropped = {}
-    if dropout.rate and dropout.intercept is not None:
-        index = dropout.intercept
-        columns = federation.silos[index].feature_shape[-1]
-        with jax.enable_x64(train[names[index],].dtype == np.float64):
-            alone = dropout.alone(index, hub_blocks[index], trained.blocks[index].phi, columns)
-        dropped[names[index]] = np.asarray(alone, np.float64)
+    dropped = _dropped(trained, hub_blocks)
     objective, scale = trained.objective, federation.label_scale
     truth: NDArray[Any] = federation.labels if labels is None else labels
+    weights = federation.weights if labels is None else federation.test_weights
 
     def measure(scores: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
         with jax.enable_x64(scores.dtype == np.float64):
             rows = np.asarray(truth, objective.label_dtype(str(scores.dtype)))
             losses = np.asarray(evaluation.losses(scores, rows, objective=objective))
             (penalty,) = evaluation.penalties([*hub_blocks], [objective])
-        mean = float(np.mean(losses, dtype=np.float64)) + penalty
+        mean = float(weighted_mean(losses, weights)) + penalty
         return mean, metrics(objective.loss, scores, truth, scale, objective.label_epsilon)
 
     folder.write_subsets(describe_subsets(known, dropout.rate, dropped, measure))
+
+
+def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> StandIns:
+    """What takes the place of silos that are missing; means over the training rows only if the folder has them."""
+    rate = trained.variant.dropout.rate
+    if not rate:
+        return StandIns() if folder is None else StandIns(RunFolder(folder).subsets().get("stand_in", {}))
+    values = {silo: [float(one) for one in alone] for silo, alone in _dropped(trained, hub_blocks).items()}
+    return StandIns(values, rate)
+
+
+def _dropped(trained: Trained, hub_blocks: Sequence[Tree]) -> dict[str, NDArray[np.float64]]:
+    """What is left of a silo's phi where it is dropped, ``[C]``, if anything is."""
+    dropout, index = trained.variant.dropout, trained.variant.dropout.intercept
+    if not dropout.rate or index is None:
+        return {}
+    silo = trained.federation.silos[index]
+    with jax.enable_x64(jax.tree.leaves(hub_blocks[index])[0].dtype == np.float64):
+        alone = dropout.alone(index, hub_blocks[index], trained.blocks[index].phi, silo.feature_shape[-1])
+    return {silo.name: np.asarray(alone, np.float64)}
 
 
 def _phi_of(model: Block, block: Tree, silo: Any) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,12 +1,11 @@
 """What the slopes of the loss give away: labels and scores."""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tdcd.audit.recording import Floats
 from tdcd.core.randomized import KEPT, Response
 
-KNOWN = ("squared", "logistic", "softmax")
-"""The losses that these attacks know."""
+Floats = NDArray[np.float64]
 
 
 def labels_from_slopes(slopes: Floats, loss: str) -> Floats:

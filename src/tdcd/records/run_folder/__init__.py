@@ -9,7 +9,7 @@
     model/<silo>.memory.safetensors    what else a hub remembers, if its variant has it remember anything
     preparation/<silo>.json     how the silo's columns become features; of a run from files
     labels.json                 what the labels are; of a run from files
-    held-out.csv                ids, labels and predictions of the held-out samples; of a run from files
+    held-out.csv                ids, labels and predictions of the held-out samples
     alone.json                  what each silo reaches alone, if that was asked for
     subsets.json                what the model reaches with every subset of silos
     report.html

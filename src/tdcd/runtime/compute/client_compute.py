@@ -1,7 +1,7 @@
 """What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, compiled."""
 
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,44 +21,13 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
+from tdcd.runtime.compute.client_rows import ClientRows, Presence, flat, pad, places_in
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.protocol.job import timing_of
 from tdcd.runtime.protocol.structure import Arrays
 
 AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
 """The most rounds whose rows are laid out at once, and the most bytes of them: a round takes less time so."""
-
-
-class ClientRows(NamedTuple):
-    """A client's rows of one round's minibatches."""
-
-    places: NDArray[np.int64]
-    """``[n]``: where its rows are among the E * P padded places; ordered by minibatch, then by place in it."""
-    features: NDArray[Any]
-    """``[E, P, ...]``; any row on padding."""
-    labels: NDArray[Any]
-    """``[E, P]``."""
-    counts: NDArray[np.int32]
-    """``[E]``: how many rows are not padding."""
-    samples: NDArray[np.int64]
-    """``[n]``: which of the round's E * B samples its rows are."""
-    weights: NDArray[Any] | None = None
-    """``[E, P]``: what each row weighs, if not all weigh the same."""
-    kept: NDArray[np.bool_] | None = None
-    """``[n]``: those that the silo is not dropped from; None if it always adds something."""
-
-
-class Presence(NamedTuple):
-    """What is left of one round's minibatches when clients are absent."""
-
-    rows: NDArray[np.bool_]
-    """``[n]``: which of the client's rows take part."""
-    left: ClientRows
-    """Those rows."""
-    sizes: NDArray[np.int32]
-    """``[E]``: how many samples each minibatch still has, of all clients."""
-    num_samples: int
-    """How many samples the silo's clients that take part hold."""
 
 
 class ClientCompute:
@@ -127,7 +96,7 @@ class ClientCompute:
         counts = held.sum(axis=2, dtype=np.int32)
         width = self._padding.width(int(self._padding.levels(counts.max())))
         padded = np.zeros((*counts.shape, width), np.int32)
-        everywhere = _places(counts.ravel(), width)
+        everywhere = places_in(counts.ravel(), width)
         padded.ravel()[everywhere] = rows[held]
         bounds = np.cumsum(counts.sum(axis=1))[:-1]
         places = np.split(everywhere % padded[0].size, bounds)
@@ -136,34 +105,34 @@ class ClientCompute:
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
         weights = [None] * len(places) if self._weights is None else self._weights.take(padded)
         parts = zip(places, features, labels, counts, samples, weights, strict=True)
-        laid_out = [ClientRows(*of_round) for of_round in parts]
-        if not self._variant.dropout.rate:
-            return laid_out
-        return [self._drop(rows, first + index) for index, rows in enumerate(laid_out)]
+        return [self._drop(ClientRows(*of_round), first + index) for index, of_round in enumerate(parts)]
 
     def _drop(self, rows: ClientRows, round_index: int) -> ClientRows:
         """The rows, and which of them the silo is dropped from; with the intercept, it keeps the ones of those."""
         kept = self.links.kept(round_index, rows.samples)
-        if self._silo != self._variant.dropout.intercept or kept is None:
-            return rows._replace(kept=kept)
-        _flat(rows.features)[rows.places[~kept], :-1] = 0
+        if kept is None:
+            return rows
+        if self._silo != self._variant.dropout.intercept:
+            weights = pad(rows, kept.astype(self.settings.dtype)[:, None])[..., 0]
+            return rows._replace(kept=kept, weights=weights if rows.weights is None else weights * rows.weights)
+        flat(rows.features)[rows.places[~kept], :-1] = 0
         return rows
 
     def only(self, rows: ClientRows, kept: NDArray[np.bool_]) -> ClientRows:
         """The same without some of the rows: ``kept`` is ``[n]``."""
         (size, width), held = rows.labels.shape, rows.places[kept]
         counts = np.bincount(held // width, minlength=size).astype(np.int32)
-        places = _places(counts, width)
+        places = places_in(counts, width)
         source = np.zeros((size, width), np.int64)
         source.ravel()[places] = held
-        features, labels = _flat(rows.features)[source], rows.labels.ravel()[source]
+        features, labels = flat(rows.features)[source], rows.labels.ravel()[source]
         left = None if rows.kept is None else rows.kept[kept]
         weights = None if rows.weights is None else rows.weights.ravel()[source]
         return ClientRows(places, features, labels, counts, rows.samples[kept], weights, left)
 
     def phi(self, block: Tree, rows: ClientRows) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
-        return self._phi(block, _flat(rows.features)).take(rows.places, axis=0)
+        return self._phi(block, flat(rows.features)).take(rows.places, axis=0)
 
     def phi_sent(self, block: Tree, round_index: int) -> Arrays:
         """Phi of its rows of a round's minibatches, as the hub is sent it."""
@@ -213,14 +182,12 @@ class ClientCompute:
             with precision(self.settings.dtype):
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
-        known = Known(rows.labels, _padded(rows, received), None if start is None else _padded(rows, start))
-        kept = None if rows.kept is None else _padded(rows, rows.kept[:, None])[..., 0]
+        known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
         with precision(self.settings.dtype):
             stepped = _steps(
                 block,
                 rows.features,
                 known,
-                kept,
                 rows.counts,
                 rows.weights,
                 held,
@@ -238,25 +205,6 @@ class ClientCompute:
         return jax.tree.map(np.asarray, stepped)
 
 
-def _padded(rows: ClientRows, values: NDArray[Any]) -> NDArray[Any]:
-    """``[E, P, C]``, from ``[n, C]``; zero on padding."""
-    padded = np.zeros((rows.labels.size, values.shape[1]), values.dtype)
-    padded[rows.places] = values
-    return padded.reshape(*rows.labels.shape, -1)
-
-
-def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
-    """Where rows are among the E * P padded places, if each minibatch's rows are the first of its P places."""
-    starts = width * np.arange(len(counts)) - (np.cumsum(counts) - counts)
-    places: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(starts, counts)
-    return places
-
-
-def _flat(padded: NDArray[Any]) -> NDArray[Any]:
-    """``[E, P, ...]`` as ``[E * P, ...]``."""
-    return padded.reshape(-1, *padded.shape[2:])
-
-
 @partial(jax.jit, static_argnames=("model",))
 def _phi(block: Tree, features: Array, *, model: Block) -> Array:
     return algorithm.phi(block, features, apply=phi_in_portions(model))
@@ -270,7 +218,6 @@ def _steps(
     block: Tree,
     features: Array,
     known: Known,
-    kept: Array | None,
     counts: Array,
     own_weights: Array | None,
     held: Array,
@@ -294,7 +241,6 @@ def _steps(
         batch_size=batch_size,
         held=held,
     )
-    weights = weights if kept is None else jnp.where(kept, weights, 0)
     losses = partial(variant.knowledge.losses, silo, objective=objective)
     return algorithm.client_steps(
         block,

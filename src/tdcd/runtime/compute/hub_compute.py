@@ -133,8 +133,11 @@ class HubCompute:
         ]
         stacked: Any = algorithm.stack(np.concatenate(rows)[None], layout.slots)  # type: ignore[arg-type]
         phi = np.asarray(stacked[0]).reshape(self.phi_shape)
+        sent = self.links.to_hubs(round_index, phi)
+        if None not in answers:
+            return sent, None
         mask = mask_of(len(stacked[0]), [answer is None for answer in answers], layout.places)
-        return self.links.to_hubs(round_index, phi), mask if mask.any() else None
+        return sent, mask if mask.any() else None
 
     def _rows(self, answer: Arrays | None, name: str, count: int) -> NDArray[Any]:
         """An array of a client's answer; zeros if it has none."""

@@ -68,7 +68,10 @@ class Links:
         self._seed = seed_words(settings.seed)
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
         """What a round's phi is between hubs."""
-        self._stays = variant.knowledge.label_silo == silo
+        self._is_plain = variant.exchange == AsItIs()
+        self._is_told_plainly = self._is_plain or variant.knowledge.label_silo == silo
+        self._are_rows_plain = variant.client_exchange == AsItIs()
+        self._are_blocks_whole = variant.block_exchange == WholeBlock()
         self._sent_up: Any = None
         self._drawn = lru_cache(maxsize=4)(self._draw)
         self._kept = lru_cache(maxsize=4)(self._keep)
@@ -89,7 +92,7 @@ class Links:
 
     def to_hubs(self, round_index: int, phi: NDArray[Any]) -> Arrays:
         """The silo's phi ``[E, B, C]`` as the other hubs are sent it; as it is where it stays with its hub."""
-        if self._variant.exchange == AsItIs() or self._stays:
+        if self._is_told_plainly:
             return {"phi": phi}
         if self._sums is not None:
             return {"phi": self._sums.part("phi", round_index, phi)}
@@ -100,7 +103,7 @@ class Links:
 
     def own(self, round_index: int, part: Arrays) -> NDArray[Any]:
         """The silo's own phi ``[E, B, C]``, from what :meth:`to_hubs` gave."""
-        if self._variant.exchange == AsItIs() or self._stays:
+        if self._is_told_plainly:
             return part["phi"]
         if self._sums is not None:
             return self._sums.own("phi", round_index, part["phi"])
@@ -111,10 +114,9 @@ class Links:
 
     def others(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
         """The sum of the other silos' phi ``[E, B, C]``, from what every hub sent."""
-        exchange = self._variant.exchange
         # The hub with the labels has its own phi as it is, and only the others' are looked at.
         sent: list[Any] = [{name: part[name] for name in self.between_hubs if name in part} for part in parts]
-        if exchange == AsItIs():
+        if self._is_plain:
             return np.asarray(algorithm.sum_others([one["phi"] for one in sent], self._silo))
         if self._sums is not None:
             del sent[self._silo]
@@ -147,14 +149,14 @@ class Links:
 
     def encode_rows(self, round_index: int, stream: int, places: Any, rows: NDArray[Any]) -> Arrays:
         """Phi ``[n, C]`` of a client's rows, which are these of the round's samples, as it is sent."""
-        if self._variant.client_exchange == AsItIs():
+        if self._are_rows_plain:
             return {"phi": rows}
         sent = self._variant.client_exchange.encode(cast("Any", rows), self._of_rows(round_index, stream, places))
         return {name: np.asarray(array) for name, array in sent.items()}
 
     def decode_rows(self, round_index: int, stream: int, places: Any, sent: Arrays) -> NDArray[Any]:
         """What :meth:`encode_rows` was given, as its receiver has it."""
-        if self._variant.client_exchange == AsItIs():
+        if self._are_rows_plain:
             return sent["phi"]
         found = np.asarray(self._variant.client_exchange.decode(sent, self._of_rows(round_index, stream, places)))
         if stream != TO_HUB or self._silo == self._variant.dropout.intercept:
@@ -178,7 +180,7 @@ class Links:
 
     def encode_block(self, round_index: int, client: int, block: Tree, before: Tree) -> Arrays:
         """A client's block as it is sent up."""
-        if self._variant.block_exchange == WholeBlock():
+        if self._are_blocks_whole:
             return named_leaves(block)
         with precision(self._settings.dtype):
             sent = _encode_block(
@@ -192,7 +194,7 @@ class Links:
         """Blocks of these clients, on a first axis, from what they sent; the hub's was ``before``."""
         stacked = {name: np.stack([block[name] for block in sent]) for name in layout}
         exchange = self._variant.block_exchange
-        if exchange == WholeBlock():
+        if self._are_blocks_whole:
             return jax.tree.unflatten(jax.tree.structure(before), [*stacked.values()])
         with precision(self._settings.dtype):
             tree = jax.tree.unflatten(self._sent_up, [*stacked.values()])

@@ -2,12 +2,10 @@
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,9 +19,11 @@ from tdcd.records.run_folder import RunFolder, toml_text, write_durably
 from tdcd.report import write_report
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.driver import Ending, Outcome
+from tdcd.runtime.process.forking import PartyProcess, environment, start_party
 from tdcd.runtime.process.trial_data import write_rows
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.status import read_status
+from tdcd.tables.prepared import save_prepared
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -39,7 +39,7 @@ class Trial:
     job: Job
     labels_in_words: str = ""
     """What the labels were taken for; empty when a trial goes on that has said it before."""
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, PartyProcess] = field(default_factory=dict)
 
     @classmethod
     def prepare(cls, path: Path, assignments: list[str], folder: Path) -> Self:
@@ -58,6 +58,9 @@ class Trial:
         job = Job(_at(config, [f"127.0.0.1:{port}" for port in _free_ports(len(config.silos))]))
         folder.mkdir(parents=True, exist_ok=True)
         options = write_rows(planned, (folder / "data").resolve())
+        if planned.assembled is None:
+            # Clients get arrays that are ready for training: only the trial knows how they came to be.
+            save_prepared(folder / "data", planned.federation, planned.objective)
         (folder / "data" / "options.json").write_text(json.dumps(options))
         clients = [client for silo in range(len(job.hubs)) for client in job.clients(silo)]
         shutil.rmtree(folder / "certs", ignore_errors=True)
@@ -88,12 +91,9 @@ class Trial:
             raise ValueError(f"{path} is damaged: {error!r}; remove {self.folder} to begin the trial anew") from None
 
     def _start(self, party: str, role: str, options: list[str]) -> None:
-        command = [sys.executable, "-m", "tdcd", role, str(self.folder / "federation.toml"), *options]
-        with (self.folder / "logs" / f"{party}.log").open("ab") as log:
-            # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
-            self.processes[party] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True
-            )
+        arguments = [role, str(self.folder / "federation.toml"), *options]
+        # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
+        self.processes[party] = start_party(arguments, self.folder / "logs" / f"{party}.log", environment())
 
     def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome:
         """Start all parties and wait until they are done; a party that fails ends the trial."""
@@ -110,7 +110,7 @@ class Trial:
             show()
         finally:
             self.stop()
-        codes = {party: process.returncode for party, process in self.processes.items()}
+        codes = {party: process.wait() for party, process in self.processes.items()}
         worst = max(codes, key=lambda party: codes[party])
         if not codes[worst]:
             history = RunFolder(self.folder / "silos" / self.job.config.silos[0].name).history()
@@ -143,7 +143,11 @@ class Trial:
     def gather(self) -> Path:
         """Make the trial's folder a run folder too, with all silos' blocks; the path of its report."""
         homes = [self.folder / "silos" / silo.name for silo in self.job.config.silos]
-        RunFolder(self.folder).gather([RunFolder(home) for home in homes])
+        run, data = RunFolder(self.folder), RunFolder(self.folder / "data")
+        run.gather([RunFolder(home) for home in homes])
+        if data.labels_file.exists():
+            shutil.copy(data.labels_file, run.labels_file)
+            shutil.copytree(data.path / "preparation", run.path / "preparation", dirs_exist_ok=True)
         return write_report(self.folder)
 
     def _last_words(self, party: str) -> str:
@@ -167,10 +171,3 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
-
-
-def environment() -> dict[str, str]:
-    """Many processes share this machine's cores: each does its arithmetic in one thread."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    one = {"XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(), "OMP_NUM_THREADS": "1", "NPROC": "1"}
-    return {**os.environ, **one}

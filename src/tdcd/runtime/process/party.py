@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
@@ -23,6 +24,7 @@ from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.storage.mask_key import mask_key
 from tdcd.runtime.transport.transport import Transport
@@ -78,6 +80,7 @@ def read_job(path: Path) -> Job:
 
 def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:
     """Run a silo's hub to its end."""
+    arm_as_asked()
     index = job.silo_index(silo)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
@@ -102,6 +105,9 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
 
 def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:
     """Run a client to its end."""
+    arm_as_asked()
+    # A client waits for every program that it starts: a second thread would only have to be woken for it.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
     index = job.silo_index(silo)
     names = job.config.silos[index].client_names
     if client not in names:

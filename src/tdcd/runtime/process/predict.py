@@ -4,10 +4,12 @@ If one silo alone has labels, scores go to its hub only, since it alone knows wh
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tdcd.core.stopping import Interrupted
+from tdcd.federation.party_names import hub_of
+from tdcd.prediction.missing import check_without
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.process.dialogue import converse
@@ -25,6 +27,7 @@ def predict_with_peers(
     watch: Callable[[list[str]], None] = lambda missing: None,
     should_stop: Callable[[], bool] = lambda: False,
     allow_missing: bool = False,
+    without: Collection[str] = (),
 ) -> dict[str, SiloScores]:
     """This silo's scores of the samples in ``data``, and those of the other silos for the same ids, by silo.
 
@@ -32,17 +35,30 @@ def predict_with_peers(
     its silo: a peer gets the scores of the samples that it has too, and keyed digests of the other ids. If one silo
     alone has labels, the others get this silo's scores only, which went to that one. Where sums are masked, the sum
     over the others is told as the first of them.
+
+    Args:
+        without: silos whose hubs are missing; all others give the same.
     """
     job = read_job(federation)
     index = job.silo_index(silo)
+    check_without(job.config.silo_names, without, [silo])
     is_masked = job.config.exchange.protect == "mask"
     if is_masked and allow_missing:
         raise ValueError(
             "--allow-missing does not go with exchange.protect = 'mask': the sum for an id that a silo lacks would be "
             "of fewer silos, which may be one; leave such ids out with --common"
         )
+    if is_masked and without:
+        raise ValueError(
+            f"--without {next(iter(without))} does not go with exchange.protect = 'mask': the sum would be of fewer "
+            "silos, which may be one; wait for its hub"
+        )
+    if job.config.federation.labels in without:
+        raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
     mine = job, index, secret_of(job, own), Model.load(run).silo_scores(silo, data), _model_of(run)
-    hub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own)) if is_masked else PredictHub(*mine)
+    hub = PredictHub(*mine, [hub_of(one) for one in without])
+    if is_masked:
+        hub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own))
     with open_transport(job, hub.name, list(hub.partners), own) as transport:
         outcome = converse(hub, transport, watch, should_stop)
     if outcome.status == "interrupted":

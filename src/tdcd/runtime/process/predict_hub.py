@@ -5,6 +5,7 @@ If one silo alone has labels, scores go to its hub only, since it alone knows wh
 
 import hashlib
 import secrets
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,8 @@ from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
 from tdcd.runtime.compute.masks import Masks
 from tdcd.runtime.compute.sums import Sums
 from tdcd.runtime.protocol.comparing import compare_settings
+from tdcd.runtime.protocol.dialogue_messages import PredictHello, PredictScores
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PredictHello, PredictScores
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Array, Message
 from tdcd.runtime.protocol.taking import take
@@ -38,10 +39,13 @@ class ModelOf(NamedTuple):
 class PredictHub:
     """A hub's side: say which samples it has, by keyed digests, and to each peer its scores of the common ones."""
 
-    def __init__(self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf) -> None:
-        """Take this silo's scores, and which run and round its block is of."""
+    def __init__(
+        self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf, without: Collection[str] = ()
+    ) -> None:
+        """Take this silo's scores, and which run and round its block is of; some hubs may be missing."""
         self.job, self.name, self._label_hub = job, job.hubs[silo], job.audience.label_hub
-        self.partners = tuple(peer for peer in job.peers(silo) if self._label_hub in (None, self.name, peer))
+        peers = [peer for peer in job.peers(silo) if peer not in without]
+        self.partners = tuple(peer for peer in peers if self._label_hub in (None, self.name, peer))
         self.predicts = job.has_labels(silo)
         """Whether this hub gets the others' scores."""
         self.own = own

@@ -35,32 +35,32 @@ class Stopwatch:
     def received(self) -> None:
         """The wait for an event is over; what follows is work, as what came before was if nobody was waited for."""
         if self._round is not None and self._waits_for:
-            self._add(self._waits_for)
+            self._add(self._round, self._waits_for)
 
     def handled(self, missing: Sequence[str], present: Collection[str]) -> None:
         """Everything that follows from the event is done: who is ``missing`` now, and who is connected."""
-        hub, was_training = self._hub, self._round is not None
-        if was_training:
-            self._add(())
-        else:
-            self._since = self._clock()
+        hub, before = self._hub, self._round
         is_training = hub.shutdown is None and hub.rounds is not None and bool(hub.rounds.phase)
         self._round = hub.round if is_training else None
         self._waits_for = [party for party in missing if party in self._peers] or [
             party for party in missing if party not in present
         ]
-        if was_training and (not is_training or self._since - self._written_at > WRITE_S):
-            self.write()
+        if before is None:
+            self._since = self._clock()
+        elif self._waits_for or self._round != before:
+            # Until then, what follows is work too.
+            self._add(before, ())
+            if not is_training or self._since - self._written_at > WRITE_S:
+                self.write()
 
     def write(self) -> None:
         """Replace the file."""
         self._written_at = self._since
         self._folder.replace_quickly(TIMELINE, self.timeline.to_json())
 
-    def _add(self, waited_for: Sequence[str]) -> None:
-        assert self._round is not None
+    def _add(self, round_index: int, waited_for: Sequence[str]) -> None:
         now, shift = self._clock(), self._to_time_of_day
-        self.timeline.add(self._round, self._since + shift, now + shift, waited_for)
+        self.timeline.add(round_index, self._since + shift, now + shift, waited_for)
         self._since = now
 
 

@@ -35,13 +35,16 @@ class Absences:
         """Take the silo's clients, and what was written down of them."""
         self._clients = clients
         self._known: dict[str, list[Absence]] = {client: [] for client in clients}
+        self._is_any = False
         for absence in known:
-            self._known[absence.client].append(absence)
+            self._note(absence)
         self._unanswered: dict[str, Message] = {}
         self._silent: set[str] = set()
 
     def out(self, round_index: int, question: str = QUESTIONS[-1]) -> list[int]:
         """The clients, by index, that are not asked this question of a round."""
+        if not self._is_any:
+            return []
         return [index for index, client in enumerate(self._clients) if self._is_out(client, round_index, question)]
 
     def _is_out(self, client: str, round_index: int, question: str) -> bool:
@@ -64,6 +67,7 @@ class Absences:
         return [self._note(Absence(client, round_index, None)) for client in out if client not in self._silent]
 
     def _note(self, absence: Absence) -> Absence:
+        self._is_any = True
         self._known[absence.client].append(absence)
         return absence
 

@@ -7,7 +7,7 @@ alone carries digests between the others. A hub that told one hub two different 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from tdcd.core.timing import Overlap
 from tdcd.runtime.protocol.audience import Audience
@@ -21,6 +21,7 @@ P = TypeVar("P", bound=AnyPart)
 KEPT_PERIODS = 3
 """A hub that crashes while it makes a state durable goes back to the one before; if that is damaged, one more. The
 others may be a period ahead of it."""
+_KINDS = [kind.tag() for kind in get_args(AnyPart)]
 Key = tuple[type[AnyPart], int]
 """A kind of part, and the round that it is of."""
 
@@ -66,6 +67,8 @@ class Exchange:
         """Take this hub's name, and who is sent what."""
         self.name, self.hubs, self.audience, self.run, self._timing = name, audience.hubs, audience, run, timing
         self.peers = [hub for hub in self.hubs if hub != name]
+        # By kind of part: who sends it to this hub.
+        self._senders = {kind: [peer for peer in self.peers if audience.is_sent(kind, peer, name)] for kind in _KINDS}
         self.digests: dict[int, dict[str, str]] = {}
         """By round: of what each hub that several hear said that the round waited for."""
         self._oldest = 0
@@ -116,13 +119,14 @@ class Exchange:
 
     def silent(self, kind: type[AnyPart], round_index: int) -> list[str]:
         """The peers whose part is not there."""
-        received, is_sent = self._inbox.get((kind.tag(), round_index), {}), self.audience.is_sent
-        return [peer for peer in self.peers if peer not in received and is_sent(kind.tag(), peer, self.name)]
+        tag = kind.tag()
+        received = self._inbox.get((tag, round_index), ())
+        return [peer for peer in self._senders[tag] if peer not in received]
 
     def lacking(self, keys: Sequence[Key]) -> list[str]:
         """The peers of whom something is not there."""
         silent = {peer for key in keys for peer in self.silent(*key)}
-        return [peer for peer in self.peers if peer in silent]
+        return [peer for peer in self.peers if peer in silent] if silent else []
 
     def wants(self, peer: str, keys: Sequence[Key]) -> list[Want]:
         """What to ask a peer for, of all that is needed."""

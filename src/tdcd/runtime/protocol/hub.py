@@ -181,26 +181,26 @@ class Hub:
         from_client = message.sender in self.clients
         if not from_client and message.sender not in self.peers:
             raise RejectedMessage("its sender has no business here")
-        if isinstance(message, Want) and not self.job.audience.is_sent(message.what, self.name, message.sender):
+        if type(message) is Want and not self.job.audience.is_sent(message.what, self.name, message.sender):
             raise RejectedMessage(f"it is not sent '{message.what}'")
         if self.shutdown is not None:
             return [*self.shutdown.receive(message)]
-        if isinstance(message, Want):
+        if type(message) is Want:
             return [*self._resend(message)]
-        if isinstance(message, Stop) and not from_client:
+        if type(message) is Stop and not from_client:
             return self._on_stop(message)
-        if isinstance(message, Enrol) and from_client:
+        if type(message) is Enrol and from_client:
             return [*self.handshake.client_enrol(message)]
-        if isinstance(message, Hello) and not from_client:
+        if type(message) is Hello and not from_client:
             return [*self.handshake.peer_hello(message)]
         if message.run != self.handshake.run:
             raise RejectedMessage(f"it belongs to run {message.run!r}, not to {self.handshake.run!r}")
         return [*(self._of_client(message) if from_client else self._of_peer(message))]
 
     def _of_client(self, message: Message) -> list[Message]:
-        if isinstance(message, ColumnSummary):
+        if type(message) is ColumnSummary:
             return self.handshake.client_summary(message)
-        if isinstance(message, Ready):
+        if type(message) is Ready:
             ready = self.handshake.client_ready(message)
             if self.rounds is None:
                 return ready

@@ -17,7 +17,7 @@ from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Message, named
 from tdcd.runtime.protocol.wire import RejectedMessage
 
-_ANSWER_TO: dict[str, type[Message]] = {"evaluate": Scores, "begin": Phi, "steps": Block}
+_ANSWER_TO: dict[type[Message], type[Message]] = {Evaluate: Scores, Begin: Phi, Steps: Block}
 
 
 class Questions:
@@ -87,8 +87,8 @@ class Questions:
         self.absences.show_life(client)
 
     def _is_answer(self, message: Message, asked: Message) -> bool:
-        expected = Block if self._wants_block(asked) else _ANSWER_TO[asked.kind]
-        return message.round == asked.round and isinstance(message, expected | Diverged)
+        expected = Block if self._wants_block(asked) else _ANSWER_TO[type(asked)]
+        return message.round == asked.round and type(message) in (expected, Diverged)
 
     def take_back(self, round_index: int) -> list[Absence]:
         """A round begins: those who have shown life take part again."""

@@ -50,5 +50,7 @@ def _on_audit(what: str, arguments: tuple[Any, ...]) -> None:
         failpoint(f"rename.{Path(os.fsdecode(arguments[1])).name}")
 
 
-if place := os.environ.get(VARIABLE):
-    arm(kill_at(place))
+def arm_as_asked() -> None:
+    """Arm the failpoint that the environment names, if any."""
+    if place := os.environ.get(VARIABLE):
+        arm(kill_at(place))

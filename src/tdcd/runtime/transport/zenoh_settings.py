@@ -1,7 +1,6 @@
 """What zenoh is told: where to listen and whom to dial, its limits, and who may say what on which link."""
 
 import ipaddress
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,10 +23,10 @@ BATCH_BYTES = 2**15
 PIECE_BYTES = BATCH_BYTES - 1024
 """The largest piece of a message, with room for zenoh's own fields beside it."""
 
-# Zenoh reads and writes a TLS link in two threads that share the buffers of rustls without a lock. A record that does
-# not decrypt makes the reader write too, an alert: bytes to be sent are then freed twice, and the process dies. So one
-# thread does both. Zenoh asks only the environment, once in a process; whatever was set there is overruled.
-os.environ["ZENOH_RUNTIME"] = "(rx: (worker_threads: 1), tx: (handover: rx))"
+THREADS = {"ZENOH_RUNTIME": "(rx: (worker_threads: 1), tx: (handover: rx))"}
+"""What the environment must have before the first session. Zenoh reads and writes a TLS link in two threads that share
+the buffers of rustls without a lock. A record that does not decrypt makes the reader write too, an alert: bytes to be
+sent are then freed twice, and the process dies. So one thread does both."""
 
 _OVERHEAD_BYTES = 1024
 """Room for zenoh's own fields beside the payload."""

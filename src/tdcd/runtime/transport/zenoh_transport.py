@@ -14,6 +14,7 @@ within a fixed time.
 
 import json
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +30,15 @@ from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
 from tdcd.runtime.transport.cutting import cut
 from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Joined, Left, Mailbox
-from tdcd.runtime.transport.zenoh_settings import LEASE_S, PIECE_BYTES, Tls, alive_key, message_key, zenoh_settings
+from tdcd.runtime.transport.zenoh_settings import (
+    LEASE_S,
+    PIECE_BYTES,
+    THREADS,
+    Tls,
+    alive_key,
+    message_key,
+    zenoh_settings,
+)
 
 MORE = b"more"
 """The attachment of a piece that is not the last of its message."""
@@ -227,6 +236,8 @@ def pieces(data: bytes, size: int) -> Iterator[tuple[bytes, bool]]:
 def _open(party: str, settings: Mapping[str, Any]) -> zenoh.Session:
     # Zenoh writes to standard output, and repeats itself while a peer is away: only for those who set RUST_LOG.
     zenoh.init_log_from_env_or("off")
+    # Zenoh asks the environment alone, once in a process; whatever was set there is overruled.
+    os.environ.update(THREADS)
     try:
         return zenoh.open(zenoh.Config.from_json5(json.dumps(settings)))
     except zenoh.ZError as error:

@@ -1,0 +1,176 @@
+"""Parties of one machine as processes: copies of one that has imported everything, so that each starts at once.
+
+A party takes a second of work to import what it needs, and a trial of eight takes longest over that. Where copies of a
+process are not safe, every party is a new interpreter instead.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+
+class PartyProcess(Protocol):
+    """A party that was started; a part of what :class:`subprocess.Popen` has, with the same meaning."""
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status as far as it is known; negative for the signal that ended it."""
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, when it has ended."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal, if it still runs."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+def start_party(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> PartyProcess:
+    """Run ``tdcd`` with these arguments in a process and a session of its own, with its output added to ``log``."""
+    with log.open("ab") as file:
+        if sys.platform == "linux":
+            return _fork_server().start(arguments, file.fileno(), variables)
+        command = [sys.executable, "-m", "tdcd", *arguments]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=variables, start_new_session=True
+        )
+
+
+def environment() -> dict[str, str]:
+    """The environment of a party. Many share this machine's cores: each does its arithmetic in one thread."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    one = {"XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(), "OMP_NUM_THREADS": "1", "NPROC": "1"}
+    return {**os.environ, **one}
+
+
+class ForkServer:
+    """The process that is copied. It has imported everything and computed nothing, and so has one thread."""
+
+    def __init__(self) -> None:
+        """Start it; it ends when this process does."""
+        self._control, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "tdcd.cli.forked", str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=environment(),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def start(self, arguments: Sequence[str], log: int, variables: Mapping[str, str]) -> "ForkedProcess":
+        """See :func:`start_party`; ``log`` is an open file."""
+        channel, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [b"+"], [theirs.fileno(), log])
+        wanted = {"arguments": [*arguments], "environment": {**variables}, "folder": str(Path.cwd())}
+        channel.sendall(json.dumps(wanted).encode() + b"\n")
+        return ForkedProcess(channel)
+
+
+class ForkedProcess:
+    """A copy of the fork server that has become a party."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        """Take the socket on which its parent tells its number, and later its exit status."""
+        self.returncode: int | None = None
+        self._channel = channel
+        self._told = channel.makefile("rb")
+        self.pid = self._number()
+
+    def _number(self) -> int:
+        line = self._told.readline()
+        if not line:
+            raise ConnectionError("the process that starts parties has ended: give the command again")
+        return int(line)
+
+    def poll(self) -> int | None:
+        """See :class:`PartyProcess`."""
+        if self.returncode is None and select.select([self._channel], [], [], 0)[0]:
+            self._end()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See :class:`PartyProcess`."""
+        if self.returncode is None:
+            if not select.select([self._channel], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            self._end()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _end(self) -> None:
+        self.returncode = self._number()
+        self._told.close()
+        self._channel.close()
+
+    def send_signal(self, sig: int) -> None:
+        """See :class:`PartyProcess`."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        """See :class:`PartyProcess`."""
+        self.send_signal(signal.SIGKILL)
+
+
+@cache
+def _fork_server() -> ForkServer:
+    return ForkServer()
+
+
+def serve(control: socket.socket) -> None:
+    """Start a party whenever one is asked for; returns in the party's own process alone."""
+    # Who watches over a party ends after it, and nobody waits for that.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.freeze()
+    while True:
+        asked, files, _, _ = socket.recv_fds(control, 1, 2)
+        if not asked:
+            sys.exit()
+        if not os.fork():
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return _begin(*files)
+        for file in files:
+            os.close(file)
+
+
+def _begin(channel: int, log: int) -> None:
+    """In a copy of the server: start the party in a copy of this, and tell how it ended; returns in the party alone."""
+    with socket.socket(fileno=channel) as asker, asker.makefile("rb") as lines:
+        wanted = json.loads(lines.readline())
+        party = os.fork()
+        if party:
+            os.close(log)
+            asker.sendall(b"%d\n" % party)
+            _, status = os.waitpid(party, 0)
+            asker.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+            os._exit(0)
+    os.setsid()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.chdir(wanted["folder"])
+    os.environ.clear()
+    os.environ.update(wanted["environment"])
+    sys.argv[1:] = wanted["arguments"]

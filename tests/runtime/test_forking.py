@@ -1,0 +1,38 @@
+"""Parties that are copies of one process."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tdcd import __version__
+from tdcd.runtime.process.forking import environment, start_party
+
+
+def test_the_command_runs_with_its_own_arguments_folder_and_log(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = start_party(["--version"], tmp_path / "first.log", environment())
+    second = start_party(["status", "."], tmp_path / "second.log", environment())
+    assert (first.wait(60), second.wait(60)) == (0, 2)
+    assert (first.poll(), second.returncode) == (0, 2)
+    assert (tmp_path / "first.log").read_text() == f"tdcd {__version__}\n"
+    assert "has no status.json" in (tmp_path / "second.log").read_text()
+
+
+def test_a_signal_ends_one_party_alone(tmp_path):
+    # It reads its federation from a pipe, and so waits.
+    pipe = tmp_path / "federation.toml"
+    os.mkfifo(pipe)
+    arguments = ["hub", str(pipe), "--silo", "bank"]
+    parties = [start_party(arguments, tmp_path / "log", environment()) for _ in range(2)]
+    with pytest.raises(subprocess.TimeoutExpired):
+        parties[0].wait(0.01)
+    while os.getsid(parties[0].pid) != parties[0].pid:
+        time.sleep(0.01)
+    parties[0].kill()
+    assert parties[0].wait(60) == -signal.SIGKILL
+    assert parties[1].poll() is None
+    pipe.write_text("nonsense = ")
+    assert parties[1].wait(60) == 2

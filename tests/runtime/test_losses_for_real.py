@@ -1,0 +1,73 @@
+"""Poisson, Huber and a loss of the user's own in the real federation: it gives the simulation's history."""
+
+from pathlib import Path
+
+import pytest
+from in_process import InProcess, largest_difference
+from test_machines import RIDGE, simulated, with_keys
+
+from tdcd.config import ConfigError
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.protocol.comparing import check_outputs
+from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.label_messages import Outputs
+from tdcd.runtime.protocol.sample_index import IncompatibleParties
+from tdcd.runtime.protocol.taking import take_loss
+from tdcd.runtime.protocol.wire import RejectedMessage
+
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
+OWN = {"loss": "own_loss:Quantile", "folder": EXAMPLES}
+MODELS = {
+    "poisson": ({"loss": "poisson"}, {"step_size": 0.0005}, {"deviance", "d2", "mae"}),
+    "huber": ({"loss": "huber", "huber_delta": 0.7}, {}, {"rmse", "r2"}),
+    "own": (OWN, {}, {"below"}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_same_history_and_blocks_as_the_simulation(name):
+    model, keys, figures = MODELS[name]
+    config = with_keys(RIDGE, model=model, train=keys)
+    planned, result = simulated(config)
+    assert planned.config.model.loss == model["loss"]
+    office = InProcess(config, shards(planned), seed=2).run()
+    assert not office.refused
+    for history in office.history.values():
+        for ours, theirs in zip(history, result.history, strict=True):
+            assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-10)
+            assert set(ours.metrics["test"]) == figures
+            for split in ours.metrics:
+                assert ours.metrics[split] == pytest.approx(theirs.metrics[split], rel=1e-9)
+    for hub, block in office.blocks().items():
+        assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
+    assert result.history[-1].train_loss < result.history[0].train_loss
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ({"loss": "nowhere:Loss"}, "model.loss = 'nowhere:Loss': there is no nowhere.py in"),
+        ({"loss": "math:pi"}, "model.loss = 'math:pi': its type is float, not a tdcd.Loss"),
+        ({"loss": "math:nothing"}, "model.loss = 'math:nothing': .*no attribute 'nothing'"),
+    ],
+)
+def test_a_party_without_the_loss_does_not_start(model, text):
+    with pytest.raises(ConfigError, match=text):
+        Job(with_keys(RIDGE, model=model))
+
+
+@pytest.mark.parametrize("model", [{"loss": "poisson"}, {"loss": "huber"}, OWN], ids=lambda model: model["loss"])
+def test_labels_at_one_silo_are_refused(model):
+    with pytest.raises(ConfigError, match=r"federation.labels = 'clinic': the slope of the \S+ loss does not tell how"):
+        Job(with_keys(RIDGE, model=model, federation={"labels": "clinic"}))
+
+
+def test_nobody_imports_a_module_that_another_party_names():
+    config = with_keys(RIDGE, federation={"labels": "clinic"})
+    with pytest.raises(
+        RejectedMessage, match=r"'loss' is not known here: model.loss = None: it does not name 'os:abort'"
+    ):
+        take_loss("os:abort", config.model)
+    told = type("Said", (), {"sender": "hub.clinic", "outputs": Outputs("os:abort", 1)})
+    with pytest.raises(IncompatibleParties, match="it does not name 'os:abort', which another party trains with"):
+        check_outputs(told, Job(config), is_label_hub=True)
