@@ -1,7 +1,7 @@
 // Time and bytes as bars.
 
 import { html } from "./dom.js";
-import { bytes, count, duration } from "./units.js";
+import { bytes, duration } from "./units.js";
 
 const LINKS = [["client_to_hub", "clients to hubs"], ["hub_to_client", "hubs to clients"], ["hub_to_hub", "hub to hub"]];
 

@@ -1,6 +1,6 @@
 // Curves over rounds, as SVG.
 
-import { html, say, svg } from "./dom.js";
+import { html, svg } from "./dom.js";
 import { count, figure } from "./units.js";
 
 export const COLOURS = 8;
@@ -76,7 +76,7 @@ export class Chart {
     this.hasLegend = legend;
     const xs = range(this.series.flatMap((one) => [one.x[0], one.x[one.x.length - 1]]));
     const ys = range(this.series.flatMap((one) => [...(range(one.low ?? one.y) ?? []), ...(range(one.high ?? one.y) ?? [])]));
-    this.drawing.setAttribute("aria-label", `${this.title}: ${this.words(null)}`);
+    this.drawing.setAttribute("aria-label", `${this.title}: ${this.words()}`);
     if (xs === null || ys === null) {
       this.axes.replaceChildren(svg("text", { class: "middle", x: WIDTH / 2, y: HEIGHT / 2 }, "no figure yet"));
       this.lines.replaceChildren();
@@ -165,7 +165,7 @@ export class Chart {
     const shown = this.hasLegend || this.at !== null ? this.series : [];
     const entries = shown.slice(0, 8).map((one) =>
       html("span", {}, html("i", { class: `swatch colour${one.colour}` }), `${one.name} ${figure(one.y[this.nearest(one)])}`));
-    this.legend.replaceChildren(html("span", {}, `round ${count(round)}`), ...entries);
+    this.legend.replaceChildren(...(entries.length ? [html("span", {}, `round ${count(round)}`), ...entries] : []));
     this.cursor.setAttribute("d", this.at === null ? "" : `M${this.x.place(round).toFixed(1)} ${TOP}V${HEIGHT - BOTTOM}`);
   }
 }

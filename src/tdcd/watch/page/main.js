@@ -1,6 +1,6 @@
 // Asks for news once in a second, and shows all runs: side by side where there are several.
 
-import { html, say } from "./dom.js";
+import { say } from "./dom.js";
 import { Run } from "./run.js";
 import { Together } from "./together.js";
 
