@@ -21,6 +21,7 @@ from tdcd.cli.run import report, run
 from tdcd.cli.status import status
 from tdcd.cli.studies import compare, reproduce
 from tdcd.cli.tables import check, split
+from tdcd.cli.watch import watch
 
 app = typer.Typer(
     help="Train one model over data that is split by columns between organisations and by rows inside each.",
@@ -58,6 +59,7 @@ for command in (
     client,
     up,
     status,
+    watch,
     align,
     check,
     labels,
