@@ -13,6 +13,7 @@ from tdcd.cli.terminal import (
     EXIT_DIVERGED,
     EXIT_INPUT,
     EXIT_INTERRUPTED,
+    ended_at_once,
     errors,
     reported,
     screen,
@@ -53,6 +54,12 @@ class _Stop:
 
     def ask(self) -> None:
         self.asked = True
+
+    def announced(self) -> bool:
+        """Whether somebody asked; says so on the screen if so."""
+        if self.asked:
+            screen.print("Stopping the parties; once more to end them at once.", highlight=False)
+        return self.asked
 
 
 def hub(
@@ -125,7 +132,8 @@ def up(
 ) -> None:
     """Try a federation on this machine: every hub and client a process of its own, with temporary certificates.
 
-    Each client gets the rows that `tdcd run` would give it. Ctrl-C stops all; the same command continues from there.
+    Each client gets the rows that `tdcd run` would give it. Ctrl-C stops all, twice ends all at once; the same command
+    continues from there. With federation.client_grace_s a trial continues without a client that ends early.
 
     Exit status: as for `tdcd hub`.
     """
@@ -136,12 +144,12 @@ def up(
     from tdcd.training.silo_only import train_silo_only
 
     stop = _Stop()
-    with reported(), stoppable(stop.ask):
+    with reported(), ended_at_once(), stoppable(stop.ask, cleanly=True):
         folder = out or Path("runs") / f"{federation.stem}-up"
         trial = Trial.prepare(federation, settings or [], folder)
         show_labels(trial.labels_in_words)
         with TrialDisplay(screen, trial) as display:
-            outcome = trial.run(display.show, lambda: stop.asked)
+            outcome = trial.run(display.show, stop.announced)
         if outcome.status in ("finished", "diverged"):
             report = trial.gather()
             if trial.job.config.evaluate.alone and outcome.status == "finished":
