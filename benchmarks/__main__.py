@@ -20,6 +20,7 @@ NAMES = (
     "sweep",
     "planning",
     "federation",
+    "metrics",
     "masks",
     "stragglers",
 )

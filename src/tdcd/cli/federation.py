@@ -70,6 +70,13 @@ def hub(
     listen: Annotated[
         str | None, typer.Option(help="host:port to listen at, if that is not the hub's address in the shared file.")
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer Prometheus here, at /metrics; without a host, for this machine only [default: nowhere].",
+        ),
+    ] = None,
     party: Own = None,
     insecure: Insecure = False,
 ) -> None:
@@ -86,7 +93,8 @@ def hub(
     stop = _Stop()
     open_log(hub_of(silo))
     with reported(), stoppable(stop.ask):
-        own = own_file(party, certs=text_of(certs), out=text_of(out), listen=listen, insecure=insecure)
+        given = {"certs": text_of(certs), "out": text_of(out), "listen": listen, "metrics": metrics}
+        own = own_file(party, **given, insecure=insecure)
         outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)
     end(outcome)
 

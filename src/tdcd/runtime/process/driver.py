@@ -12,6 +12,7 @@ from tdcd.runtime.process.endpoint import Backoff, Endpoint, is_worth_logging
 from tdcd.runtime.process.facts import facts_of
 from tdcd.runtime.process.grace import Grace
 from tdcd.runtime.process.log import event
+from tdcd.runtime.process.metrics_server import Metrics
 from tdcd.runtime.process.stopwatch import Stopwatch
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
@@ -45,6 +46,7 @@ class HubDriver:
         folder: HubFolder,
         resend_s: float,
         clock: Callable[[], float] = time.monotonic,
+        metrics: Metrics | None = None,
     ) -> None:
         runtime = hub.job.config.runtime
         self.hub, self.folder, self.endpoint = hub, folder, Endpoint(transport)
@@ -54,7 +56,7 @@ class HubDriver:
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
         self._unsaved: State | None = None
         self._last: Append | None = None
-        self._described = False
+        self._described, self._metrics = False, metrics
         self._stage: tuple[str, int] | None = None
         self._missing: list[str] = []
         self._arriving: list[int] = []
@@ -243,6 +245,8 @@ class HubDriver:
         record = None if self._last is None else self._last.record
         facts = facts_of(self.hub, self.endpoint, self.folder.silo, record, self._waiting(), self._last_error)
         self.folder.write_status(facts)
+        if self._metrics is not None:
+            self._metrics.update(facts, self.endpoint, self._stopwatch.timeline, record)
 
 
 class ClientDriver:
