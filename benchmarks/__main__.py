@@ -21,6 +21,7 @@ NAMES = (
     "sweep",
     "planning",
     "federation",
+    "metrics",
     "masks",
     "stragglers",
 )

@@ -13,6 +13,7 @@ from tdcd.cli.terminal import (
     EXIT_DIVERGED,
     EXIT_INPUT,
     EXIT_INTERRUPTED,
+    ended_at_once,
     errors,
     reported,
     screen,
@@ -55,6 +56,12 @@ class _Stop:
     def ask(self) -> None:
         self.asked = True
 
+    def announced(self) -> bool:
+        """Whether somebody asked; says so on the screen if so."""
+        if self.asked:
+            screen.print("Stopping the parties; once more to end them at once.", highlight=False)
+        return self.asked
+
 
 def hub(
     federation: FederationFile,
@@ -63,6 +70,13 @@ def hub(
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
     listen: Annotated[
         str | None, typer.Option(help="host:port to listen at, if that is not the hub's address in the shared file.")
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer Prometheus here, at /metrics; without a host, for this machine only [default: nowhere].",
+        ),
     ] = None,
     party: Own = None,
     insecure: Insecure = False,
@@ -80,7 +94,8 @@ def hub(
     stop = _Stop()
     open_log(hub_of(silo))
     with reported(), stoppable(stop.ask):
-        own = own_file(party, certs=text_of(certs), out=text_of(out), listen=listen, insecure=insecure)
+        given = {"certs": text_of(certs), "out": text_of(out), "listen": listen, "metrics": metrics}
+        own = own_file(party, **given, insecure=insecure)
         outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)
     end(outcome)
 
@@ -127,7 +142,8 @@ def up(
 ) -> None:
     """Try a federation on this machine: every hub and client a process of its own, with temporary certificates.
 
-    Each client gets the rows that `tdcd run` would give it. Ctrl-C stops all; the same command continues from there.
+    Each client gets the rows that `tdcd run` would give it. Ctrl-C stops all, twice ends all at once; the same command
+    continues from there. With federation.client_grace_s a trial continues without a client that ends early.
 
     Exit status: as for `tdcd hub`.
     """
@@ -143,13 +159,13 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
     from tdcd.training.silo_only import train_silo_only
 
     stop = _Stop()
-    with reported(), stoppable(stop.ask):
+    with reported(), ended_at_once(), stoppable(stop.ask, cleanly=True):
         folder = out or Path("runs") / f"{federation.stem}-up"
         trial = Trial.prepare(federation, settings, folder)
         show_labels(trial.labels_in_words)
         page.show(folder)
         with TrialDisplay(screen, trial) as display:
-            outcome = trial.run(display.show, lambda: stop.asked)
+            outcome = trial.run(display.show, stop.announced)
         if outcome.status in ("finished", "diverged"):
             report = trial.gather()
             if trial.job.config.evaluate.alone and outcome.status == "finished":

@@ -29,12 +29,16 @@ def reported() -> Iterator[None]:
 
 
 @contextmanager
-def stoppable(stop: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks for the end by calling ``stop``, the second ends at once."""
+def stoppable(stop: Callable[[], None], *, cleanly: bool = False) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) asks for the end by calling ``stop``, the second ends at once.
+
+    If that has to be done ``cleanly``, because there are other processes to end, a second SIGTERM raises
+    KeyboardInterrupt too.
+    """
 
     def ask(number: int, frame: FrameType | None) -> None:
         stop()
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(number, signal.default_int_handler if cleanly or number == signal.SIGINT else signal.SIG_DFL)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -42,6 +46,16 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """A KeyboardInterrupt, which is the second Ctrl-C, ends with its own status and no traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print("Interrupted at once: the same command continues from the last checkpoints.", soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def show_labels(in_words: str) -> None:

@@ -9,9 +9,11 @@ from functools import partial
 from typing import Literal
 
 from tdcd.runtime.process.endpoint import Backoff, Endpoint, is_worth_logging
+from tdcd.runtime.process.facts import facts_of
 from tdcd.runtime.process.grace import Grace
 from tdcd.runtime.process.log import event
-from tdcd.runtime.process.stopwatch import Stopwatch, phi_ages
+from tdcd.runtime.process.metrics_server import Metrics
+from tdcd.runtime.process.stopwatch import Stopwatch
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
@@ -44,6 +46,7 @@ class HubDriver:
         folder: HubFolder,
         resend_s: float,
         clock: Callable[[], float] = time.monotonic,
+        metrics: Metrics | None = None,
     ) -> None:
         runtime = hub.job.config.runtime
         self.hub, self.folder, self.endpoint = hub, folder, Endpoint(transport)
@@ -53,7 +56,7 @@ class HubDriver:
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
         self._unsaved: State | None = None
         self._last: Append | None = None
-        self._described = False
+        self._described, self._metrics = False, metrics
         self._stage: tuple[str, int] | None = None
         self._missing: list[str] = []
         self._arriving: list[int] = []
@@ -66,7 +69,7 @@ class HubDriver:
         """Until the run is over and everybody knows, or until ``should_stop``."""
         while (outcome := self.step()) is None:
             if should_stop():
-                return self._leave()
+                return self._leave() if self._ended_at is None else self._depart()
         return outcome
 
     def step(self) -> Outcome | None:
@@ -239,30 +242,11 @@ class HubDriver:
 
     def _show(self) -> None:
         self._shown_at = self._clock()
-        record, refusal = None if self._last is None else self._last.record, self.endpoint.last_refusal
-        status = {
-            "party": self.hub.name,
-            "phase": self.hub.phase,
-            "round": self.hub.round,
-            "rounds": self.hub.job.config.train.rounds,
-            "train_loss": None if record is None else record.train_loss,
-            "test_loss": None if record is None else record.test_loss,
-            "metrics": None if record is None else record.metrics,
-            "connected": sorted(self.endpoint.present),
-            "missing": self.hub.missing(),
-            "missing_s": self._waiting(),
-            "left_out": self.hub.left_out(),
-            "labels": self.hub.job.where_labels_are(self.folder.silo),
-            "revoked": sorted(self.endpoint.transport.revoked),
-            "phi_age": phi_ages(self.hub.job, self.folder.silo, self.hub.round),
-            "bytes_sent": self.endpoint.wire_bytes,
-            "payload_bytes_sent": sum(self.endpoint.payload.values()),
-            "refused": dict(self.endpoint.refused),
-            "dropped": dict(self.endpoint.transport.dropped),
-            "last_error": (self.hub.status != "finished" and self.hub.reason) or self._last_error or refusal,
-            "status": self.hub.status,
-        }
-        self.folder.write_status(status)
+        record = None if self._last is None else self._last.record
+        facts = facts_of(self.hub, self.endpoint, self.folder.silo, record, self._waiting(), self._last_error)
+        self.folder.write_status(facts)
+        if self._metrics is not None:
+            self._metrics.update(facts, self.endpoint, self._stopwatch.timeline, record)
 
 
 class ClientDriver:

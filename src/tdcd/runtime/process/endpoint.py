@@ -23,6 +23,8 @@ class Endpoint:
         self.payload: Counter[tuple[str, str]] = Counter()
         """Payload bytes sent, by kind of message and receiver."""
         self.wire_bytes = 0
+        self.received: Counter[str] = Counter()
+        """Bytes, by sender."""
         self.refused: Counter[str] = Counter()
         self.last_refusal = ""
 
@@ -38,6 +40,7 @@ class Endpoint:
 
     def read(self, received: Received) -> Message:
         """The message in what was received."""
+        self.received[received.sender] += len(received.data)
         return decode(received.data, sender=received.sender, receiver=self.transport.party)
 
     def refuse(self, sender: str, why: RejectedMessage) -> None:

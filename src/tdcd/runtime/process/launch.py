@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tdcd.config import Config, check_config, override, read_config
+from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import plan
 from tdcd.records.patience import Best
 from tdcd.records.run_folder import RunFolder, toml_text, write_durably
@@ -40,6 +41,10 @@ class Trial:
     labels_in_words: str = ""
     """What the labels were taken for; empty when a trial goes on that has said it before."""
     processes: dict[str, PartyProcess] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    """The clients that ended early and that their hubs continue without."""
+    _dismissed: set[str] = field(default_factory=set)
+    """The hubs that need not wait for lost clients at the end."""
 
     @classmethod
     def prepare(cls, path: Path, assignments: list[str], folder: Path) -> Self:
@@ -93,29 +98,64 @@ class Trial:
     def _start(self, party: str, role: str, options: list[str]) -> None:
         arguments = [role, str(self.folder / "federation.toml"), *options]
         # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
-        self.processes[party] = start_party(arguments, self.folder / "logs" / f"{party}.log", environment())
+        self.processes[party] = start_party(arguments, self._log(party), environment())
 
     def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome:
-        """Start all parties and wait until they are done; a party that fails ends the trial."""
+        """Start all parties and wait until they are done.
+
+        A party that fails ends the trial, unless it is a client that its hub continues without. An exception, such as
+        the KeyboardInterrupt of a second Ctrl-C, ends all parties at once.
+        """
         try:
-            self.start()
-            while any(process.poll() is None for process in self.processes.values()):
-                show()
-                if should_stop():
-                    return Outcome("interrupted", "the same command goes on from here")
-                failed = [p for p, process in self.processes.items() if (process.poll() or 0) not in _ENDINGS]
-                if failed:
-                    return Outcome("refused", f"{failed[0]} ended:\n{self._last_words(failed[0])}")
-                time.sleep(POLL_S)
-            show()
-        finally:
+            early = self._follow(show, should_stop)
             self.stop()
-        codes = {party: process.wait() for party, process in self.processes.items()}
+        except BaseException:
+            self.kill()
+            raise
+        if early is not None:
+            return early
+        codes = {party: process.wait() for party, process in self.processes.items() if party not in self.lost}
         worst = max(codes, key=lambda party: codes[party])
-        if not codes[worst]:
-            history = RunFolder(self.folder / "silos" / self.job.config.silos[0].name).history()
-            return Outcome("finished", self.job.stopping.in_words(Best.of(history), history[-1].round))
-        return Outcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst))
+        if codes[worst]:
+            return Outcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst))
+        history = RunFolder(self.folder / "silos" / self.job.config.silos[0].name).history()
+        reason = self.job.stopping.in_words(Best.of(history), history[-1].round)
+        without = [f"without {party}, which ended early: see {self._log(party)}" for party in self.lost]
+        return Outcome("finished", "; ".join([*([reason] if reason else []), *without]))
+
+    def _follow(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome | None:
+        """Wait until all parties have ended; how the trial ends if it does before that."""
+        self.start()
+        while any(process.poll() is None for process in self.processes.values()):
+            show()
+            if should_stop():
+                return Outcome("interrupted", "the same command goes on from here")
+            self._note_lost()
+            failed = [p for p, process in self.processes.items() if (process.poll() or 0) not in _ENDINGS]
+            failed = [party for party in failed if party not in self.lost]
+            if failed:
+                return Outcome("refused", f"{failed[0]} ended:\n{self._last_words(failed[0])}")
+            time.sleep(POLL_S)
+        show()
+        return None
+
+    def _note_lost(self) -> None:
+        """Find clients that ended early and that their hubs continue without; nobody need wait for them at the end."""
+        if self.job.config.federation.client_grace_s is None:
+            return
+        statuses = self.statuses()
+        for index, hub in enumerate(self.job.hubs):
+            clients, status = self.job.clients(index), statuses.get(hub)
+            if status is None or status["needs_all"]:
+                continue
+            gone = [client for client in clients if (self.processes[client].poll() or 0) not in (0, 3)]
+            # A hub without enough clients waits; nobody would ever come.
+            if len(clients) - len(gone) >= (FEWEST_LEFT if self.job.config.exchange.protect_blocks else 1):
+                self.lost += [client for client in gone if client not in self.lost]
+            unaware = {*status["missing"]} if status["status"] is not None else set()
+            if unaware and unaware <= {*self.lost} and hub not in self._dismissed:
+                self._dismissed.add(hub)
+                self.processes[hub].send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
         """Ask every party to leave, and after a while insist."""
@@ -129,6 +169,13 @@ class Trial:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def kill(self) -> None:
+        """End every party at once; each can continue from its last checkpoint."""
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait()
 
     def statuses(self) -> dict[str, dict[str, Any]]:
         """What each hub says that it is doing; nothing of a hub that has not said anything yet."""
@@ -151,8 +198,10 @@ class Trial:
         return write_report(self.folder)
 
     def _last_words(self, party: str) -> str:
-        log = (self.folder / "logs" / f"{party}.log").read_text(errors="replace").strip().splitlines()
-        return "\n".join(log[-3:])
+        return "\n".join(self._log(party).read_text(errors="replace").strip().splitlines()[-3:])
+
+    def _log(self, party: str) -> Path:
+        return self.folder / "logs" / f"{party}.log"
 
 
 def _at(config: Config, addresses: list[str | None]) -> Config:

@@ -21,6 +21,7 @@ from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
 from tdcd.runtime.process.label_key import LABEL_KEY, NEW_KEY, label_key
 from tdcd.runtime.process.log import event
+from tdcd.runtime.process.metrics_server import PATTERN, Metrics
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
@@ -45,6 +46,8 @@ class PartySection(BaseModel):
     """A hub's run folder."""
     listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")] | None = None
     """Where a hub listens, host:port, if that is not the address at which others reach it."""
+    metrics: Annotated[str, Field(pattern=PATTERN)] | None = None
+    """Where a hub answers Prometheus, host:port; a port alone is one of 127.0.0.1. Nowhere by default."""
     data: str | None = None
     """A client's rows: CSV, Parquet, or safetensors arrays that ``tdcd up`` wrote."""
     labels: str | None = None
@@ -100,7 +103,12 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
-        return HubDriver(hub, transport, folder, job.config.runtime.resend_s).run(should_stop)
+        if own.metrics is None:
+            return HubDriver(hub, transport, folder, job.config.runtime.resend_s).run(should_stop)
+        metrics = Metrics(folder.path, (*hub.clients, *hub.peers))
+        with metrics.served(own.metrics):
+            driver = HubDriver(hub, transport, folder, job.config.runtime.resend_s, metrics=metrics)
+            return driver.run(should_stop)
 
 
 def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:

@@ -54,7 +54,7 @@ def table_of(trial: Trial) -> Table:
             bytes_in_words(status["bytes_sent"]),
             f"{len(present & clients)}/{len(clients)}",
             f"{len(present - clients)}/{len(trial.job.hubs) - 1}",
-            _names(status["missing"]),
+            "; ".join(filter(None, (_names(status["missing"]), _left_out(status["left_out"])))),
         )
     return table
 
@@ -62,6 +62,15 @@ def table_of(trial: Trial) -> Table:
 def _names(parties: list[str]) -> str:
     shown = [party.rpartition(".")[2] if party.startswith("client.") else party for party in parties[:4]]
     return ", ".join(shown) + (", ..." if len(parties) > 4 else "")
+
+
+def _left_out(clients: list[str]) -> str:
+    """The mark of clients that the round continues without.
+
+    >>> _left_out(["client.lab.north"])
+    'left out: north'
+    """
+    return f"left out: {_names(clients)}" if clients else ""
 
 
 def _number(value: float | None) -> str:

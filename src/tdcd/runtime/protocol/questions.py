@@ -94,15 +94,18 @@ class Questions:
         """A round begins: those who have shown life take part again."""
         return self.absences.take_back(round_index) if round_index >= self._free_from else []
 
+    def needs_all(self, round_index: int) -> bool:
+        """Whether the hub has to wait for every client in a round, however long that takes."""
+        return not self._has_grace or round_index < self._free_from
+
     def open(self, round_index: int) -> list[Message]:
         """What clients that the hub may go on without have not answered, though another client has answered.
 
         And, of those that it went on without already, what they have not answered.
         """
         has_rows = any(self._compute.rows_of(self.clients.index(client), held_out=False) for client in self._answers)
-        is_free = self._has_grace and round_index >= self._free_from
         # A sum over fewer would show a client's block.
-        is_free = is_free and len(self.asked) + len(self._answers) > self._fewest
+        is_free = not self.needs_all(round_index) and len(self.asked) + len(self._answers) > self._fewest
         return [*(self.asked.values() if has_rows and is_free else ()), *self.absences.open_questions()]
 
     def overdue(self, question: Message, round_index: int) -> list[Instruction]:

@@ -1,0 +1,143 @@
+"""``tdcd hub --metrics``: the hub's figures over HTTP, for Prometheus; read only, and from this machine unless told."""
+
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from tdcd.records.history import Record
+from tdcd.records.timeline import Timeline
+from tdcd.runtime.process.endpoint import Endpoint
+from tdcd.runtime.process.log import event
+from tdcd.runtime.process.metrics import Snapshot, exposition
+
+PATTERN = r"^((\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):)?[0-9]{1,5}$"
+"""HOST:PORT, or PORT for one of this machine's own address."""
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PATIENCE_S = 5.0
+"""How long a reader may keep the server waiting."""
+
+
+class Metrics:
+    """The newest snapshot of a hub."""
+
+    def __init__(self, folder: Path, partners: tuple[str, ...]) -> None:
+        """Take the hub's run folder, and whom it is linked to."""
+        self.snapshot: Snapshot | None = None
+        self._blank = Snapshot({}, partners, checkpoints=folder / "checkpoint")
+
+    def update(self, facts: dict[str, Any], endpoint: Endpoint, timeline: Timeline, record: Record | None) -> None:
+        """Replace the snapshot; text is made of it only when somebody asks."""
+        now, before = time.time(), self.snapshot
+        evaluated_at = None if before is None else before.evaluated_at
+        if record is not None and (before is None or before.evaluated_round != record.round):
+            evaluated_at = now
+        self.snapshot = replace(
+            self._blank,
+            facts=facts,
+            sent=dict(endpoint.transport.sent_bytes),
+            received=dict(endpoint.received),
+            worked_s=timeline.worked,
+            waited_s=timeline.waited,
+            evaluated_round=None if record is None else record.round,
+            evaluated_at=evaluated_at,
+            taken_at=now,
+        )
+
+    @contextmanager
+    def served(self, address: str) -> Iterator[str]:
+        """Answer at ``address`` until the end of the block; the address, with the port that was taken if it was 0."""
+        host, _, port = address.rpartition(":")
+        try:
+            server = _Server((host.strip("[]") or "127.0.0.1", int(port)), self)
+        except (OSError, OverflowError) as error:
+            raise ValueError(
+                f"--metrics {address}: cannot listen there: {error}; choose another host or port"
+            ) from None
+        taken = f"{host or '127.0.0.1'}:{server.server_port}"
+        # A daemon, so that a reader who does not let go cannot keep the hub from ending.
+        Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        event("metrics", address=f"http://{taken}/metrics")
+        try:
+            yield taken
+        finally:
+            # It waits for a reader that is being answered; the hub does not.
+            Thread(target=server.end, daemon=True).start()
+
+
+class _Server(HTTPServer):
+    """One reader at a time: whatever readers do, the hub has one more thread."""
+
+    def __init__(self, address: tuple[str, int], metrics: Metrics) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.metrics = metrics
+        super().__init__(address, _Handler)
+        self.is_private = ipaddress.ip_address(str(self.server_address[0])).is_loopback
+
+    def server_bind(self) -> None:
+        """Bind without looking up the machine's name, which may take long."""
+        socket.socket.bind(self.socket, self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "tdcd", self.server_address[1]
+
+    def end(self) -> None:
+        """Answer nobody any more."""
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that breaks off is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version, sys_version = "tdcd", ""
+    timeout = PATIENCE_S
+
+    def do_GET(self) -> None:
+        """Answer ``GET /metrics``."""
+        if not self._is_welcome():
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "Ask for it by this machine's own address")
+        elif self.path != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND, "Only /metrics is here")
+        elif self.server.metrics.snapshot is None:
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "The hub has only just started")
+        else:
+            content = exposition(self.server.metrics.snapshot).encode()
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    def _is_welcome(self) -> bool:
+        """Whether the request names this machine: a page in a browser here could use any other name to get at it."""
+        if not self.server.is_private:
+            return True
+        host = self.headers.get("Host", "localhost").rpartition(":")[0] or self.headers.get("Host", "localhost")
+        try:
+            return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def _refuse(self) -> None:
+        self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
+        self.send_header("Allow", "GET")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """Any other method, for which the base class looks for ``do_METHOD``, is refused."""
+        if name.startswith("do_"):
+            return self._refuse
+        raise AttributeError(name)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: readers come every few seconds."""

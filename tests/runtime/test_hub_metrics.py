@@ -1,0 +1,205 @@
+"""A hub's figures for Prometheus: the text, who may read it, a real hub, and the dashboard that shows them."""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from test_machines import RIDGE
+
+from command import start_tdcd, tdcd
+from tdcd.config import check_config
+from tdcd.config.resolve import plan
+from tdcd.records.run_folder import toml_text
+from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.process.metrics import METRICS, Snapshot, exposition
+from tdcd.runtime.process.metrics_server import CONTENT_TYPE, Metrics
+
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tdcd.json"
+ODD = 'hub."<lab>"\\\n'
+FACTS = {
+    "party": "hub.shop",
+    "phase": "stepping",
+    "status": None,
+    "round": 7,
+    "rounds": 40,
+    "train_loss": 0.5,
+    "test_loss": None,
+    "metrics": {"train": {"accuracy": 0.75, "auc": None}},
+    "connected": [ODD],
+    "missing_s": {ODD: 1.5},
+    "left_out": ["client.shop.north"],
+    "refused": {ODD: 3},
+    "dropped": {},
+}
+LINE = re.compile(r'([a-z_]+)(\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+\})? (NaN|[+-]Inf|[-+.e0-9]+)')
+SOON = 120.0
+
+
+def samples(text):
+    """The values by name and labels; whatever is not in the format is refused."""
+    found, announced = {}, {}
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# "):
+            _, what, name, rest = line.split(" ", 3)
+            announced.setdefault(name, {})[what] = rest
+            continue
+        name, labels, value = LINE.fullmatch(line).groups()
+        assert announced[name]["TYPE"] == ("counter" if name.endswith("_total") else "gauge")
+        assert announced[name]["HELP"]
+        found[name + (labels or "")] = float(value)
+    return found
+
+
+def test_figures_are_in_the_text_format_and_labels_are_escaped():
+    partners = (ODD, "client.shop.north")
+    found = samples(exposition(Snapshot(FACTS, partners, worked_s=2.5, waited_s={ODD: 0.25}, sent={ODD: 10})))
+    odd = r"hub.\"<lab>\"\\\n"
+    expected = {
+        "tdcd_round": 7,
+        "tdcd_rounds": 40,
+        "tdcd_train_loss": 0.5,
+        "tdcd_working_seconds_total": 2.5,
+        "tdcd_left_out_clients": 1,
+        'tdcd_phase{phase="stepping"}': 1,
+        'tdcd_figure{samples="train",figure="accuracy"}': 0.75,
+        f'tdcd_waiting_seconds_total{{on="{odd}"}}': 0.25,
+        f'tdcd_rejected_messages_total{{sender="{odd}"}}': 3,
+        f'tdcd_sent_bytes_total{{receiver="{odd}"}}': 10,
+        f'tdcd_connected{{party="{odd}"}}': 1,
+        'tdcd_connected{party="client.shop.north"}': 0,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    # What there is not yet is left out.
+    assert not {"tdcd_held_out_loss", "tdcd_checkpoint_age_seconds"} & {*found}
+
+
+@pytest.fixture
+def served(tmp_path):
+    metrics = Metrics(tmp_path, (ODD,))
+    metrics.snapshot = Snapshot(FACTS, (ODD,))
+    with metrics.served("0") as address:
+        yield address
+
+
+def ask(address, path="/metrics", method="GET", **headers):
+    link = http.client.HTTPConnection(address, timeout=SOON)
+    link.request(method, path, headers=headers)
+    answer = link.getresponse()
+    content = answer.read().decode()
+    link.close()
+    return answer, content
+
+
+def test_only_get_of_metrics_is_answered(served):
+    answer, content = ask(served)
+    assert (answer.status, answer.getheader("Content-Type")) == (200, CONTENT_TYPE)
+    assert "Python" not in answer.getheader("Server")
+    assert samples(content)["tdcd_round"] == 7
+    for path in (
+        "/",
+        "/metrics/",
+        "/metrics?x",
+        "/metrics/../metrics",
+        "/%2e%2e/etc/passwd",
+        "/status.json",
+    ):
+        assert ask(served, path)[0].status == 404, path
+    for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS", "BREW"):
+        assert ask(served, method=method)[0].status == 405, method
+
+
+def test_a_page_of_another_name_cannot_read_it(served):
+    port = served.rpartition(":")[2]
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", "localhost"):
+        assert ask(served, Host=host)[0].status == 200, host
+    for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", f"127.0.0.1.evil.example:{port}"):
+        assert ask(served, Host=host)[0].status == 421, host
+
+
+def test_it_listens_on_loopback_unless_told(served):
+    assert served.startswith("127.0.0.1:")
+    with pytest.raises(ValueError, match=rf"--metrics {served}: cannot listen there: .*choose another"):
+        Metrics(Path(), ()).served(served).__enter__()
+
+
+def test_an_address_that_is_none_is_refused(tmp_path):
+    (tmp_path / "shared.toml").write_text(toml_text(RIDGE))
+    done = tdcd("hub", "shared.toml", "--silo", "lab", "--metrics", "everywhere", cwd=tmp_path)
+    assert done.exit_code == 2
+    assert "metrics" in done.stderr
+    assert "everywhere" in done.stderr
+
+
+def test_the_dashboard_asks_for_figures_that_exist():
+    board = json.loads(DASHBOARD.read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked += [variable["query"] for variable in board["templating"]["list"]]
+    names, labels = {metric.name for metric in METRICS}, {"instance", "job", "on", "party", "receiver", "sender"}
+    used = {name for query in asked for name in re.findall(r"\btdcd_\w+", query)}
+    assert used <= names
+    assert names - used == {"tdcd_phase", "tdcd_evaluated_round"}
+    legends = " ".join(target["legendFormat"] for panel in board["panels"] for target in panel["targets"])
+    assert {*re.findall(r"\{\{(\w+)\}\}", legends)} <= {*labels, "figure", "samples"}
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+@pytest.mark.slow
+def test_a_real_hub_is_read_while_it_trains(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        hub_port = probe.getsockname()[1]
+    silo = {"name": "a", "clients": 1, "hub": f"127.0.0.1:{hub_port}"}
+    keys = RIDGE | {"silos": [silo], "train": {**RIDGE["train"], "rounds": 100_000}}
+    shards(plan(check_config(keys)))["client.a.c1"].save(tmp_path / "rows.safetensors")
+    (tmp_path / "shared.toml").write_text(toml_text(keys))
+    (tmp_path / "party.toml").write_text('metrics = "0"\ninsecure = true\n')
+    own, log = ("--silo", "a", "--party", "party.toml"), tmp_path / "hub.log"
+    started = [start_tdcd("hub", "shared.toml", *own, cwd=tmp_path, log=log)]
+    try:
+        until(lambda: '"event": "metrics"' in log.read_text())
+        address = re.search(r'"http://(127.0.0.1:\d+)/metrics"', log.read_text()).group(1)
+        until(lambda: ask(address)[0].status == 200)
+        before = samples(ask(address)[1])
+        assert (before["tdcd_round"], before['tdcd_phase{phase="gathering"}']) == (0, 1)
+        assert before['tdcd_connected{party="client.a.c1"}'] == 0
+        rows = ("--client", "c1", "--data", "rows.safetensors")
+        (tmp_path / "client.toml").write_text("insecure = true\n")
+        started.append(
+            start_tdcd(
+                "client",
+                "shared.toml",
+                "--silo",
+                "a",
+                "--party",
+                "client.toml",
+                *rows,
+                cwd=tmp_path,
+                log=tmp_path / "c",
+            )
+        )
+        until(lambda: samples(ask(address)[1])["tdcd_round"] >= 3)
+        now = samples(ask(address)[1])
+    finally:
+        for process in started:
+            process.send_signal(signal.SIGTERM)
+        for process in started:
+            process.wait()
+    assert now['tdcd_connected{party="client.a.c1"}'] == now["tdcd_connected_parties"] == 1
+    for name in ('tdcd_sent_bytes_total{receiver="client.a.c1"}', 'tdcd_received_bytes_total{sender="client.a.c1"}'):
+        assert now[name] > before[name] == 0
+    assert now["tdcd_working_seconds_total"] > 0
+    assert now["tdcd_train_loss"] > 0
+    assert now["tdcd_checkpoint_age_seconds"] >= 0
+    assert now["tdcd_evaluation_age_seconds"] >= 0
+
+
+def until(happens):
+    deadline = time.monotonic() + SOON
+    while not happens():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)
