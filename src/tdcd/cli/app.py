@@ -21,6 +21,7 @@ from tdcd.cli.run import report, run
 from tdcd.cli.status import status
 from tdcd.cli.studies import compare, reproduce
 from tdcd.cli.tables import check, split
+from tdcd.cli.verify import verify
 
 app = typer.Typer(
     help="Train one model over data that is split by columns between organisations and by rows inside each.",
@@ -64,6 +65,7 @@ for command in (
     split,
     predict,
     export,
+    verify,
 ):
     app.command()(command)
 app.add_typer(certs_app, name="certs")
