@@ -23,6 +23,7 @@ from tdcd.cli.run import report, run
 from tdcd.cli.status import status
 from tdcd.cli.studies import compare, reproduce
 from tdcd.cli.tables import check, split
+from tdcd.cli.track import track
 from tdcd.cli.verify import verify
 
 app = typer.Typer(
@@ -67,6 +68,7 @@ for command in (
     predict,
     export,
     verify,
+    track,
     init,
     doctor,
 ):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from tdcd.config import Config, ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
+from tdcd.records.flat import flat
 from tdcd.records.history import Record
 from tdcd.records.model_file import read_block
 from tdcd.records.patience import Stopping
@@ -71,20 +72,6 @@ def _history_differences(there: Sequence[Record], here: Sequence[Record], within
     if len(there) != len(here):
         return [f"history: {len(there)} lines in the folder and {len(here)} now"]
     return []
-
-
-def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested fields by dotted name.
-
-    >>> flat({"round": 1, "metrics": {"train": {"auc": 0.5}}})
-    {'round': 1, 'metrics.train.auc': 0.5}
-    """
-    found: dict[str, Any] = {}
-    for name, value in fields.items():
-        found |= (
-            {f"{name}.{key}": item for key, item in flat(value).items()} if isinstance(value, dict) else {name: value}
-        )
-    return found
 
 
 def _close(left: Any, right: Any, within: float) -> bool:
