@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from contextlib import contextmanager
+from urllib.request import urlopen
 
 import pytest
 from safetensors.numpy import load_file
@@ -53,10 +54,15 @@ def processes(logs):
             process.wait()
 
 
-def up(path, out):
+def up(path, out, *options):
     """``tdcd up``: its exit status and what it printed. Its parties are processes, it is not."""
-    done = tdcd("up", path, "--out", out, cwd=out.parent)
+    done = tdcd("up", path, "--out", out, *options, cwd=out.parent)
     return done.exit_code, done.output
+
+
+def fetched(url):
+    with urlopen(url, timeout=SOON) as answer:
+        return answer.read()
 
 
 def wait_until(happens, *alive):
@@ -115,11 +121,16 @@ def models(folder):
 # All parties on one machine
 
 
-def test_ridge_of_2_silos_with_3_clients(tmp_path):
+def test_ridge_of_2_silos_with_3_clients(tmp_path, monkeypatch):
     path = written(tmp_path, RIDGE | {"evaluate": {"every": 2, "alone": True}})
-    out = tmp_path / "up"
-    code, text = up(path, out)
+    out, pages = tmp_path / "up", []
+    monkeypatch.setenv("BROWSER", "ours")
+    monkeypatch.setattr("webbrowser.open", lambda url: pages.append((url, fetched(f"{url}state"))))
+    code, text = up(path, out, "--watch")
     assert code == 0
+    ((url, page),) = pages
+    assert f"Watch at {url}\n" in text
+    assert b"It is starting" in page
     whole = simulated(path, tmp_path / "run")
     assert_same_run(out, whole, 1e-10)
     assert (out / "alone.json").read_bytes() == (whole / "alone.json").read_bytes()

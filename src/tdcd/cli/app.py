@@ -25,6 +25,7 @@ from tdcd.cli.studies import compare, reproduce
 from tdcd.cli.tables import check, split
 from tdcd.cli.track import track
 from tdcd.cli.verify import verify
+from tdcd.cli.watch import watch
 
 app = typer.Typer(
     help="Train one model over data that is split by columns between organisations and by rows inside each.",
@@ -61,6 +62,7 @@ for command in (
     client,
     up,
     status,
+    watch,
     align,
     check,
     labels,

@@ -39,9 +39,9 @@ from tdcd.runtime.protocol.instructions import Absence, Append, State
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.wire import RejectedMessage
+from tdcd.runtime.storage.about_labels import label_encoding_of, labels_in_words
 from tdcd.runtime.storage.checkpoint import Checkpoints, read_shutdown, save_shutdown
 from tdcd.runtime.storage.failpoints import failpoint
-from tdcd.runtime.storage.hub_labels import label_encoding, labels_in_words
 from tdcd.runtime.storage.hub_restart import (
     ENDED,
     RESTORE,
@@ -206,7 +206,7 @@ class HubFolder:
             self._write_about()
         own: tuple[str, ...] = ()
         if handshake.preparation is not None:
-            save_preparations(self.path, {self.silo: handshake.preparation}, label_encoding(sample_index, job))
+            save_preparations(self.path, {self.silo: handshake.preparation}, label_encoding_of(sample_index, job))
             own = handshake.preparation.columns + ("bias",) * handshake.job.has_bias(handshake.silo)
         silos = [
             {
@@ -244,7 +244,7 @@ class HubFolder:
         sample_index, config = handshake.sample_index, handshake.job.config
         if sample_index is None or not len(scores):
             return
-        ids, encoding = sample_index.test_ids, label_encoding(sample_index, handshake.job)
+        ids, encoding = sample_index.test_ids, label_encoding_of(sample_index, handshake.job)
         if handshake.preparation is not None:
             id_column = config.silos[handshake.silo].id
             named = Named(id_column, ids, sample_index.known.test_originals, encoding)

@@ -1,4 +1,4 @@
-"""What a hub's folder says of the labels."""
+"""What a hub's run folder says of the labels."""
 
 from tdcd.config.losses import named_loss
 from tdcd.runtime.protocol.job import Job
@@ -6,7 +6,7 @@ from tdcd.runtime.protocol.sample_index import SampleIndex
 from tdcd.tables.labels import LabelEncoding
 
 
-def label_encoding(sample_index: SampleIndex, job: Job) -> LabelEncoding:
+def label_encoding_of(sample_index: SampleIndex, job: Job) -> LabelEncoding:
     """How labels become numbers; in a silo without, only how many outputs blocks have."""
     meaning = sample_index.meaning
     if meaning is not None:
