@@ -36,9 +36,15 @@ def test_run_writes_a_folder_and_says_where(tmp_path):
     assert {path.name for path in folder.iterdir()} == {
         "config.toml",
         "federation.json",
+        "held-out.csv",
         "history.jsonl",
+        "labels.json",
+        "manifest.json",
+        "manifest.key",
         "model",
+        "preparation",
         "report.html",
+        "subsets.json",
     }
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
     again = tdcd("report", folder, cwd=tmp_path)

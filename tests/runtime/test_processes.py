@@ -141,6 +141,13 @@ def test_ridge_of_2_silos_with_3_clients(tmp_path, monkeypatch):
     assert f"Run folder: {out}" in text
     assert text.count("6/6") >= 2
     assert_times_add_up(out)
+    verified = tdcd("verify", out, "--replay", cwd=tmp_path)
+    assert verified.exit_code == 0, verified.output
+    assert f"{out}: trained again: the same history and model, within 1e-08" in verified.stdout
+    assert verified.stdout.count("as manifest.json says") == 3
+    made, simulation = (json.loads((folder / "manifest.json").read_text()) for folder in (out, whole))
+    assert set(made["data"]) == set(simulation["data"])
+    assert made["schedule"] == simulation["schedule"]
 
 
 def assert_times_add_up(out):

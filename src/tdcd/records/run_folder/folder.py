@@ -25,7 +25,7 @@ class RunFolder:
         self.config_file, self.history_file = path / "config.toml", path / "history.jsonl"
         self.facts_file, self.alone_file = path / "federation.json", path / "alone.json"
         self.held_out_file, self.labels_file = path / "held-out.csv", path / "labels.json"
-        self.subsets_file = path / "subsets.json"
+        self.subsets_file, self.report_file = path / "subsets.json", path / "report.html"
         self.model = ModelFiles(path)
         self._settings = ""
 
@@ -259,9 +259,8 @@ class RunFolder:
 
     def write_report(self, page: str) -> Path:
         """Replace the report; its path."""
-        path = self.path / "report.html"
-        write_durably(path, page.encode())
-        return path
+        write_durably(self.report_file, page.encode())
+        return self.report_file
 
     def gather(self, parts: Sequence["RunFolder"]) -> None:
         """Make this folder that of the whole run, of which every silo in order has a part."""

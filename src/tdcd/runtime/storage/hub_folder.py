@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from tdcd.core.objective import Tree
 from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
+from tdcd.records.manifest import Manifest, keyed, schedule_of
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
 from tdcd.runtime.protocol.exchange import kept_rounds
@@ -90,6 +91,9 @@ class HubFolder:
             self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
             self._write_about()
             self._checkpoints = Checkpoints(path / "checkpoint", self.hub)
+        self._manifest = Manifest(self.run)
+        if self.about["status"] is None:
+            self._manifest.begin(self.hub)
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -225,6 +229,8 @@ class HubFolder:
                 "silos": silos,
             }
         )
+        data = keyed(handshake.secret, dict(zip(handshake.clients, handshake.rows(), strict=True)))
+        self._manifest.note(schedule_of(job.settings, sample_index.num_samples), data)
 
     def save_figures(self, handshake: Handshake, line: Append) -> None:
         """Write what the model of a line that stays says of subsets of silos, and of the held-out samples."""
@@ -256,6 +262,7 @@ class HubFolder:
         if preparations:
             save_preparations(self.path, preparations, load_label_encoding(self.path))
         self.run.save_blocks(list(blocks), list(blocks.values()), kept, self._written)
+        self._manifest.seal()
         save_shutdown(self.path / SHUTDOWN, shutdown)
         self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
