@@ -28,7 +28,11 @@ def weight_problems(config: Config) -> list[str]:
     loss, epsilon = config.model.loss, config.federation.label_epsilon
     for where in classes:
         clashes = [
-            (loss is not None and LOSSES[loss].target == "amount", f"model.loss = {loss!r}", "it predicts amounts"),
+            (
+                loss is not None and loss in LOSSES and LOSSES[loss].target == "amount",
+                f"model.loss = {loss!r}",
+                "it predicts amounts",
+            ),
             (epsilon is not None, f"federation.label_epsilon = {epsilon}", "nobody knows a sample's true class"),
         ]
         problems += clashing(where, clashes)

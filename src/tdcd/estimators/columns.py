@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from tdcd.federation.partition import contiguous_columns
 
 Columns = Mapping[str, Sequence[str]]
@@ -21,6 +23,8 @@ def columns_by_silo(silos: int | Mapping[str, Sequence[str] | Sequence[int]], na
     >>> columns_by_silo({"bank": [0, 2], "shop": ["b"]}, ["a", "b", "c"])
     {'bank': ['a', 'c'], 'shop': ['b']}
     """
+    if not isinstance(silos, Mapping | int | np.integer):
+        raise ValueError(f"silos = {silos!r}: give a number, or the columns of each silo by name")
     if not isinstance(silos, Mapping):
         if silos < 1:
             raise ValueError(f"silos = {silos}: there must be at least one")
@@ -28,7 +32,10 @@ def columns_by_silo(silos: int | Mapping[str, Sequence[str] | Sequence[int]], na
         return {f"silo{place + 1}": [names[index] for index in part] for place, part in enumerate(parts)}
     chosen: dict[str, list[str]] = {}
     taken: dict[str, str] = {}
-    for silo, columns in silos.items():
+    for silo, given in silos.items():
+        columns = [given] if isinstance(given, str) else given
+        if not isinstance(columns, Sequence | np.ndarray):
+            raise ValueError(f"silos: '{silo}' has {given!r}, not a list of columns")
         chosen[silo] = []
         for one in columns:
             if isinstance(one, str) and one not in names:

@@ -127,7 +127,11 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         """New rows by silo."""
         check_is_fitted(self)
         checked = _checked(self, X, reset=False)
-        return self._by_silo(_table(checked, getattr(self, "feature_names_in_", None)))
+        table = _table(checked, getattr(self, "feature_names_in_", None))
+        if not hasattr(self, "feature_names_in_"):
+            # Fitted on an array: a frame's columns count by their places.
+            table = table.rename_columns([f"x{place}" for place in range(table.num_columns)])
+        return self._by_silo(table)
 
     def __sklearn_tags__(self) -> Any:
         """Blanks, and texts in frames, are welcome."""

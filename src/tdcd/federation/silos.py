@@ -42,6 +42,8 @@ class Silo:
     """How raw rows became these features, without a column of ones at their end; None if these are the raw ones."""
     id_column: str = ""
     """What the silo's tables call the id; empty where rows have none."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """How else its tables are read: what stands for a blank, decimal marks; keys of ``[data]``."""
 
     def __post_init__(self) -> None:
         """Name the clients that have no names; lists become arrays."""
@@ -210,6 +212,7 @@ class Federation:
         frames: Mapping[str, Any],
         *,
         label: str,
+        weight: str | None = None,
         id: str | None = None,
         clients: int | Sequence[int | Sequence[str]] = 1,
         holdout: float = 0.2,
@@ -224,6 +227,7 @@ class Federation:
         Args:
             frames: by silo.
             label: the column to predict, in at least one of them.
+            weight: the column that says how much samples count, beside the label; all alike by default.
             id: the column that says which sample a row is about; by default rows with the same place are the same.
             clients: how many per silo, or for each silo a number or the clients' names.
             holdout: the fraction of samples that nobody trains on.
@@ -234,7 +238,9 @@ class Federation:
         from tdcd.tables.from_frames import federation_from_frames  # noqa: PLC0415 - a higher layer makes it
 
         keys = {**keys, "evaluate": {"holdout": holdout, **keys.get("evaluate", {})}}
-        return federation_from_frames(frames, id_column=id, label=label, clients=clients, bias=bias, **keys)
+        return federation_from_frames(
+            frames, id_column=id, label=label, weight=weight, clients=clients, bias=bias, **keys
+        )
 
     def __repr__(self) -> str:
         """One line: the first silos in words."""

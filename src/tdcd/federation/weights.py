@@ -49,6 +49,8 @@ def by_class(
     given: ClassWeights, classes: Sequence[str], labels: NDArray[Any], weights: NDArray[Any] | None = None
 ) -> Numbers:
     """What each class weighs, ``[C]``, from the training samples' ``labels`` and what the data says that they weigh."""
+    if (labels < 0).any() or (labels != np.floor(labels)).any():
+        raise ValueError(f"class weights: a label is {labels.min():g}, so they are amounts, not numbers of classes")
     totals = np.bincount(labels.astype(np.int64), weights, minlength=len(classes))
     if given == "balanced":
         # A class that nobody trains on weighs as much as the average sample.
@@ -56,7 +58,7 @@ def by_class(
         each: Numbers = np.divide(totals.sum() / there, totals, out=np.ones(len(totals)), where=totals > 0)
         return each
     assert not isinstance(given, str)
-    named = {str(name): float(weight) for name, weight in given.items()}
+    named = {str(int(name) if isinstance(name, float) else name): float(weight) for name, weight in given.items()}
     strangers = [name for name in named if name not in classes]
     if strangers:
         raise ValueError(f"there is no class {strangers[0]!r}; there are {', '.join(map(repr, classes))}")

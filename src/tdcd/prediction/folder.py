@@ -43,7 +43,7 @@ def load_folder(
         preparation = load_preparation(path, silo.name)
         template = start_block(chosen[index], settings_of(config), index, silo.feature_shape, outputs)
         (parameters,), _ = folder.load_blocks([silo.name], [template])
-        columns = _columns(config, silo.name, ids.get(silo.name, "id"))
+        columns = _columns(config, silo.name, ids.get(silo.name, "id"), run.config.get("data", {}))
         columns = columns.only([*preparation.parts], preparation.categorical)
         parts[silo.name] = Part(columns, preparation, silo.feature_shape, chosen[index], parameters)
     labels, subsets = config.federation.labels, folder.subsets()
@@ -76,7 +76,10 @@ def _config(run: Run, blocks: Any, loss: Loss | None) -> Config:
 def _blocks(config: Config, names: Sequence[str], given: Block | Sequence[Block] | None) -> list[Block]:
     """One per silo of the run, which may be one silo of the configuration alone."""
     if given is not None:
-        return [*given] if isinstance(given, Sequence) else [given] * len(names)
+        own = [*given] if isinstance(given, Sequence) else [given] * len(names)
+        if len(own) != len(names):
+            raise ValueError(f"there are {len(names)} silos, but {len(own)} blocks: give one for all, or one each")
+        return own
     made = blocks_of(config)
     by_name = dict(zip(config.silo_names, made, strict=True))
     return [by_name.get(name, made[index % len(made)]) for index, name in enumerate(names)]
@@ -86,10 +89,10 @@ def _names(block: str | Sequence[str]) -> Sequence[str]:
     return [block] if isinstance(block, str) else block
 
 
-def _columns(config: Config, silo: str, id_column: str) -> Columns:
+def _columns(config: Config, silo: str, id_column: str, reading: Mapping[str, Any]) -> Columns:
     section = next((one for one in config.silos if one.name == silo), None)
     if section is None or config.data.source != "files":
-        return Columns(id_column)
+        return Columns.read_as(id_column, reading)
     return Columns.of(config, section)
 
 

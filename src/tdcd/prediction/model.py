@@ -114,7 +114,8 @@ class Model:
         parts = {}
         for silo, block, parameters in zip(federation.silos, blocks, hub_blocks, strict=True):
             preparation = preparation_of(silo)
-            columns = Columns(silo.id_column or "id").only([*preparation.parts], preparation.categorical)
+            columns = Columns.read_as(silo.id_column or "id", silo.reading)
+            columns = columns.only([*preparation.parts], preparation.categorical)
             parts[silo.name] = Part(
                 columns, preparation, silo.feature_shape, block, jax.tree.map(np.asarray, parameters)
             )
@@ -178,6 +179,8 @@ class Model:
             without: silos that are missing. A model that was trained with silo dropout was trained for that; of
                 another one, their phi is replaced by its mean over the training rows, with a warning.
         """
+        if not isinstance(tables, Mapping):
+            raise ValueError(f"give tables by silo, such as {{{self.silos[0]!r}: table}}, not {type(tables).__name__}")
         check_without(self.silos, without, tables)
         given = {name: tables[name] for name in self.silos if name in tables}
         unknown = [name for name in tables if name not in self.silos]

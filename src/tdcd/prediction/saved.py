@@ -53,6 +53,7 @@ def save_file(model: Model, path: Path) -> None:
             {
                 "name": name,
                 "id": model.parts[name].columns.id,
+                "reading": model.parts[name].columns.reading,
                 "feature_shape": [*model.parts[name].feature_shape],
                 "preparation": model.parts[name].preparation.to_json(),
             }
@@ -87,7 +88,7 @@ def load_file(kind: type[SomeModel], path: Path) -> SomeModel:
     parts = {}
     for silo, block in zip(about["silos"], blocks_of(config), strict=True):
         preparation = Preparation.from_json(silo["preparation"])
-        columns = Columns(silo["id"]).only([*preparation.parts], preparation.categorical)
+        columns = Columns.read_as(silo["id"], silo["reading"]).only([*preparation.parts], preparation.categorical)
         parameters = _tree(block, silo, tensors, outputs)
         parts[silo["name"]] = Part(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
     stand_ins = StandIns(**about.get("stand_ins", {}))

@@ -252,7 +252,8 @@ def _silo(
     if held_out.any():
         test_features = _features(parts, test, preparation, (int(held_out.sum()), bias), config.dtype)
     columns = preparation.columns + ("bias",) * bias
-    held = Silo(section.name, features, rows, columns, test_features, section.client_names, preparation, section.id)
+    called, reading = section.client_names, Columns.of(config, section).reading
+    held = Silo(section.name, features, rows, columns, test_features, called, preparation, section.id, reading)
     return held, preparation
 
 

@@ -35,8 +35,8 @@ def arrow_of(frame: Any, name: str, columns: Sequence[str] = ()) -> pa.Table:
             table = pa.table(frame)
         else:
             table = _of_array(np.asarray(frame), columns)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise TableError([f"{name}: is not a table: {error}"]) from None
+    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+        raise TableError([f"{name}: {type(frame).__name__} is not a table: {error}"]) from None
     twice = [column for column in table.column_names if table.column_names.count(column) > 1]
     if twice:
         raise TableError([f"{name}: column '{twice[0]}' is there twice: rename one"])
@@ -59,9 +59,12 @@ def _plain(column: pa.ChunkedArray, name: str, title: str) -> pa.ChunkedArray:
     """A column of numbers, truths, dates or texts; refuses lists and the like."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        kind, column = kind.value_type, column.cast(kind.value_type)
-        # A categorical column holds names, whatever they look like.
-        return column if pa.types.is_string(kind) else column.cast(pa.string())
+        # A categorical column holds names, whatever they look like. Arrow cannot cast all kinds of them at once.
+        chunks = [
+            pa.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(pa.string())).dictionary_decode()
+            for one in column.chunks
+        ]
+        return pa.chunked_array(chunks, pa.string())
     if pa.types.is_null(kind):
         return column.cast(pa.float64())
     if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):

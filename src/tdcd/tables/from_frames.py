@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tdcd.config import Config, check_config
@@ -13,30 +14,38 @@ from tdcd.tables.errors import TableError
 from tdcd.tables.frames import PLACE, arrow_of, frame_rows
 from tdcd.tables.rows import Columns
 
+SECTIONS = ("seed", "dtype", "data", "federation", "model", "evaluate")
+"""The sections of a configuration that say how a federation is made."""
+
 
 def federation_from_frames(
     frames: Mapping[str, Any],
     *,
     id_column: str | None,
     label: str,
+    weight: str | None = None,
     clients: int | Sequence[int | Sequence[str]] = 1,
     bias: bool = True,
     **keys: Any,
 ) -> Federation:
     """See :meth:`tdcd.Federation.from_frames`; ``keys`` are sections of a configuration."""
+    for section in keys:
+        if section not in SECTIONS:
+            raise ValueError(f"{section}: says how to train, not how a federation is made: give it to tdcd.train")
     tables = {silo: arrow_of(frame, f"frame '{silo}'") for silo, frame in frames.items()}
     holders = [silo for silo, table in tables.items() if label in table.column_names]
     if not holders:
         raise TableError([f"no frame has the column '{label}', which is to be predicted"])
-    given = [clients] * len(tables) if isinstance(clients, int) else [*clients]
+    given = [clients] * len(tables) if isinstance(clients, int | np.integer) else [*clients]
     if len(given) != len(tables):
         raise ValueError(f"there are {len(tables)} frames, but client counts for {len(given)}: {given}")
     silos = [
         {
             "name": silo,
-            "clients": one if isinstance(one, int) else [*one],
+            "clients": int(one) if isinstance(one, int | np.integer) else [*one],
             "id": id_column or PLACE,
             **({"label": label} if silo in holders else {}),
+            **({"weight": weight} if weight is not None and silo in holders else {}),
         }
         for silo, one in zip(tables, given, strict=True)
     ]

@@ -169,6 +169,30 @@ class Columns:
             label_advice=LABEL_ADVICE,
         )
 
+    @classmethod
+    def read_as(cls, id_column: str, reading: Mapping[str, Any]) -> Self:
+        """Tables that are read as :attr:`reading` says."""
+        dialect = Dialect(
+            reading.get("delimiter"),
+            reading.get("encoding", DEFAULT.encoding),
+            reading.get("decimal", DEFAULT.decimal),
+            (*DEFAULT.blank, *reading.get("blank", ())),
+        )
+        return cls(id_column, blanks=reading.get("missing") != "refuse", dialect=dialect)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How tables are read, in the keys of ``[data]``; only what differs from the default."""
+        dialect, plain = self.dialect, DEFAULT
+        found: dict[str, Any] = {
+            key: getattr(dialect, key)
+            for key in ("delimiter", "encoding", "decimal")
+            if getattr(dialect, key) != getattr(plain, key)
+        }
+        if blank := dialect.blank[len(plain.blank) :]:
+            found["blank"] = [*blank]
+        return found if self.blanks else {**found, "missing": "refuse"}
+
     def only(self, features: Sequence[str], categorical: Sequence[str] = ()) -> Self:
         """The same silo's tables, but of the columns only the id and these features."""
         chosen, names = tuple(features), tuple(categorical)

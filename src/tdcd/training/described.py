@@ -39,18 +39,18 @@ def describe_call(
     *,
     stopping: Stopping,
     evaluate_every: int,
-    ids: Mapping[str, str],
+    reading: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The arguments of :func:`tdcd.train` in the words of a configuration.
 
     Args:
-        ids: what silos' tables call the id, where they have one.
+        reading: how tables were read, in the keys of ``[data]``.
     """
     chosen = asdict(settings)
     return {
         "seed": chosen.pop("seed"),
         "dtype": chosen.pop("dtype"),
-        "data": {"source": PYTHON, "keep": execution.keep, **({"ids": dict(ids)} if ids else {})},
+        "data": {"source": PYTHON, "keep": execution.keep, **reading},
         "federation": {"label_epsilon": objective.label_epsilon},
         "model": {**_model(blocks), **_loss(objective), "l2": objective.l2},
         "train": {"rounds": stopping.rounds, **chosen, **_member(variant), "precision": execution.precision},

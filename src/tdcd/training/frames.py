@@ -36,6 +36,8 @@ def train_frames(
         planned.settings,
         rounds=planned.config.train.rounds,
         evaluate_every=planned.config.evaluate.every,
+        patience=planned.config.evaluate.patience,
+        keep=planned.config.evaluate.keep,
         out=out,
         config=described,
         execution=planned.execution,

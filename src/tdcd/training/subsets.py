@@ -59,10 +59,14 @@ def write_subsets(folder: RunFolder, trained: Trained, hub_blocks: Sequence[Tree
 
 
 def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> StandIns:
-    """What takes the place of silos that are missing; means over the training rows only if the folder has them."""
+    """What takes the place of silos that are missing: what the folder says, or else worked out now."""
     rate = trained.variant.dropout.rate
+    if not rate and folder is not None:
+        return StandIns(RunFolder(folder).subsets().get("stand_in", {}))
     if not rate:
-        return StandIns() if folder is None else StandIns(RunFolder(folder).subsets().get("stand_in", {}))
+        three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)
+        means = {one[2].name: _phi_of(*one)[0].mean(axis=0, dtype=np.float64) for one in three}
+        return StandIns({silo: mean.tolist() for silo, mean in means.items()})
     values = {silo: [float(one) for one in alone] for silo, alone in _dropped(trained, hub_blocks).items()}
     return StandIns(values, rate)
 

@@ -107,7 +107,7 @@ def train(
             *how,
             stopping=stopping,
             evaluate_every=evaluate_every,
-            ids={silo.name: silo.id_column for silo in federation.silos if silo.id_column},
+            reading=_reading(federation),
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
         save_prepared(Path(out), federation, objective)
@@ -238,6 +238,12 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
         )
         for run in runs
     ]
+
+
+def _reading(federation: Federation) -> dict[str, Any]:
+    """How the silos' tables were read, all alike, and what they call the id."""
+    ids = {silo.name: silo.id_column for silo in federation.silos if silo.id_column}
+    return {**federation.silos[0].reading, **({"ids": ids} if ids else {})}
 
 
 def numbered(federation: Federation, objective: Objective) -> Named:

@@ -74,8 +74,17 @@ class Loss(Protocol):
         return np.ones(labels.shape, np.bool_)
 
     def inverse_link(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What scores ``[n, C]`` predict: amounts ``[n, 1]``, or the chances of the second class or of every class."""
-        return scores
+        """What scores ``[n, C]`` predict: amounts ``[n, 1]``, or the chances of the second class or of every class.
+
+        By default amounts as they are, and for classes the chances of a logistic or softmax model.
+        """
+        if self.target == "amount":
+            return scores
+        if self.target == "binary":
+            # Equal to 1 / (1 + exp(-score)), which overflows.
+            return np.asarray((1 + np.tanh(scores / 2)) / 2)
+        shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
     def metrics(self, scores: NDArray[np.float64], labels: NDArray[Any], unit: float, response: Response) -> Figures:
         """The figures of :attr:`metric_names`; None where one is undefined.
