@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def main() -> None:
     unknown = set(options.names) - set(NAMES)
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    # Read when JAX first uses a GPU, whose memory PyTorch's baselines need too.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with jax.profiler.trace(str(options.profile)) if options.profile else nullcontext():
         figures = {name: importlib.import_module(f"benchmarks.{name}").main() for name in options.names or NAMES}
     if options.json:

@@ -4,6 +4,7 @@ On a CPU the small one (N = 2, K = 10, B = 640) with few local steps; on a GPU t
 one (N = 4, K = 100, B = 12800), every silo with 28 x 14 images.
 """
 
+import os
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, get_args
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 
 from benchmarks.baseline import PerClientLoop
+from benchmarks.batched import CNNS, BatchedLoop, fastest
 from benchmarks.figures import report
 from benchmarks.limits import limit
 from benchmarks.timing import alternate
@@ -49,45 +51,62 @@ def torch_network(shape: tuple[int, ...]) -> Any:
     return nn.Sequential(*layers, nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, CLASSES, bias=False))
 
 
-def advance(engine: Simulation, rounds: int) -> None:
-    jax.block_until_ready(engine.advance(engine.init(), 0, rounds))
-
-
 def measure(
     num_silos: int, num_clients: int, batch_size: int, local_steps: int, *, gpu: bool, precision: Precision = "tf32"
 ) -> dict[str, float]:
     import torch  # noqa: PLC0415
 
-    data = federation(num_silos, num_clients, 60_000)
-    settings = Settings(local_steps=local_steps, batch_size=batch_size, step_size=STEP_SIZE)
-    engine = Simulation(data, [Cnn()] * num_silos, Objective("softmax"), settings, Execution(precision=precision))
-    loop = PerClientLoop(
-        data,
-        torch_network,
-        partial(torch.nn.functional.cross_entropy, reduction="none"),
-        batch_size=batch_size,
-        local_steps=local_steps,
-        step_size=STEP_SIZE,
-        device="cuda" if gpu else "cpu",
-    )
-
     # PyTorch multiplies in the same precision, with the fastest convolutions it finds.
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
+    # A cache of shortened weights would outlive the CUDA graph that made it.
+    short = torch.autocast("cuda", torch.bfloat16, enabled=gpu and precision == "bfloat16", cache_enabled=False)
+    data = federation(num_silos, num_clients, 60_000)
+    settings = Settings(local_steps=local_steps, batch_size=batch_size, step_size=STEP_SIZE)
+    engine = Simulation(data, [Cnn()] * num_silos, Objective("softmax"), settings, Execution(precision=precision))
+    state = engine.init()
+    same = {
+        "loss": partial(torch.nn.functional.cross_entropy, reduction="none"),
+        "batch_size": batch_size,
+        "local_steps": local_steps,
+        "step_size": STEP_SIZE,
+        "device": "cuda" if gpu else "cpu",
+    }
+    loop = PerClientLoop(data, torch_network, **same)
+    rounds = 16 if gpu else 1
+
+    def advance() -> None:
+        jax.block_until_ready(engine.advance(state, 0, rounds))
 
     def loop_round() -> None:
-        with torch.autocast("cuda", torch.bfloat16, enabled=gpu and precision == "bfloat16"):
-            loop.round(0)
+        loop.round(0)
         if gpu:
             torch.cuda.synchronize()
 
-    rounds = 16 if gpu else 1
-    ours, theirs = alternate([partial(advance, engine, rounds), loop_round], repetitions=3)
+    parameters = list(torch_network(SHAPE).parameters())
+    with short:
+        ways = {
+            name: partial(BatchedLoop, data, parameters, forward, **same)
+            for name, forward in ways_to_batch(gpu).items()
+        }
+        way, batched = fastest(ways, gpu=gpu)
+        ours, together, theirs = alternate([advance, batched.round, loop_round], repetitions=3)
     ours /= rounds
     # A step's backward pass costs two forward ones, and the exchange another.
     least = limit(4 * FLOPS * num_silos * batch_size, 0)
     label = f"cnn, N={num_silos}, K={num_clients}, B={batch_size}, Q={local_steps}, {precision}, an iteration"
-    return report(label, ours / local_steps, least, theirs / local_steps)
+    return report(label, ours / local_steps, least, theirs / local_steps, batched=(way, together / local_steps))
+
+
+def ways_to_batch(gpu: bool) -> dict[str, Any]:
+    """How to write all clients as one batch; on a GPU also compiled, where that is worth its time."""
+    import torch  # noqa: PLC0415
+
+    if not gpu:
+        return CNNS
+    # A pool of compiling processes would take processor time from what is measured next.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    return {**CNNS, "compiled": torch.compile(CNNS["unfolded"], dynamic=False)}
 
 
 def main() -> dict[str, Any]:

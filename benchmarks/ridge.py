@@ -1,5 +1,6 @@
 """The ridge workload: M = 20000, D = 82, N = 4, K = 5, B = 100, Q = 10."""
 
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
@@ -7,6 +8,7 @@ import jax
 import numpy as np
 
 from benchmarks.baseline import PerClientLoop, linear_loop
+from benchmarks.batched import batched_linear
 from benchmarks.figures import report
 from benchmarks.fused import FusedLoop
 from benchmarks.limits import limit
@@ -46,13 +48,15 @@ def main() -> dict[str, float]:
         actions["fused"] = loop_in_c.run
     if find_spec("torch"):
         actions["torch"] = partial(per_client_loop(data).round, 0)
+        actions["batched"] = batched_round(data)
     times = dict(zip(actions, alternate([*actions.values()], repetitions=7), strict=True))
     # Rows are read for the exchange, for the step's scores and for its gradient.
     least = limit(3 * 2 * BATCH_SIZE * 82, 3 * 4 * BATCH_SIZE * 82, data=4 * 82 * data.num_samples)
     iterations = rounds * LOCAL_STEPS
     ours = times["ours"] / iterations
     loop = times["torch"] / LOCAL_STEPS if "torch" in times else None
-    figures = report(f"ridge, Q={LOCAL_STEPS}, an iteration", ours, least, loop, unit="us")
+    batched = ("bmm", times["batched"] / LOCAL_STEPS) if "batched" in times else None
+    figures = report(f"ridge, Q={LOCAL_STEPS}, an iteration", ours, least, loop, unit="us", batched=batched)
     if "fused" in times:
         fused = times["fused"] / iterations
         figures |= {"fused_us": 1e6 * fused, "times_fused": ours / fused}
@@ -63,3 +67,18 @@ def main() -> dict[str, float]:
 def per_client_loop(data: Federation) -> PerClientLoop:
     """On the CPU also where there is a GPU, which would only slow such small steps down."""
     return linear_loop(data, batch_size=BATCH_SIZE, local_steps=LOCAL_STEPS, step_size=STEP_SIZE)
+
+
+def batched_round(data: Federation) -> Callable[[], None]:
+    """A round of all clients in one batch, on one core, which is faster for products this small."""
+    import torch  # noqa: PLC0415
+
+    loop = batched_linear(data, batch_size=BATCH_SIZE, local_steps=LOCAL_STEPS, step_size=STEP_SIZE)
+
+    def round_() -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        loop.round()
+        torch.set_num_threads(threads)
+
+    return round_

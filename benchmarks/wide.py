@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from benchmarks.baseline import linear_loop
+from benchmarks.batched import batched_linear
 from benchmarks.figures import report
 from benchmarks.limits import limit
 from benchmarks.timing import alternate
@@ -52,6 +53,19 @@ def loop_round(data: Federation) -> Callable[[], None]:
     return round_
 
 
+def batched_round(data: Federation) -> Callable[[], None]:
+    """A round of all clients in one batch."""
+    import torch  # noqa: PLC0415
+
+    gpu = torch.cuda.is_available()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    device = "cuda" if gpu else "cpu"
+    loop = batched_linear(data, batch_size=BATCH_SIZE, local_steps=LOCAL_STEPS, step_size=STEP_SIZE, device=device)
+    if gpu:
+        loop.capture()
+    return loop.round
+
+
 def main() -> dict[str, float]:
     """One local iteration with its share of the exchange."""
     data = federation()
@@ -61,12 +75,12 @@ def main() -> dict[str, float]:
     def advance() -> None:
         jax.block_until_ready(engine.advance(engine.init(), 0, rounds))
 
-    actions = [advance] + ([loop_round(data)] if find_spec("torch") else [])
+    actions = [advance] + ([loop_round(data), batched_round(data)] if find_spec("torch") else [])
     taken, *theirs = alternate(actions, repetitions=3)
     # Rows are read for the exchange, for the step's scores and for its gradient.
     numbers = BATCH_SIZE * COLUMNS
     least = limit(3 * 2 * numbers, 3 * 4 * numbers)
     kind = jax.devices()[0].device_kind
     workload = f"wide linear, D={COLUMNS}, K={CLIENTS}, B={BATCH_SIZE}, {kind}"
-    loop = theirs[0] / LOCAL_STEPS if theirs else None
-    return report(workload, taken / rounds / LOCAL_STEPS, least, loop)
+    loop, batched = (theirs[0] / LOCAL_STEPS, ("bmm", theirs[1] / LOCAL_STEPS)) if theirs else (None, None)
+    return report(workload, taken / rounds / LOCAL_STEPS, least, loop, batched=batched)

@@ -22,7 +22,14 @@ DARK = {"paper": "#12171d", "band": "#1c242d", "box": "#12171d", "line": "#7f92a
 DARK |= {"code": "#7cc0ff", "warm": "#f0a35c", "core": "#173326"}
 
 LAYERS = [
-    ("Commands", [("cli", "one module per|group of commands"), ("estimators", "scikit-learn's|interface")]),
+    (
+        "Commands",
+        [
+            ("cli", "one module per|group of commands"),
+            ("watch", "a live page|from run folders"),
+            ("estimators", "scikit-learn's|interface"),
+        ],
+    ),
     (
         "Studies",
         [

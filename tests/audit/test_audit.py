@@ -120,6 +120,12 @@ def test_more_rounds_and_more_known_rows_give_more(done):
     assert any(hidden < seen - 0.02 for seen, hidden in zip(plain.y, masked.y, strict=True))
 
 
+def test_samples_that_were_in_no_minibatch_are_left_out(planned):
+    few = planned._replace(settings=replace(planned.settings, batch_size=8, local_steps=1))
+    (found,) = all_of(audit(few, rounds=3, modes=[AT_ONE]), "clusters", AT_ONE)
+    assert 0.4 <= found.recovered <= 1
+
+
 def test_the_same_seed_gives_the_same_findings(done, planned):
     again = audit(planned, rounds=40, modes=[PLAIN])
     assert again.findings == [one for one in done.findings if one.mode == PLAIN]

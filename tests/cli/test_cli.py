@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import pytest
 
-from command import tdcd
+from command import start_tdcd, tdcd
 
 COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 BREAST = ["--set", "data.source=breast_cancer", "--set", "train.batch_size=64", "--set", "model.hidden=[4]"]
@@ -36,9 +36,15 @@ def test_run_writes_a_folder_and_says_where(tmp_path):
     assert {path.name for path in folder.iterdir()} == {
         "config.toml",
         "federation.json",
+        "held-out.csv",
         "history.jsonl",
+        "labels.json",
+        "manifest.json",
+        "manifest.key",
         "model",
+        "preparation",
         "report.html",
+        "subsets.json",
     }
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
     again = tdcd("report", folder, cwd=tmp_path)
@@ -72,19 +78,19 @@ def test_interrupted_twice_and_resumed_equals_uninterrupted(tmp_path):
     settings = [*BREAST, "--set", "train.rounds=1500", "--set", "evaluate.every=15"]
     for number, *command in ((signal.SIGINT, *settings, "--out", "cut"), (signal.SIGTERM, "--resume", "cut")):
         begun = len(history(tmp_path / "cut")) if (tmp_path / "cut").exists() else 0
-        running = subprocess.Popen([*COMMAND, "run", *command], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        log = tmp_path / f"{number}.log"
+        running = start_tdcd("run", *command, cwd=tmp_path, log=log)
         deadline = time.monotonic() + 300
         while not (tmp_path / "cut" / "history.jsonl").exists() or len(history(tmp_path / "cut")) < begun + 3:
             assert time.monotonic() < deadline, "the run did not start"
             assert running.poll() is None, "the run ended before it could be interrupted"
             time.sleep(0.02)
-        os.kill(running.pid, number)
-        output, _ = running.communicate(timeout=300)
-        assert running.returncode == 130, output
-        assert "To continue: tdcd run --resume cut" in output
+        running.send_signal(number)
+        assert running.wait(300) == 130, log.read_text()
+        assert "To continue: tdcd run --resume cut" in log.read_text()
         assert (tmp_path / "cut" / "report.html").exists()
-    assert process("run", "--resume", "cut", cwd=tmp_path).returncode == 0
-    assert process("run", *settings, "--out", "whole", cwd=tmp_path).returncode == 0
+    last = [["--resume", "cut"], [*settings, "--out", "whole"]]
+    assert [start_tdcd("run", *words, cwd=tmp_path, log=tmp_path / "log").wait(300) for words in last] == [0, 0]
     for name in ("silo1", "silo2"):
         model = f"model/{name}.safetensors"
         assert (tmp_path / "cut" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
@@ -139,7 +145,7 @@ def test_the_version_is_that_of_the_package(tmp_path):
 
 def test_public_names_are_what_they_were_whichever_module_was_imported_first():
     code = """
-import sys, tdcd
+import sys, tdcd, tdcd.watch.server
 assert "jax" not in sys.modules
 import tdcd.training.train
 assert tdcd.train is sys.modules["tdcd.training.train"].train

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from lab import IN_STEP, ORDERLY, ROUGH, Lab, in_mode, prepared, reference_of
 
+from tdcd.records.manifest import Manifest, differences
+from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Checkpoint, PhiPart
@@ -101,6 +103,8 @@ def test_a_shared_model_after_crashes(tmp_path, seed):
     models = [{p.name: p.read_bytes() for p in (tmp_path / "run" / hub / "model").iterdir()} for hub in lab.job.hubs]
     assert models[0] == models[1]
     assert set(models[0]) == {"clinic.safetensors", "lab.safetensors"}
+    for hub in lab.job.hubs:
+        assert differences(Manifest(RunFolder(tmp_path / "run" / hub))) == []
 
 
 # Checkpoints

@@ -14,6 +14,7 @@ from tdcd.blocks import Linear, Mlp
 from tdcd.core.execution import Execution
 from tdcd.core.objective import Objective
 from tdcd.federation.silos import Federation
+from tdcd.simulation.engines.alike import alike
 from tdcd.simulation.engines.flat_program import cut
 from tdcd.simulation.engines.groups import ClientGroups
 from tdcd.simulation.simulate import Simulation
@@ -163,3 +164,19 @@ def test_on_a_cpu_every_precision_is_float32():
         simulation = Simulation(problem.federation, problem.blocks, problem.objective, settings, execution)
         found.append(arrays(simulation.advance(simulation.state_of(start), 0, 3)))
     assert distance(*found) == 0
+
+
+ALIKE = Shape(clients=(2, 2, 3), columns=(3, 3, 3), blocks=(Mlp((4,)),) * 3)
+
+
+def test_silos_that_are_alike_step_as_one_batch_on_an_accelerator():
+    problem = Problem.draw(ALIKE, Objective("softmax", 0.1), 3, "aligned")
+    simulation = problem.simulation("clients")
+    simulation._engine.choose_for(cpu=False)
+    traced = simulation._engine.program
+    call = next(simulation._calls(0, 1))
+    shared, own, _ = call.arguments
+    assert traced.together
+    assert alike(traced.blocks, traced.variant, shared, traced._now(own, 0)) == [(0, 1), (2,)]
+    stepped = arrays(simulation.advance(simulation.state_of(problem.start), 0, 3))
+    assert distance(stepped, problem.solve(3)) < TOLERANCE

@@ -11,18 +11,17 @@ from test_hostile import (
     OPTIONAL,
     WRONG_ARRAYS,
     Attacked,
-    Recorded,
     along,
     altered,
     arrays_at,
     assert_same_run,
-    crashes,
     kinds,
     run,
     texts,
     with_array,
 )
 from test_machines import RIDGE, with_keys
+from test_odd_words import Recorded, crashes
 
 from tdcd.config.resolve import plan
 from tdcd.runtime.process.client_data import shards

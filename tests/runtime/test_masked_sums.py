@@ -20,8 +20,9 @@ from tdcd.runtime.compute.sums import Sums
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.process.predict_hub import MaskedPredictHub, ModelOf
 from tdcd.runtime.protocol.agreeing import MaskAgreement
+from tdcd.runtime.protocol.dialogue_messages import PredictScores
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PhiPart, PredictScores, ScoresPart
+from tdcd.runtime.protocol.messages import PhiPart, ScoresPart
 from tdcd.runtime.protocol.structure import Array
 
 SILOS = [*RIDGE["silos"], {"name": "shop", "clients": 3}]

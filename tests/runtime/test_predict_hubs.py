@@ -8,8 +8,8 @@ from tdcd.config import check_config
 from tdcd.prediction.predict import combine
 from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.process.predict_hub import ModelOf, PredictHub
+from tdcd.runtime.protocol.dialogue_messages import PredictScores
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PredictScores
 from tdcd.runtime.protocol.structure import Array
 from tdcd.runtime.protocol.wire import RejectedMessage
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from contextlib import contextmanager
+from urllib.request import urlopen
 
 import pytest
 from safetensors.numpy import load_file
@@ -53,10 +54,15 @@ def processes(logs):
             process.wait()
 
 
-def up(path, out):
+def up(path, out, *options):
     """``tdcd up``: its exit status and what it printed. Its parties are processes, it is not."""
-    done = tdcd("up", path, "--out", out, cwd=out.parent)
+    done = tdcd("up", path, "--out", out, *options, cwd=out.parent)
     return done.exit_code, done.output
+
+
+def fetched(url):
+    with urlopen(url, timeout=SOON) as answer:
+        return answer.read()
 
 
 def wait_until(happens, *alive):
@@ -115,11 +121,16 @@ def models(folder):
 # All parties on one machine
 
 
-def test_ridge_of_2_silos_with_3_clients(tmp_path):
+def test_ridge_of_2_silos_with_3_clients(tmp_path, monkeypatch):
     path = written(tmp_path, RIDGE | {"evaluate": {"every": 2, "alone": True}})
-    out = tmp_path / "up"
-    code, text = up(path, out)
+    out, pages = tmp_path / "up", []
+    monkeypatch.setenv("BROWSER", "ours")
+    monkeypatch.setattr("webbrowser.open", lambda url: pages.append((url, fetched(f"{url}state"))))
+    code, text = up(path, out, "--watch")
     assert code == 0
+    ((url, page),) = pages
+    assert f"Watch at {url}\n" in text
+    assert b"It is starting" in page
     whole = simulated(path, tmp_path / "run")
     assert_same_run(out, whole, 1e-10)
     assert (out / "alone.json").read_bytes() == (whole / "alone.json").read_bytes()
@@ -130,6 +141,13 @@ def test_ridge_of_2_silos_with_3_clients(tmp_path):
     assert f"Run folder: {out}" in text
     assert text.count("6/6") >= 2
     assert_times_add_up(out)
+    verified = tdcd("verify", out, "--replay", cwd=tmp_path)
+    assert verified.exit_code == 0, verified.output
+    assert f"{out}: trained again: the same history and model, within 1e-08" in verified.stdout
+    assert verified.stdout.count("as manifest.json says") == 3
+    made, simulation = (json.loads((folder / "manifest.json").read_text()) for folder in (out, whole))
+    assert set(made["data"]) == set(simulation["data"])
+    assert made["schedule"] == simulation["schedule"]
 
 
 def assert_times_add_up(out):

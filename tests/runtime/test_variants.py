@@ -91,6 +91,8 @@ MEMBERS = {
     "client momentum": {"optimizer": "momentum", "momentum": 0.8},
     "client adam, cosine": {"optimizer": "adam", "schedule": "cosine", "step_size": 0.02},
     "linear schedule": {"schedule": "linear"},
+    "client adam, clipped": {"optimizer": "adam", "clip": 0.05, "step_size": 0.02},
+    "clipped": {"clip": 0.1},
     "hub momentum": {"hub_optimizer": "momentum", "momentum": 0.5},
     "hub adam": {"hub_optimizer": "adam", "hub_step_size": 0.05, "minibatches": "reused"},
     "both": {"optimizer": "momentum", "hub_optimizer": "momentum", "hub_step_size": 0.7, "momentum": 0.3},

@@ -24,7 +24,7 @@ from tdcd.training.run import run
 CANCER = {**RIDGE, "data": {"source": "breast_cancer"}}
 
 
-@pytest.mark.parametrize("given", ["balanced", {"0": 3.0}], ids=str)
+@pytest.mark.parametrize("given", ["balanced", {"malignant": 3.0}], ids=str)
 def test_class_weights_in_the_real_federation_are_those_of_the_simulation(given):
     config = with_keys(CANCER, train={"class_weights": given, "optimizer": "momentum"})
     planned, result = simulated(config)
@@ -185,6 +185,7 @@ def test_class_weights_of_amounts_and_of_classes_that_are_not_there():
     with pytest.raises(ConfigError, match=r"train.class_weights = 'balanced': the labels are amounts, not classes"):
         plan(with_keys(RIDGE, train={"class_weights": "balanced"}))
     with pytest.raises(
-        ConfigError, match=r"train.class_weights = \{'yes': 2.0\}: there is no class 'yes'; there are '0', '1'"
+        ConfigError,
+        match=r"train.class_weights = \{'yes': 2.0\}: there is no class 'yes'; there are 'malignant', 'benign'",
     ):
         plan(with_keys(CANCER, train={"class_weights": {"yes": 2.0}}))

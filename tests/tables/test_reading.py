@@ -207,7 +207,7 @@ def test_a_column_of_nothing_but_text_is_one_problem(tmp_path):
         (
             b"id,age\n1,2\n",
             Columns(label="age", features=("age",)),
-            "column 'age' can only be one of id, label and feature",
+            "column 'age' can only be one of id, label, weight and feature",
         ),
         (
             b"id,a,b\n1,2,3\n",

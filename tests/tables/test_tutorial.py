@@ -2,14 +2,15 @@
 
 import os
 import re
+import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from command import start_tdcd
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.data import data_folder
@@ -36,33 +37,42 @@ def alike(shown, said):
 
 
 def follow(block, folder):
-    """Give the commands of one block in a shell; what they say must have the lines that the page shows, in order."""
-    lines = block.splitlines()
-    script = "\n".join(line.removeprefix("$ ") for line in lines if line.startswith("$ "))
-    done = subprocess.run(
-        ["bash", "-e", "-c", script],
-        cwd=folder,
-        env=os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "TDCD_DATA": str(data_folder())},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
-    said = iter(done.stdout.splitlines())
+    """Give the commands of one block, in a shell but for ours; what they say must have the lines shown, in order."""
+    lines, said = block.splitlines(), []
+    commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    started = []
+    for command in commands:
+        if command.startswith("tdcd "):
+            log = folder / f"{len(list(folder.glob('*.log')))}.log"
+            words = shlex.split(command.removesuffix("&"))[1:]
+            started.append((start_tdcd(*words, cwd=folder, log=log), log))
+        if command == "wait" or not command.endswith("&"):
+            for process, log in started:
+                assert process.wait(300) == 0, f"{command}\n{log.read_text()}"
+                said += log.read_text().splitlines()
+            started.clear()
+        if not command.startswith("tdcd "):
+            said += shell(command, folder).splitlines()
+    rest = iter(said)
     for shown in lines:
         if not shown.startswith("$ ") and shown != "...":
-            assert any(alike(shown, line) for line in said), f"{script}\ndoes not say: {shown}\n{done.stdout}"
+            assert any(alike(shown, line) for line in rest), f"{commands}\ndo not say: {shown}\n{said}"
+
+
+def shell(command, folder):
+    """What a command prints."""
+    variables = os.environ | {"TDCD_DATA": str(data_folder())}
+    done = subprocess.run(
+        ["bash", "-e", "-c", command], cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
 
 
 @pytest.mark.slow
 def test_the_tutorial(tmp_path):
     if not (data_folder() / "credit" / "guest.csv").exists():
         pytest.skip(f"{data_folder()} has no credit/guest.csv: set TDCD_DATA to a folder with the two-party tables")
-    (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin" / "tdcd"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tdcd "$@"\n')
-    command.chmod(0o755)
     (settings,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "credit.toml").write_text(settings, encoding="utf-8")
     for block in BLOCKS:

@@ -21,6 +21,8 @@ SMALL = KEYS | {"evaluate": {"every": 4}, "federation": {"clients": [3, 2]}, "mo
 def contents(folder):
     """Every file of a run but the report; the seconds in the history are the only clock-made part."""
     files = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".jsonl"}
+    # Times of the clock, and a key that was drawn.
+    files = {name: content for name, content in files.items() if not name.startswith("manifest.")}
     lines = [line.split(b', "seconds"')[0] for line in (folder / "history.jsonl").read_bytes().splitlines()]
     return files, lines
 

@@ -71,9 +71,12 @@ def _clusters(plain: Finding, seen: Transcript, truth: NDArray[np.generic], plan
         return replace(plain, why_not="amounts have no clusters")
     assert seen.slopes is not None
     # Directions: how long a slope is says how well the row is learned, not which class it has.
-    length = np.linalg.norm(seen.slopes, axis=-1, keepdims=True)
-    directions = np.nanmean(seen.slopes / np.where(length > 0, length, 1), axis=1)
-    found = by_clusters(directions, truth, planned.settings.seed)
+    drawn = ~np.isnan(seen.slopes).all(axis=(1, 2))
+    slopes, found = seen.slopes[drawn], np.full(len(truth), np.nan)
+    length = np.linalg.norm(slopes, axis=-1, keepdims=True)
+    directions = np.nanmean(slopes / np.where(length > 0, length, 1), axis=1)
+    # Of a sample that was in no minibatch there is nothing to see.
+    found[drawn] = by_clusters(directions, truth[drawn], planned.settings.seed)
     return replace(plain, recovered=recovery(found, truth, target))
 
 

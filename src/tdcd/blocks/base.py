@@ -1,6 +1,8 @@
 """The protocol that every block follows."""
 
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 from jax import Array
 
@@ -21,3 +23,17 @@ class Block(Protocol):
     def phi(self, block: Tree, features: Array) -> Array:
         """``[rows, *feature_shape]`` features to the ``[rows, C]`` they add to the scores; row by row."""
         ...
+
+
+@runtime_checkable
+class SkipsPadding(Protocol):
+    """A block that saves the work of rows that do not count."""
+
+    def phi_of_first(self, block: Tree, features: Array, count: Array | int) -> Array:
+        """Phi of the first ``count`` rows; of the others, any finite numbers."""
+        ...
+
+
+def phi_of_first(model: Block, count: Array) -> Callable[[Tree, Array], Array]:
+    """A block's phi for rows of which only the first ``count`` matter: the others weigh nothing."""
+    return partial(model.phi_of_first, count=count) if isinstance(model, SkipsPadding) else model.phi

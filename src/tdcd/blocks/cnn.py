@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tdcd.blocks.convolution import convolve, pool
+from tdcd.blocks.convolution import plain_layers
+from tdcd.blocks.kernels.choice import fit
+from tdcd.blocks.kernels.geometry import layers_of
 from tdcd.core.objective import Tree
 
 
@@ -72,9 +74,19 @@ class Cnn:
 
     def phi(self, block: Tree, features: Array) -> Array:
         """``[rows, height, width]`` or ``[rows, height, width, channels]`` images to ``[rows, C]``."""
+        return self.phi_of_first(block, features, len(features))
+
+    def phi_of_first(self, block: Tree, features: Array, count: Array | int) -> Array:
+        """See :class:`tdcd.blocks.base.SkipsPadding`; without kernels all rows are computed."""
         images = features.reshape(*features.shape[:3], -1)
-        for layer in block["convolutions"]:
-            images = jax.nn.relu(pool(convolve(images, layer["weight"])) + layer["bias"])
+        convolutions = block["convolutions"]
+        if fit(layers_of(convolutions, images), images.dtype.name):
+            # Only here, since importing kernels takes a third of a second.
+            from tdcd.blocks.kernels.stack import convolve_layers  # noqa: PLC0415
+
+            images = convolve_layers(convolutions, images, jnp.asarray(count, jnp.int32))
+        else:
+            images = plain_layers(convolutions, images)
         rows = images.reshape(images.shape[0], -1)
         rows = jax.nn.relu(rows @ block["embedding"]["weight"] + block["embedding"]["bias"])
         return jnp.matmul(rows, block["slice"])

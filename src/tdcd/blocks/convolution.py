@@ -7,6 +7,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from tdcd.blocks.short_filters import Matrix, ShortFilter, short_filter
+from tdcd.core.objective import Tree
+
+
+def plain_layers(convolutions: list[Tree], images: Array) -> Array:
+    """Convolutions, each with pooling, bias and ReLU, by operations that every processor has.
+
+    Args:
+        convolutions: of each layer ``weight`` ``[height, width, inputs, outputs]`` and ``bias`` ``[outputs]``.
+        images: ``[P, height, width, channels]``.
+    """
+    for layer in convolutions:
+        images = jax.nn.relu(pool(convolve(images, layer["weight"])) + layer["bias"])
+    return images
 
 
 def convolve(images: Array, weight: Array) -> Array:

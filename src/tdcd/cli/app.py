@@ -13,7 +13,9 @@ from tdcd.cli.align import align
 from tdcd.cli.audit import audit
 from tdcd.cli.certificates import certs_app
 from tdcd.cli.compiled import keep_compiled, silence_alarms
+from tdcd.cli.doctor import doctor
 from tdcd.cli.federation import client, hub, up
+from tdcd.cli.init import init
 from tdcd.cli.labels import labels
 from tdcd.cli.planning import bound, plan
 from tdcd.cli.predict import export, predict
@@ -21,11 +23,13 @@ from tdcd.cli.run import report, run
 from tdcd.cli.status import status
 from tdcd.cli.studies import compare, reproduce
 from tdcd.cli.tables import check, split
+from tdcd.cli.track import track
+from tdcd.cli.verify import verify
+from tdcd.cli.watch import watch
 
 app = typer.Typer(
     help="Train one model over data that is split by columns between organisations and by rows inside each.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
@@ -58,12 +62,17 @@ for command in (
     client,
     up,
     status,
+    watch,
     align,
     check,
     labels,
     split,
     predict,
     export,
+    verify,
+    track,
+    init,
+    doctor,
 ):
     app.command()(command)
 app.add_typer(certs_app, name="certs")

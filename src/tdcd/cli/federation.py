@@ -20,6 +20,7 @@ from tdcd.cli.terminal import (
     show_labels,
     stoppable,
 )
+from tdcd.cli.watch import LivePage, Watch
 from tdcd.federation.party_names import client_of, hub_of
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def up(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
     ] = None,
+    watch: Watch = False,
 ) -> None:
     """Try a federation on this machine: every hub and client a process of its own, with temporary certificates.
 
@@ -145,6 +147,11 @@ def up(
 
     Exit status: as for `tdcd hub`.
     """
+    with LivePage(watch) as page:
+        _up(federation, out, settings or [], page)
+
+
+def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage) -> None:
     from tdcd.config.resolve import plan
     from tdcd.report import write_report
     from tdcd.runtime.process.launch import Trial
@@ -154,8 +161,9 @@ def up(
     stop = _Stop()
     with reported(), ended_at_once(), stoppable(stop.ask, cleanly=True):
         folder = out or Path("runs") / f"{federation.stem}-up"
-        trial = Trial.prepare(federation, settings or [], folder)
+        trial = Trial.prepare(federation, settings, folder)
         show_labels(trial.labels_in_words)
+        page.show(folder)
         with TrialDisplay(screen, trial) as display:
             outcome = trial.run(display.show, stop.announced)
         if outcome.status in ("finished", "diverged"):

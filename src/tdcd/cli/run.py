@@ -8,6 +8,7 @@ import typer
 
 from tdcd.cli.options import Assignments, ConfigFile, checked_config, chosen_devices, interruptible
 from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen, show_labels
+from tdcd.cli.watch import LivePage, Watch
 from tdcd.config import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def run(
     ] = None,
     process: Annotated[int | None, typer.Option(help="Which of the processes this is, from 0 on.")] = None,
     processes: Annotated[int | None, typer.Option(help="How many processes there are.")] = None,
+    watch: Watch = False,
 ) -> None:
     """Simulate a federation: train, evaluate, write a run folder and its report.
 
@@ -43,6 +45,21 @@ def run(
 
     Exit status: 0 finished, 2 bad input, 3 the loss diverged, 130 interrupted.
     """
+    with LivePage(watch) as page:
+        _run(config, out, settings or [], resume, devices, coordinator, process, processes, page)
+
+
+def _run(
+    config: Path | None,
+    out: Path | None,
+    assignments: list[str],
+    resume: Path | None,
+    devices: int | None,
+    coordinator: str | None,
+    process: int | None,
+    processes: int | None,
+    page: LivePage,
+) -> None:
     from tdcd.cli.console import RunDisplay
     from tdcd.cli.sweep import requested as sweep_requested
     from tdcd.cli.sweep import sweep as run_sweep
@@ -50,12 +67,12 @@ def run(
     from tdcd.training.run import execute
     from tdcd.training.run import resume as resume_run
 
-    assignments = settings or []
     with reported():
         wanted = sweep_requested(config, out, assignments, resume)
         if wanted is not None:
             if devices is not None or coordinator is not None:
                 raise ConfigError(["a sweep runs in one process, on one device: leave --devices and --coordinator out"])
+            page.show(wanted.folder)
             run_sweep(wanted.grid, wanted.folder)
             return
     display = RunDisplay(screen)
@@ -66,6 +83,7 @@ def run(
                 raise ConfigError(["--resume continues in one process: leave --coordinator out"])
             if config is not None or out is not None:
                 raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
+            page.show(resume)
             result = resume_run(
                 resume, assignments, devices=line, observe=display.observe, should_stop=display.should_stop
             )
@@ -75,6 +93,7 @@ def run(
             planned = plan_config(checked, devices=line)
             if not process:
                 show_labels(planned.federation.labels_in_words)
+                page.show(folder)
             result = execute(planned, folder, observe=display.observe, should_stop=display.should_stop)
     if result.folder is not None:
         _finish(result)

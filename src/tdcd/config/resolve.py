@@ -1,6 +1,5 @@
 """From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -59,7 +58,7 @@ def plan(config: Config, data: Table | Assembled | None = None, devices: int | N
     else:
         federation, task, strips = _cut(config, None if isinstance(data, Assembled) else data)
     if config.train.class_weights is not None:
-        federation = _class_weighted(federation, config, task, federation.classes)
+        federation = _class_weighted(federation, config, task)
     loss = config.model.loss or fitting(task)[0]
     objective = objective_of(config, loss)
     resolved = config.model_copy(
@@ -86,14 +85,14 @@ def plan(config: Config, data: Table | Assembled | None = None, devices: int | N
         raise ConfigError([f"train.silo = {config.train.silo!r}: {error}"]) from None
 
 
-def _class_weighted(federation: Federation, config: Config, task: Task, classes: Sequence[str]) -> Federation:
+def _class_weighted(federation: Federation, config: Config, task: Task) -> Federation:
     given = config.train.class_weights
     assert given is not None
     where = f"train.class_weights = {given!r}"
     if task == "regression":
         raise ConfigError([f"{where}: the labels are amounts, not classes; leave it out"])
     try:
-        return federation.class_weighted(given, classes)
+        return federation.class_weighted(given)
     except ValueError as error:
         raise ConfigError([f"{where}: {error}"]) from None
 

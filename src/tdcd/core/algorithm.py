@@ -58,8 +58,17 @@ def average(client_blocks: Tree, shares: Array) -> Tree:
     Args:
         client_blocks: tree of ``[K, ...]``, the clients' blocks on the first axis.
         shares: ``[K]``, n_k / M; with equal shards this is the paper's 1 / K.
+
+    Blocks are added up in full, however short the factors of other products are.
     """
-    return jax.tree.map(lambda leaf: library_of(leaf).tensordot(shares.astype(leaf.dtype), leaf, axes=1), client_blocks)
+
+    def mean(leaf: Array) -> Array:
+        library = library_of(leaf)
+        exact = {"precision": jax.lax.Precision.HIGHEST} if library is jnp else {}
+        summed: Array = library.tensordot(shares.astype(leaf.dtype), leaf, axes=1, **exact)
+        return summed
+
+    return jax.tree.map(mean, client_blocks)
 
 
 def phi(block: Tree, features: Array, *, apply: Apply) -> Array:

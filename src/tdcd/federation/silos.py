@@ -126,15 +126,15 @@ class Federation:
             names.add(silo.name)
             _check_silo(silo, self.num_samples, None if self.test_labels is None else len(self.test_labels))
 
-    def class_weighted(self, given: ClassWeights, classes: Sequence[str] = ()) -> Self:
+    def class_weighted(self, given: ClassWeights) -> Self:
         """The same with samples that also weigh what their class does.
 
         Args:
-            given: ``"balanced"``, so that every class weighs the same in all; or weights by class.
-            classes: their names, by number; by default the numbers.
+            given: ``"balanced"``, so that every class weighs the same in all; or weights by class, which go by their
+                names in :attr:`classes` or else by their numbers.
         """
         labels, weights = (self.labels, self.test_labels), (self.weights, self.test_weights)
-        train, test = weigh_apart(given, classes, labels, weights)
+        train, test = weigh_apart(given, self.classes, labels, weights)
         return replace(self, weights=train, test_weights=test)
 
     @property

@@ -17,7 +17,6 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
-from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.fitting import start_fitting
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
@@ -26,7 +25,7 @@ from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, weights_of
 from tdcd.simulation.ranges import check_largest, fixed_point_of, largest_finite, start_largest
-from tdcd.simulation.staging import prefetch
+from tdcd.simulation.staging import on_host, prefetch
 
 ROWS_AT_ONCE = 4096
 """Evaluation goes over the samples in chunks of this many."""
@@ -105,7 +104,7 @@ class Simulation:
         self.num_outputs = objective.num_outputs([federation.labels, federation.test_labels])
         self._labels_dtype = objective.label_dtype(settings.dtype)
         with self._context():
-            self._tables = [_on_host(silo.features, settings.dtype) for silo in federation.silos]
+            self._tables = [on_host(silo.features, settings.dtype) for silo in federation.silos]
             problem = Problem(
                 runs,
                 self.blocks,
@@ -290,12 +289,3 @@ class Simulation:
     def loss(self, hub_blocks: list[Tree], scores: NDArray[Any], labels: NDArray[Any]) -> float:
         """:meth:`losses` of the only run."""
         return self.losses(hub_blocks, scores, labels)[0]
-
-
-def _on_host(features: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """The features as they stay: whole numbers and mapped files as they are, other arrays in the run's precision."""
-    if isinstance(features, np.memmap) or features.dtype.kind != "f" or features.dtype == dtype:
-        return features
-    converted = aligned_empty(features.shape, dtype)
-    converted[...] = features
-    return converted

@@ -70,3 +70,12 @@ class StagingBuffers:
         for own, chosen in zip(room, rows, strict=True):
             np.take(table, chosen, axis=0, out=own[:num_rounds], mode="clip")
         return room
+
+
+def on_host(features: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """The features as they stay: whole numbers and mapped files as they are, other arrays in the run's precision."""
+    if isinstance(features, np.memmap) or features.dtype.kind != "f" or features.dtype == dtype:
+        return features
+    converted = aligned_empty(features.shape, dtype)
+    converted[...] = features
+    return converted

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +81,22 @@ def split_table(
             _write(part, out / client["table"])
     (out / "federation.toml").write_text(_toml(keys), encoding="utf-8")
     return out / "federation.toml"
+
+
+class Survey(NamedTuple):
+    """What a look at a whole table shows."""
+
+    columns: list[str]
+    categorical: list[str]
+    """Columns of which most values are not numbers."""
+    num_rows: int
+
+
+def survey(path: Path, id_column: str) -> Survey:
+    """Look at a table: its columns, which of them hold names, and how many rows it has."""
+    header, dialect = read_header(path, id_column)
+    table = _read(path, header, dialect)
+    return Survey(header, [name for name in header if _holds_names(table.column(name))], table.num_rows)
 
 
 def pick_rows(path: Path, out: Path, columns: Columns, ids: Collection[str]) -> None:

@@ -13,6 +13,7 @@ from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
+from tdcd.records.manifest import Manifest, client_digests, keyed, schedule_of
 from tdcd.records.mark import NO_LINES, digest_of, marks_of
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder, describe
@@ -101,12 +102,17 @@ class TrainingRun:
         """Why it ended early, and which model stays, if that is not as usual."""
         return self.stopping.in_words(self._best, self.round)
 
-    def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None) -> None:
-        """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds."""
+    def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None, by: str = "simulation") -> None:
+        """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds.
+
+        Args:
+            by: who runs it, for the manifest.
+        """
         facts = describe(self.federation, count_parameters(self.state.blocks), self._engine)
         self._data = _data_digest(self.federation)
         if resume_every is None:
             self.folder = RunFolder.create(path, config, facts)
+            self._begin_manifest(self.folder, by)
             return
         self.folder = folder = RunFolder.open(path)
         folder.check_settings()
@@ -131,6 +137,13 @@ class TrainingRun:
             # Before the lines go that the next ones take the place of: a crash leaves at least what is marked.
             self.checkpoint()
         folder.rewrite_history(self.history)
+        self._begin_manifest(folder, by)
+
+    def _begin_manifest(self, folder: RunFolder, by: str) -> None:
+        manifest = Manifest(folder)
+        manifest.begin(by)
+        data = keyed(manifest.key(), client_digests(self.federation))
+        manifest.note(schedule_of(self.settings, self.federation.num_samples), data)
 
     def _saved(self, folder: RunFolder) -> tuple[State, dict[str, Any]]:
         """What :meth:`checkpoint` wrote."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from tdcd.config.baselines import labelled_silos, rewrite
+from tdcd.records.manifest import Manifest
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.train import train
 
@@ -53,5 +54,7 @@ def train_silo_only(
         figures = result.final.metrics if is_judged else result.history[-1].metrics
         found[silo] = figures.get("test", figures["train"])
     if jax.process_index() == 0:
-        RunFolder(folder).write_alone(found)
+        run = RunFolder(folder)
+        run.write_alone(found)
+        Manifest(run).seal()
     return found

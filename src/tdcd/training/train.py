@@ -20,6 +20,7 @@ from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation
 from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
+from tdcd.records.manifest import Manifest
 from tdcd.records.metrics import metrics
 from tdcd.records.patience import Stopping
 from tdcd.simulation.devices import agreed
@@ -122,6 +123,8 @@ def train(
             write_held_out(folder, called, scores, objective.loss, randomized=randomized)
     if run.folder is not None and status != "diverged":
         write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant), hub_blocks)
+    if run.folder is not None:
+        Manifest(run.folder).seal()
     reason = run.in_words if status == "finished" else ""
     by_silo = dict(zip(run.names, hub_blocks, strict=True))
     return Result(run.history, by_silo, kept, status, simulation, federation, folder, reason)

@@ -2,25 +2,16 @@
 
 import html
 import json
-import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from command import tdcd
+from command import start_tdcd, tdcd
 
-COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 LINEAR = ["--set", "data.source=diabetes", "--set", "model.block=linear", "--set", "train.batch_size=32"]
-
-
-def process(*arguments, cwd):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_lists_in_the_file_and_on_the_command_line(tmp_path):
@@ -52,25 +43,22 @@ def test_bad_lists_are_status_2_and_run_nothing(tmp_path):
 @pytest.mark.optimised
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path):
     settings = [*LINEAR, "--set", "seed=[0,1,2]", "--set", "train.rounds=6000", "--set", "evaluate.every=100"]
-    running = subprocess.Popen(
-        [*COMMAND, "run", *settings, "--out", "cut"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
+    log = tmp_path / "log"
+    running = start_tdcd("run", *settings, "--out", "cut", cwd=tmp_path, log=log)
     history = tmp_path / "cut" / "seed=0" / "history.jsonl"
     deadline = time.monotonic() + 300
     while not history.exists() or len(history.read_text().splitlines()) < 3:
         assert time.monotonic() < deadline, "the sweep did not start"
         assert running.poll() is None, "the sweep ended before it could be interrupted"
         time.sleep(0.02)
-    os.kill(running.pid, signal.SIGINT)
-    output, _ = running.communicate(timeout=300)
-    assert running.returncode == 130, output
-    assert "To continue: tdcd run --resume cut" in output
+    running.send_signal(signal.SIGINT)
+    assert running.wait(300) == 130, log.read_text()
+    assert "To continue: tdcd run --resume cut" in log.read_text()
     assert (tmp_path / "cut" / "sweep.html").exists()
     refused = tdcd("run", "--resume", "cut", "--set", "train.rounds=5", cwd=tmp_path)
     assert "leave CONFIG, --out and --set out" in refused.stderr
-    resumed = process("run", "--resume", "cut", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
-    assert process("run", *settings, "--out", "whole", cwd=tmp_path).returncode == 0
+    for words in (["--resume", "cut"], [*settings, "--out", "whole"]):
+        assert start_tdcd("run", *words, cwd=tmp_path, log=log).wait(300) == 0, log.read_text()
     for seed in (0, 1, 2):
         cut, whole = ((tmp_path / name / f"seed={seed}").joinpath for name in ("cut", "whole"))
         assert cut("model/silo1.safetensors").read_bytes() == whole("model/silo1.safetensors").read_bytes()

@@ -13,6 +13,8 @@
     alone.json                  what each silo reaches alone, if that was asked for
     subsets.json                what the model reaches with every subset of silos
     report.html
+    manifest.json               versions, machine, and digests of all of this; see :mod:`tdcd.records.manifest`
+    manifest.key                what the digests of data there are keyed with; for the owner's eyes only
 
 Nothing else in the package reads or writes these files. What a hub's folder has besides is in
 :mod:`tdcd.runtime.storage`; a sweep's folder of run folders is in :mod:`tdcd.records.sweep_folder`.

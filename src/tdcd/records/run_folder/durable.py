@@ -40,3 +40,11 @@ def sync_folder(path: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace a file's content by a value as JSON, in the same way."""
     write_durably(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None

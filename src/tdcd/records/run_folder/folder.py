@@ -1,6 +1,5 @@
 """One run on disk."""
 
-import json
 import os
 import shutil
 import tomllib
@@ -12,7 +11,7 @@ from tdcd.core.objective import Tree
 from tdcd.records.history import Record, read_history
 from tdcd.records.mark import NO_LINES, Mark, marks_of
 from tdcd.records.model_file import RESTORE, settings_digest
-from tdcd.records.run_folder.durable import write_durably, write_json
+from tdcd.records.run_folder.durable import read_json, write_durably, write_json
 from tdcd.records.run_folder.model import ModelFiles, named_leaves
 from tdcd.records.run_folder.toml import toml_text
 
@@ -26,7 +25,7 @@ class RunFolder:
         self.config_file, self.history_file = path / "config.toml", path / "history.jsonl"
         self.facts_file, self.alone_file = path / "federation.json", path / "alone.json"
         self.held_out_file, self.labels_file = path / "held-out.csv", path / "labels.json"
-        self.subsets_file = path / "subsets.json"
+        self.subsets_file, self.report_file = path / "subsets.json", path / "report.html"
         self.model = ModelFiles(path)
         self._settings = ""
 
@@ -100,7 +99,7 @@ class RunFolder:
     def facts(self) -> dict[str, Any]:
         """Who holds what, see :func:`describe`."""
         try:
-            return dict(_read_json(self.facts_file))
+            return dict(read_json(self.facts_file))
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.path} is not a run folder: it has no {self.facts_file.name}") from None
         except TypeError as error:
@@ -233,7 +232,7 @@ class RunFolder:
         """What each silo reaches alone; nothing if that was not asked for."""
         if not self.alone_file.exists():
             return {}
-        found = _read_json(self.alone_file)
+        found = read_json(self.alone_file)
         if not isinstance(found, dict) or not all(isinstance(figures, dict) for figures in found.values()):
             raise ValueError(f"{self.alone_file} is damaged: it does not give each silo's figures")
         return found
@@ -253,16 +252,15 @@ class RunFolder:
         """What :meth:`write_subsets` wrote; nothing if the run has not ended, or is of an earlier version."""
         if not self.subsets_file.exists():
             return {}
-        found = _read_json(self.subsets_file)
+        found = read_json(self.subsets_file)
         if not isinstance(found, dict) or not isinstance(found.get("subsets"), list):
             raise ValueError(f"{self.subsets_file} is damaged: it does not give the figures of subsets of silos")
         return found
 
     def write_report(self, page: str) -> Path:
         """Replace the report; its path."""
-        path = self.path / "report.html"
-        write_durably(path, page.encode())
-        return path
+        write_durably(self.report_file, page.encode())
+        return self.report_file
 
     def gather(self, parts: Sequence["RunFolder"]) -> None:
         """Make this folder that of the whole run, of which every silo in order has a part."""
@@ -285,16 +283,9 @@ class RunFolder:
         self.write_facts({**facts[index], "silos": [fact["silos"][place] for place, fact in enumerate(facts)]})
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-
-
 def _of_files(path: Path) -> Any:
     try:
-        return _read_json(path)
+        return read_json(path)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path} is missing: it is there after a run from files that ended or was stopped"

@@ -1,7 +1,7 @@
 """What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, compiled."""
 
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,44 +21,13 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
+from tdcd.runtime.compute.client_rows import ClientRows, Presence, flat, pad, places_in
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.protocol.job import timing_of
 from tdcd.runtime.protocol.structure import Arrays
 
 AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
 """The most rounds whose rows are laid out at once, and the most bytes of them: a round takes less time so."""
-
-
-class ClientRows(NamedTuple):
-    """A client's rows of one round's minibatches."""
-
-    places: NDArray[np.int64]
-    """``[n]``: where its rows are among the E * P padded places; ordered by minibatch, then by place in it."""
-    features: NDArray[Any]
-    """``[E, P, ...]``; any row on padding."""
-    labels: NDArray[Any]
-    """``[E, P]``."""
-    counts: NDArray[np.int32]
-    """``[E]``: how many rows are not padding."""
-    samples: NDArray[np.int64]
-    """``[n]``: which of the round's E * B samples its rows are."""
-    weights: NDArray[Any] | None = None
-    """``[E, P]``: what each row weighs, if not all weigh the same."""
-    kept: NDArray[np.bool_] | None = None
-    """``[n]``: those that the silo is not dropped from; None if it always adds something."""
-
-
-class Presence(NamedTuple):
-    """What is left of one round's minibatches when clients are absent."""
-
-    rows: NDArray[np.bool_]
-    """``[n]``: which of the client's rows take part."""
-    left: ClientRows
-    """Those rows."""
-    sizes: NDArray[np.int32]
-    """``[E]``: how many samples each minibatch still has, of all clients."""
-    num_samples: int
-    """How many samples the silo's clients that take part hold."""
 
 
 class ClientCompute:
@@ -127,7 +96,7 @@ class ClientCompute:
         counts = held.sum(axis=2, dtype=np.int32)
         width = self._padding.width(int(self._padding.levels(counts.max())))
         padded = np.zeros((*counts.shape, width), np.int32)
-        everywhere = _places(counts.ravel(), width)
+        everywhere = places_in(counts.ravel(), width)
         padded.ravel()[everywhere] = rows[held]
         bounds = np.cumsum(counts.sum(axis=1))[:-1]
         places = np.split(everywhere % padded[0].size, bounds)
@@ -144,26 +113,26 @@ class ClientCompute:
         if kept is None:
             return rows
         if self._silo != self._variant.dropout.intercept:
-            weights = _padded(rows, kept.astype(self.settings.dtype)[:, None])[..., 0]
+            weights = pad(rows, kept.astype(self.settings.dtype)[:, None])[..., 0]
             return rows._replace(kept=kept, weights=weights if rows.weights is None else weights * rows.weights)
-        _flat(rows.features)[rows.places[~kept], :-1] = 0
+        flat(rows.features)[rows.places[~kept], :-1] = 0
         return rows
 
     def only(self, rows: ClientRows, kept: NDArray[np.bool_]) -> ClientRows:
         """The same without some of the rows: ``kept`` is ``[n]``."""
         (size, width), held = rows.labels.shape, rows.places[kept]
         counts = np.bincount(held // width, minlength=size).astype(np.int32)
-        places = _places(counts, width)
+        places = places_in(counts, width)
         source = np.zeros((size, width), np.int64)
         source.ravel()[places] = held
-        features, labels = _flat(rows.features)[source], rows.labels.ravel()[source]
+        features, labels = flat(rows.features)[source], rows.labels.ravel()[source]
         left = None if rows.kept is None else rows.kept[kept]
         weights = None if rows.weights is None else rows.weights.ravel()[source]
         return ClientRows(places, features, labels, counts, rows.samples[kept], weights, left)
 
     def phi(self, block: Tree, rows: ClientRows) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
-        return self._phi(block, _flat(rows.features)).take(rows.places, axis=0)
+        return self._phi(block, flat(rows.features)).take(rows.places, axis=0)
 
     def phi_sent(self, block: Tree, round_index: int) -> Arrays:
         """Phi of its rows of a round's minibatches, as the hub is sent it."""
@@ -213,7 +182,7 @@ class ClientCompute:
             with precision(self.settings.dtype):
                 held = jnp.asarray(self.num_rows * left, self.settings.dtype)
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
-        known = Known(rows.labels, _padded(rows, received), None if start is None else _padded(rows, start))
+        known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
         with precision(self.settings.dtype):
             stepped = _steps(
                 block,
@@ -234,25 +203,6 @@ class ClientCompute:
                 batch_size=self.batch_size,
             )
         return jax.tree.map(np.asarray, stepped)
-
-
-def _padded(rows: ClientRows, values: NDArray[Any]) -> NDArray[Any]:
-    """``[E, P, C]``, from ``[n, C]``; zero on padding."""
-    padded = np.zeros((rows.labels.size, values.shape[1]), values.dtype)
-    padded[rows.places] = values
-    return padded.reshape(*rows.labels.shape, -1)
-
-
-def _places(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
-    """Where rows are among the E * P padded places, if each minibatch's rows are the first of its P places."""
-    starts = width * np.arange(len(counts)) - (np.cumsum(counts) - counts)
-    places: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(starts, counts)
-    return places
-
-
-def _flat(padded: NDArray[Any]) -> NDArray[Any]:
-    """``[E, P, ...]`` as ``[E * P, ...]``."""
-    return padded.reshape(-1, *padded.shape[2:])
 
 
 @partial(jax.jit, static_argnames=("model",))

@@ -81,6 +81,8 @@ class HubCompute:
         spread = timing_of(self.variant).rounds + timing_of(self.variant).longest_period
         self._layouts = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
         self._shares = lru_cache(maxsize=2)(self._shares_of)
+        self.sends = lru_cache(maxsize=2)(self._sent_in)
+        """The rounds whose phi the silo sends in this one; asked for with every answer."""
 
     @property
     def num_parameters(self) -> int:
@@ -111,8 +113,7 @@ class HubCompute:
         bounds = [np.cumsum(np.bincount(one, minlength=self._num_clients))[:-1] for one in holders]
         return [Layout(np.split(orders[i], bounds[i]), slots[i : i + 1]) for i in range(self._at_once)]
 
-    def sends(self, round_index: int) -> list[int]:
-        """The rounds whose phi the silo sends in this one."""
+    def _sent_in(self, round_index: int) -> list[int]:
         return [later for later in timing_of(self.variant).sends(self.silo, round_index) if later < self._rounds]
 
     def count(self, round_index: int, client: int) -> int:

@@ -17,8 +17,8 @@ from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.driver import Outcome
 from tdcd.runtime.process.party import PartySection, open_transport, secret_of
 from tdcd.runtime.protocol.comparing import compare_settings
+from tdcd.runtime.protocol.dialogue_messages import AlignCommon, AlignHello, AlignIds, AlignRows
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import AlignCommon, AlignHello, AlignIds, AlignRows
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Array, Message
 from tdcd.runtime.protocol.taking import take

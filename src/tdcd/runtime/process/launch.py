@@ -15,6 +15,7 @@ from typing import Any, Self
 from tdcd.config import Config, check_config, override, read_config
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import plan
+from tdcd.records.manifest import Manifest
 from tdcd.records.patience import Best
 from tdcd.records.run_folder import RunFolder, toml_text, write_durably
 from tdcd.report import write_report
@@ -191,10 +192,12 @@ class Trial:
         """Make the trial's folder a run folder too, with all silos' blocks; the path of its report."""
         homes = [self.folder / "silos" / silo.name for silo in self.job.config.silos]
         run, data = RunFolder(self.folder), RunFolder(self.folder / "data")
-        run.gather([RunFolder(home) for home in homes])
+        parts = [RunFolder(home) for home in homes]
+        run.gather(parts)
         if data.labels_file.exists():
             shutil.copy(data.labels_file, run.labels_file)
             shutil.copytree(data.path / "preparation", run.path / "preparation", dirs_exist_ok=True)
+        Manifest(run).gather([Manifest(part) for part in parts])
         return write_report(self.folder)
 
     def _last_words(self, party: str) -> str:

@@ -18,8 +18,8 @@ from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
 from tdcd.runtime.compute.masks import Masks
 from tdcd.runtime.compute.sums import Sums
 from tdcd.runtime.protocol.comparing import compare_settings
+from tdcd.runtime.protocol.dialogue_messages import PredictHello, PredictScores
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PredictHello, PredictScores
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Array, Message
 from tdcd.runtime.protocol.taking import take

@@ -18,7 +18,8 @@ from tdcd.config.resolve import objective_of
 from tdcd.core.objective import Tree
 from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.certificates.agreement import Keys
-from tdcd.runtime.compute.client_compute import ClientCompute, ClientRows, Presence
+from tdcd.runtime.compute.client_compute import ClientCompute
+from tdcd.runtime.compute.client_rows import ClientRows, Presence
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.protocol.client_masks import ClientMasks
 from tdcd.runtime.protocol.groups import Remaining
@@ -41,7 +42,8 @@ from tdcd.runtime.protocol.messages import (
     Who,
 )
 from tdcd.runtime.protocol.structure import Array, Message, named
-from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_json, take_loss, take_mask, take_named
+from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_json, take_mask, take_named
+from tdcd.runtime.protocol.welcoming import check_welcome, labels_in, places_in
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
 
@@ -141,7 +143,7 @@ class Client:
         """The hub says which samples the rows are, and what the labels mean."""
         if message.session != self._session:
             return self._on_successor()
-        self._check_welcome(message)
+        check_welcome(message, len(self.data.ids), self.job.config.model, has_labels=self._has_labels)
         if wrong := self._masks.agree(message.cards, message.run):
             self.ending = Ending("refused", wrong)
             return []
@@ -150,7 +152,7 @@ class Client:
         self._rows, self.round = None, -1
         if self.data.table is None:
             return self._ready(message, self.data.features)
-        train, _ = self._places(message)
+        train, _ = places_in(message, len(self.data.ids))
         summary = self.data.summary(train >= 0, self.job.config.model.bins)
         return self._answer(message, ColumnSummary, summary=json.dumps(summary))
 
@@ -172,41 +174,12 @@ class Client:
             raise RejectedMessage(f"'preparation' does not fit the rows: {error}") from None
         return self._ready(message, features)
 
-    def _check_welcome(self, message: Welcome) -> None:
-        """Refuse places and labels that nothing could be computed with."""
-        train, _ = self._places(message)
-        labels = self._labels(message)
-        samples, outputs = message.num_samples, message.num_outputs
-        if not 0 < outputs <= samples:
-            raise RejectedMessage("'num_samples' and 'num_outputs' must be numbers of samples and of outputs")
-        chosen = train[train >= 0]
-        if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
-            raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
-        loss = take_loss(message.loss, self.job.config.model)
-        if loss.target == "classes" and not np.isin(labels, np.arange(outputs)).all():
-            raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
-
-    def _labels(self, message: Welcome) -> NDArray[Any]:
-        """Of every row, as the hub says; zeros, which nothing looks at, where the silo has none."""
-        rows, is_without = len(self.data.ids), not self.job.has_labels(self.silo)
-        if (message.labels is None) != is_without:
-            raise RejectedMessage("it has labels of a silo without any" if is_without else "it has no array 'labels'")
-        return np.zeros(rows) if message.labels is None else take(message.labels, "labels", np.float64, [rows])
-
-    def _places(self, message: Welcome) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of every row: which training sample it is, and which held-out one; -1 where it is not one."""
-        rows = len(self.data.ids)
-        train, test = take(message.train, "train", np.int64, [rows]), take(message.test, "test", np.int64, [rows])
-        if not ((train >= 0) ^ (test >= 0)).all():
-            raise RejectedMessage("a row must be a training sample or a held-out one")
-        return train, test
-
     def _ready(self, message: Message, features: NDArray[Any]) -> list[Message]:
         welcome = self._welcome
         assert welcome is not None
-        train, test = self._places(welcome)
-        labels, config = self._labels(welcome), self.job.config
-        objective = objective_of(config, welcome.loss)
+        rows, config = len(self.data.ids), self.job.config
+        train, test = places_in(welcome, rows)
+        labels, objective = labels_in(welcome, rows, has_labels=self._has_labels), objective_of(config, welcome.loss)
         model, settings = self.job.blocks[self.silo], self.job.settings
         chosen = train >= 0
         self._compute = ClientCompute(
@@ -296,6 +269,10 @@ class Client:
             raise RejectedMessage(f"it ends run {message.run!r}, and this is {self._run!r}")
         self.ending = Ending(message.status, message.reason)
         return [Bye(self.name, self.hub, message.round, self._run)]
+
+    @property
+    def _has_labels(self) -> bool:
+        return self.job.has_labels(self.silo)
 
     @property
     def _num_outputs(self) -> int:

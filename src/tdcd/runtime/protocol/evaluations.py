@@ -6,6 +6,7 @@ gets all scores and tells the others what it found.
 """
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from tdcd.core.objective import Tree
 from tdcd.runtime.compute.hub_compute import HubCompute
@@ -29,6 +30,8 @@ class Evaluations:
         self._silo, self._timing = silo, timing_of(job.variant)
         self._has_labels = job.has_labels(silo)
         self._tells = job.audience.label_hub == job.hubs[silo]
+        self.needed_in = lru_cache(maxsize=2)(self._needed_in)
+        """The rounds whose scores everybody has before the steps of this one; in the end, of all that are left."""
         self._every, self._rounds = job.config.evaluate.every, job.config.train.rounds
         self.waiting = [] if restored is None else list(restored.unrecorded)
         """Rounds whose scores were told and whose lines are not written, in order."""
@@ -74,8 +77,7 @@ class Evaluations:
             return []
         return [*self._due(round_index, round_index + self._timing.period(self._silo))]
 
-    def needed_in(self, round_index: int) -> list[int]:
-        """The rounds whose scores everybody has before the steps of this one; in the end, of all that are left."""
+    def _needed_in(self, round_index: int) -> list[int]:
         first = round_index - self._timing.rounds
         if round_index == self._rounds:
             return [*self._due(first, round_index + 1)]

@@ -61,7 +61,7 @@ class Handshake:
         """What each hub, this one too, says about its silo."""
         self.published: dict[str, Hello | Opening] = {}
         """What this hub tells its peers."""
-        self._secret, self._nonce, self._label_hub = secret, nonce, job.audience.label_hub
+        self.secret, self._nonce, self._label_hub = secret, nonce, job.audience.label_hub
         self._agreement = MaskAgreement(job, silo, keys or Keys.of_secret(self.name, secret), nonce)
         self._masks: Masks | None = None
         self._rows = dict(zip(self.clients, rows, strict=False))
@@ -186,7 +186,7 @@ class Handshake:
         batch, samples = self.job.settings.batch_size, index.num_samples
         if self.job.settings.minibatches != "full" and batch > samples:
             raise IncompatibleParties(f"train.batch_size = {batch}: there are only {samples} training samples")
-        self.phase, digests = "comparing", index.digests(self._secret)
+        self.phase, digests = "comparing", index.digests(self.secret)
         outputs = index.outputs(self.job.config) if self.has_labels else None
         # If one silo alone has labels, no other gets a digest by which it could test a guess.
         is_shared = self._label_hub is None

@@ -27,19 +27,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
 from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
+from tdcd.records.manifest import Manifest, keyed, schedule_of
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
 from tdcd.runtime.protocol.exchange import kept_rounds
 from tdcd.runtime.protocol.handshake import Handshake
 from tdcd.runtime.protocol.instructions import Absence, Append, State
 from tdcd.runtime.protocol.job import Job, timing_of
-from tdcd.runtime.protocol.sample_index import SampleIndex
 from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.wire import RejectedMessage
+from tdcd.runtime.storage.about_labels import label_encoding_of, labels_in_words
 from tdcd.runtime.storage.checkpoint import Checkpoints, read_shutdown, save_shutdown
 from tdcd.runtime.storage.failpoints import failpoint
 from tdcd.runtime.storage.hub_restart import (
@@ -57,7 +57,6 @@ from tdcd.runtime.storage.hub_restart import (
 )
 from tdcd.runtime.storage.journal import Journal
 from tdcd.runtime.storage.lock import lock
-from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.preparation_io import load_label_encoding, save_preparations
 
@@ -92,6 +91,9 @@ class HubFolder:
             self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
             self._write_about()
             self._checkpoints = Checkpoints(path / "checkpoint", self.hub)
+        self._manifest = Manifest(self.run)
+        if self.about["status"] is None:
+            self._manifest.begin(self.hub)
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -204,7 +206,7 @@ class HubFolder:
             self._write_about()
         own: tuple[str, ...] = ()
         if handshake.preparation is not None:
-            save_preparations(self.path, {self.silo: handshake.preparation}, _encoding(sample_index, job))
+            save_preparations(self.path, {self.silo: handshake.preparation}, label_encoding_of(sample_index, job))
             own = handshake.preparation.columns + ("bias",) * handshake.job.has_bias(handshake.silo)
         silos = [
             {
@@ -223,10 +225,12 @@ class HubFolder:
                 "name": job.config.title,
                 "num_samples": sample_index.num_samples,
                 "num_test": int(sample_index.held_out.sum()),
-                "labels": _in_words(sample_index, job),
+                "labels": labels_in_words(sample_index, job),
                 "silos": silos,
             }
         )
+        data = keyed(handshake.secret, dict(zip(handshake.clients, handshake.rows(), strict=True)))
+        self._manifest.note(schedule_of(job.settings, sample_index.num_samples), data)
 
     def save_figures(self, handshake: Handshake, line: Append) -> None:
         """Write what the model of a line that stays says of subsets of silos, and of the held-out samples."""
@@ -240,7 +244,7 @@ class HubFolder:
         sample_index, config = handshake.sample_index, handshake.job.config
         if sample_index is None or not len(scores):
             return
-        ids, encoding = sample_index.test_ids, _encoding(sample_index, handshake.job)
+        ids, encoding = sample_index.test_ids, label_encoding_of(sample_index, handshake.job)
         if handshake.preparation is not None:
             id_column = config.silos[handshake.silo].id
             named = Named(id_column, ids, sample_index.known.test_originals, encoding)
@@ -258,6 +262,7 @@ class HubFolder:
         if preparations:
             save_preparations(self.path, preparations, load_label_encoding(self.path))
         self.run.save_blocks(list(blocks), list(blocks.values()), kept, self._written)
+        self._manifest.seal()
         save_shutdown(self.path / SHUTDOWN, shutdown)
         self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
@@ -285,19 +290,3 @@ class HubFolder:
         with contextlib.suppress(OSError):
             temporary.write_bytes(content)
             temporary.replace(self.path / name)
-
-
-def _encoding(sample_index: SampleIndex, job: Job) -> LabelEncoding:
-    """How labels become numbers; in a silo without, only how many outputs blocks have."""
-    meaning = sample_index.meaning
-    if meaning is not None:
-        return LabelEncoding(meaning.task, meaning.classes, meaning.label_mean, meaning.label_scale)
-    outputs = sample_index.outputs(job.config)
-    return LabelEncoding(named_loss(job.config.model, outputs.loss).tasks[0], num_outputs=outputs.count)
-
-
-def _in_words(sample_index: SampleIndex, job: Job) -> str:
-    """What the labels were taken for, or where they are."""
-    if sample_index.meaning is not None:
-        return sample_index.meaning.in_words
-    return f"only silo '{job.config.federation.labels}' has them"

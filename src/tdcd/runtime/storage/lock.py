@@ -2,7 +2,12 @@
 
 import fcntl
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+TRIES, PAUSE_S = 20, 0.02
+"""Who asks whether the process lives has the lock for a moment: that must not keep a hub from starting."""
 
 
 def is_alive(path: Path) -> bool:
@@ -17,12 +22,15 @@ def is_alive(path: Path) -> bool:
     return False
 
 
-def lock(path: Path) -> int:
+def lock(path: Path, pause: Callable[[float], None] = time.sleep) -> int:
     """Lock the folder for this process; the lock ends with the process, however that ends."""
     descriptor = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise FileExistsError(f"{path} is in use by another process: stop that one first") from None
-    return descriptor
+    for _ in range(TRIES):
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pause(PAUSE_S)
+        else:
+            return descriptor
+    os.close(descriptor)
+    raise FileExistsError(f"{path} is in use by another process: stop that one first")

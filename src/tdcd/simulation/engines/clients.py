@@ -14,7 +14,8 @@ from tdcd.core.variant import Everybody
 from tdcd.federation.placement import Placement, Placer, place_alike, shared
 from tdcd.federation.silos import Silo
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, padded, run_rounds
-from tdcd.simulation.engines.clients_program import ClientsProgram, Own, Shared
+from tdcd.simulation.engines.clients_layout import Own, Shared
+from tdcd.simulation.engines.clients_program import ClientsProgram
 from tdcd.simulation.staging import StagingBuffers
 
 TINY = 1 << 14
@@ -109,6 +110,7 @@ class ClientsEngine:
             steps=settings.local_steps,
             prefixes=tuple(p.padding.prefixes() if in_turn else () for p in placers),
             in_turn=in_turn,
+            together=not cpu,
             unroll=min(5, settings.local_steps) if numbers < TINY and not several else 1,
             num_samples=problem.federation.num_samples,
             runs=len(problem.runs),

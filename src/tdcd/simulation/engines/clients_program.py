@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from tdcd.blocks.activations import phi_in_portions
-from tdcd.blocks.base import Block
+from tdcd.blocks.base import Block, phi_of_first
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
@@ -21,45 +21,11 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Placement
 from tdcd.simulation.devices import WHOLE, Devices, spec
+from tdcd.simulation.engines.alike import alike, in_one_batch
 from tdcd.simulation.engines.base import State, TracedObjective
+from tdcd.simulation.engines.clients_layout import Own, Shared
 from tdcd.simulation.engines.exchanged import Exchanged, sent
 from tdcd.simulation.ranges import add_parts, in_range, magnitudes_of, track_largest
-
-
-class Shared(NamedTuple):
-    """What all runs share; arrays, or how they are spread over several devices; so in :class:`Own`."""
-
-    features: Any
-    """Of each silo ``[M, ...]``, or the rows that a call is about."""
-    labels: Any
-    weights: Any = None
-    """``[M]``: what each sample weighs, if not all weigh the same."""
-
-
-class Own(NamedTuple):
-    """What is a run's own in a call of R rounds."""
-
-    ids: Any
-    """``[R, E, B]``."""
-    placements: Any
-    """One per silo."""
-    held: Any
-    """Of each silo ``[K]``: n_k."""
-    numbers: Any
-    """Of each silo ``[K]``: 0, 1, 2 ... for its clients."""
-    shares: Any
-    """Of each silo ``[K]``: n_k / M; ``[R, K]`` if clients may be absent."""
-    present: Any
-    """``[R, E, B]``: which samples every silo has a client for in that round; None if all clients answer."""
-    remaining: Any
-    """Of each silo ``[R]``: how many samples the clients that answer hold; None if all answer."""
-    rounds: Any
-    """``[R]``: the rounds' numbers."""
-    seed: Any
-    """See :class:`tdcd.core.variant.Sending`."""
-    step_size: Any
-    l2: Any
-    """None if it is compiled in."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +42,8 @@ class ClientsProgram:
     that holds all its rows rather than on all P; the result is the same."""
     in_turn: bool
     """Clients one after the other, each in the processor's cache, rather than all at once."""
+    together: bool
+    """Silos that are alike step as one: on an accelerator, the fewer and larger its operations are, the faster."""
     unroll: int
     """Local steps that are compiled one after another into the loop's body, which is faster if they are tiny."""
     num_samples: int
@@ -99,7 +67,8 @@ class ClientsProgram:
         silos = range(len(self.blocks))
         phis = [self._hub_phi(silo, state, shared, own) for silo in silos]
         exchanged = Exchanged(phis, self.variant, own.seed, own.rounds)
-        averages, magnitudes = zip(*(self._stepped(silo, state, shared, own, exchanged) for silo in silos), strict=True)
+        stepped = self._stepped(state, shared, own, exchanged)
+        averages, magnitudes = zip(*(self._averaged(silo, stepped[silo], state, own) for silo in silos), strict=True)
         summed: list[Tree] = in_range(self.devices.sum([*averages]), magnitudes, self.variant)
         moved = [
             self.variant.hub_update.step(block, average, remembered)
@@ -180,15 +149,18 @@ class ClientsProgram:
         """``[K, E, P]``: which of the round's E * B samples each row is."""
         return positions + batch_size * jnp.arange(positions.shape[1])[:, None]
 
-    def _stepped(self, silo: int, state: State, shared: Shared, own: Own, exchanged: Exchanged) -> tuple[Tree, Any]:
-        """The average of the clients' blocks after their local steps: lines 13 to 19, and 5.
+    def _stepped(self, state: State, shared: Shared, own: Own, exchanged: Exchanged) -> dict[int, Tree]:
+        """Of each silo the clients' blocks ``[K, ...]`` after their local steps: lines 13 to 19."""
+        stepped: dict[int, Tree] = {}
+        alone = [(silo,) for silo in range(len(self.blocks))]
+        for silos in alike(self.blocks, self.variant, shared, own) if self.together else alone:
+            steps = partial(self._steps, silos[0], own)
+            ready = [(state.blocks[silo], self._minibatches(silo, state, shared, own, exchanged)) for silo in silos]
+            stepped.update(zip(silos, in_one_batch(steps, ready), strict=True))
+        return stepped
 
-        In fixed point it is in steps, and comes with the largest magnitude of each client's block.
-        """
-        placement, block = own.placements[silo], state.blocks[silo]
-        # The sample ids of every client's rows, [K, E, P].
-        rows = jax.vmap(lambda positions: jnp.take_along_axis(own.ids, positions, axis=1))(placement.positions)
-        dtype = own.held[0].dtype
+    def _steps(self, silo: int, own: Own, block: Tree, minibatches: tuple[Minibatch, Array]) -> Tree:
+        """The local steps of a silo's clients, all from its hub's block."""
         objective = TracedObjective.of(self.objective, own.l2)
         descent = Descent(
             lambda phi, known: self.variant.knowledge.losses(silo, phi, known, objective),
@@ -205,19 +177,35 @@ class ClientsProgram:
             steps=self.steps,
             scan=partial(jax.lax.scan, unroll=self.unroll),
         )
+        return self.map_clients(client_steps, minibatches)
+
+    def _minibatches(
+        self, silo: int, state: State, shared: Shared, own: Own, exchanged: Exchanged
+    ) -> tuple[Minibatch, Array]:
+        """A silo's clients' rows, and how many each has in each minibatch ``[K, E]``."""
+        placement, block = own.placements[silo], state.blocks[silo]
+        # The sample ids of every client's rows, [K, E, P].
+        rows = jax.vmap(lambda positions: jnp.take_along_axis(own.ids, positions, axis=1))(placement.positions)
+        objective = TracedObjective.of(self.objective, own.l2)
         minibatches = Minibatch(
-            shared.features[silo][rows].astype(dtype),
+            shared.features[silo][rows].astype(own.held[0].dtype),
             self._known(silo, block, shared, own, rows, exchanged, objective),
             self._weights(silo, own, rows.shape[2]) * (1 if shared.weights is None else shared.weights[rows]),
         )
         places = self._places(placement.positions, own.ids.shape[1])
         sending = Sending(own.seed, own.rounds, silo, own.ids.shape, places=places)
         minibatches = self.variant.dropout.minibatch(minibatches, sending, self._alone(silo, block, shared))
-        stepped = self.map_clients(client_steps, (minibatches, placement.counts))
+        return minibatches, placement.counts
+
+    def _averaged(self, silo: int, stepped: Tree, state: State, own: Own) -> tuple[Tree, Any]:
+        """The average of the clients' blocks: line 5.
+
+        In fixed point it is in steps, and comes with the largest magnitude of each client's block.
+        """
         exchange, shares = self.variant.block_exchange, own.shares[silo]
         if isinstance(exchange, FixedBlocks):
             return add_parts(exchange, stepped, shares), self.devices.gather(magnitudes_of(stepped), axis=0)
-        return algorithm.average(self._received(silo, stepped, block, own), shares), ()
+        return algorithm.average(self._received(silo, stepped, state.blocks[silo], own), shares), ()
 
     def _received(self, silo: int, blocks: Tree, before: Tree, own: Own) -> Tree:
         """The clients' blocks as their hub gets them."""
@@ -273,10 +261,10 @@ class ClientsProgram:
 
     def _step(self, silo: int, descent: Descent) -> Callable[[Moving, Any], Moving]:
         """A local step on as few rows as hold all of the client's."""
-        step = partial(algorithm.local_step, apply=self.blocks[silo].phi, descent=descent)
-        prefixes = self.prefixes[silo]
+        model, prefixes = self.blocks[silo], self.prefixes[silo]
+        step = partial(algorithm.local_step, apply=model.phi, descent=descent)
         if not prefixes:
-            return lambda moving, minibatch: step(moving, minibatch[0])
+            return lambda moving, minibatch: step(moving, minibatch[0], apply=phi_of_first(model, minibatch[1]))
 
         def shortened(moving: Moving, minibatch: tuple[Minibatch, Array]) -> Moving:
             whole, count = minibatch

@@ -109,7 +109,9 @@ class GroupedProgram:
             for silo, block in zip(one.silos, jnp.split(blocks, len(one.silos)), strict=True):
                 # algorithm.average over both axes of clients, in place: called on the groups one after the other, it
                 # would add in another order, and histories would differ in their last bits.
-                averages[silo] = jnp.einsum("lg,lgcd->dc", silos[silo].shares, block)[: len(hubs[silo])]
+                averages[silo] = jnp.einsum(
+                    "lg,lgcd->dc", silos[silo].shares, block, precision=jax.lax.Precision.HIGHEST
+                )[: len(hubs[silo])]
         summed: list[Array] = self.devices.sum([averages[silo] for silo in range(len(silos))])
         return state._replace(blocks=[{"weight": weight} for weight in summed])
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from tdcd.config.resolve import Plan
 from tdcd.core.stopping import Interrupted
 from tdcd.records.history import Record
+from tdcd.records.manifest import Manifest
 from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
@@ -42,6 +43,7 @@ def train_together(
         if not run.diverged:
             trained = Trained(plan.federation, plan.blocks, plan.objective, plan.variant)
             write_subsets(RunFolder(folder), trained, run.model[0])
+        Manifest(RunFolder(folder)).seal()
     return [run.history for run in runs]
 
 
@@ -53,6 +55,7 @@ def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRu
     for plan, folder, state in zip(plans, folders, states, strict=True):
         stopping = Stopping.of(plan.config.model_dump())
         run = TrainingRun(plan.federation, plan.settings, state, ledger, simulation.engine, stopping)
-        run.attach(folder, plan.config.model_dump(), plan.config.evaluate.every if RunFolder(folder).is_begun else None)
+        every = plan.config.evaluate.every if RunFolder(folder).is_begun else None
+        run.attach(folder, plan.config.model_dump(), every, by="sweep")
         runs.append(run)
     return runs

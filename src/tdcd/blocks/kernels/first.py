@@ -1,0 +1,201 @@
+"""Kernels of a first layer with one channel in: forward, and slopes to its weights.
+
+A row of a product is the whole window of a pooled pixel: all inputs of its 2 x 2 places. The weights are shifted to
+each of these places in advance, with zeros around them.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from tdcd.blocks.kernels.geometry import Layer
+from tdcd.blocks.kernels.tiles import (
+    FEW_ROWS,
+    Tile,
+    activate,
+    choose_largest,
+    corners,
+    divided,
+    launch,
+    multiply,
+    numbers,
+    over,
+    rows_of,
+)
+
+FORWARD = Tile(64, warps=4, stages=1)
+"""Of pooled pixels. A program works on several tiles, and loads one while it computes another; so in ``WEIGHT``."""
+TILES = 8
+"""Tiles of a program."""
+WEIGHT = Tile(32, warps=4, stages=1)
+"""Of pooled pixels."""
+PARTS = 8
+"""Programs of a client over which its tiles are spread in the slopes to the weights."""
+FEW_SUMS = 1 << 11
+"""With more numbers in a window's product with the weights, twice as many threads hold the sums."""
+
+
+def window_size(layer: Layer) -> int:
+    """Columns of a window: its inputs, a one for the bias, and zeros up to a power of two."""
+    return max(16, pl.next_power_of_2(layer.window + 1))
+
+
+def enough_warps(tile: Tile, layer: Layer) -> Tile:
+    """The tile with threads for all sums."""
+    return tile if window_size(layer) * layer.outputs <= FEW_SUMS else tile._replace(warps=2 * tile.warps)
+
+
+def shifted(weight: Array, layer: Layer) -> Array:
+    """``[4 * window, outputs]``: the weights ``[height, width, 1, outputs]`` at each of the 2 x 2 places."""
+    places = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    room = [jnp.pad(weight[:, :, 0], [(y, 1 - y), (x, 1 - x), (0, 0)]) for y, x in places]
+    flat = jnp.stack(room).reshape(4, -1, layer.outputs)
+    return jnp.pad(flat, [(0, 0), (0, window_size(layer) - flat.shape[1]), (0, 0)]).reshape(-1, layer.outputs)
+
+
+def shifted_back(slopes: Array, layer: Layer) -> tuple[Array, Array]:
+    """The slopes to weights and bias, from those ``[parts, 4, window, outputs]`` to the :func:`shifted` ones."""
+    height, width = layer.kernel_height, layer.kernel_width
+    places = slopes.sum(axis=0)
+    windows = places[:, : layer.window].reshape(2, 2, height + 1, width + 1, layer.outputs)
+    weight = sum(windows[y, x, y : y + height, x : x + width] for y in (0, 1) for x in (0, 1))
+    return jnp.asarray(weight)[:, :, None], places[:, layer.window].sum(axis=0)
+
+
+def forward(
+    images: Array,
+    weight: Array,
+    bias: Array,
+    factors: Array,
+    count: Array,
+    *,
+    layer: Layer,
+    dtype: Any,
+    codes: bool,
+    interpret: bool,
+) -> list[Array]:
+    """The layer's activations, and their codes if asked for; as :func:`tdcd.blocks.kernels.later.forward`.
+
+    Args:
+        images: ``[P * height * width]``, float16.
+        weight: ``[4 * window, outputs]``, float16, :func:`shifted`.
+    """
+    size, tiles = layer.rows * layer.pixels, TILES if layer.rows >= FEW_ROWS else TILES // 2
+    return launch(
+        partial(_forward, layer=layer, tiles=tiles),
+        (images, weight, bias, factors, count),
+        [((size, layer.outputs), kind) for kind in (dtype, jnp.uint8)[: 1 + codes]],
+        grid=(pl.cdiv(size, FORWARD.size * tiles),),
+        tile=enough_warps(FORWARD, layer),
+        name="convolve_first",
+        interpret=interpret,
+    )
+
+
+def _windows(images: Any, pixels: Array, layer: Layer) -> Array:
+    """``[pixels, window]``: the inputs of every pixel's four places, a one, and zeros."""
+    column = numbers(window_size(layer))
+    down, right = divided(column, layer.kernel_width + 1)
+    at = corners(pixels, layer)[:, None] + (down * layer.width + right)[None, :]
+    inside = jnp.broadcast_to((column < layer.window)[None, :], at.shape)
+    loaded = plt.load(images.at[at], mask=inside, other=0.0)
+    one = jnp.broadcast_to((column == layer.window)[None, :], at.shape)
+    return jnp.where(one, jnp.ones_like(loaded), loaded)
+
+
+def _forward(
+    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer, tiles: int
+) -> None:
+    first, size = pl.program_id(0) * tiles, window_size(layer)
+    limit = count[0] * layer.pixels
+
+    def load(number: Array) -> Array:
+        return _windows(images, jnp.minimum(number * FORWARD.size + numbers(FORWARD.size), limit - 1), layer)
+
+    def put(number: Array, arrays: Any, parts: Any) -> None:
+        pixels = number * FORWARD.size + numbers(FORWARD.size)
+        exists = over(pixels < layer.rows * layer.pixels, layer.outputs)
+        for array, part in zip(arrays, parts, strict=True):
+            plt.store(rows_of(array, pixels), part.astype(array.dtype), mask=exists)
+
+    @pl.when(first * FORWARD.size < limit)
+    def _() -> None:
+        shifts = [plt.load(weight.at[pl.ds(place * size, size), :]) for place in range(4)]
+        factor, shift = factors[0] * factors[1], bias[:] * factors[1]
+
+        def work(number: Array, windows: Array) -> Array:
+            following = load(number + 1)
+            a, b, c, d = (multiply(windows, shifted) for shifted in shifts)
+            largest, places = choose_largest((a, b, c, d))
+            active, found = activate(largest * factor, places, shift)
+            put(number, (values, *codes), (active, found)[: 1 + len(codes)])
+            return following
+
+        last = jnp.minimum(first + tiles, pl.cdiv(limit, FORWARD.size))
+        jax.lax.fori_loop(first, last, work, load(first))
+
+    if values.dtype == jnp.float32:
+
+        def clear(number: Array, _: Array) -> Array:
+            put(number, (values,), (jnp.zeros((FORWARD.size, layer.outputs), jnp.float32),))
+            return _
+
+        begin = jnp.maximum(first, pl.cdiv(limit, FORWARD.size))
+        jax.lax.fori_loop(begin, first + tiles, clear, jnp.int32(0))
+
+
+def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
+    """The slopes to the :func:`shifted` weights, still scaled as images and slopes are.
+
+    Args:
+        images: as in :func:`forward`.
+        slopes: ``[P * pixels, outputs]``, float16: those to the layer's activations.
+        codes: of that shape, from :func:`forward`.
+
+    Returns:
+        ``[parts, 4, window, outputs]``: sums over a part of the pixels each. The row after the inputs is the bias's.
+    """
+    size = window_size(layer)
+    (found,) = launch(
+        partial(_weight_slopes, layer=layer),
+        (images, slopes, codes, count),
+        [((PARTS * 4 * size, layer.outputs), jnp.float32)],
+        grid=(PARTS,),
+        tile=enough_warps(WEIGHT, layer),
+        name="convolve_first_weight_slopes",
+        interpret=interpret,
+    )
+    return found.reshape(PARTS, 4, size, layer.outputs)
+
+
+def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any, *, layer: Layer) -> None:
+    part, size = pl.program_id(0), window_size(layer)
+    limit = count[0] * layer.pixels
+    tiles = pl.cdiv(limit, WEIGHT.size)
+    each = pl.cdiv(tiles, PARTS)
+
+    def load(number: Array) -> tuple[Array, Array, Array]:
+        pixels = number * WEIGHT.size + numbers(WEIGHT.size)
+        exists = over(pixels < limit, layer.outputs)
+        slope = plt.load(rows_of(slopes, pixels), mask=exists, other=0.0)
+        code = plt.load(rows_of(codes, pixels), mask=exists, other=0)
+        return slope, code, _windows(images, jnp.minimum(pixels, jnp.maximum(limit - 1, 0)), layer)
+
+    def add_pixels(number: Array, loaded_and_sums: Any) -> Any:
+        (slope, code, windows), sums = loaded_and_sums
+        following, code, nothing = load(number + 1), code.astype(jnp.int32), jnp.zeros_like(slope)
+        return following, tuple(
+            total + multiply(jnp.where(code == place, slope, nothing), windows, turn_a=True)
+            for place, total in enumerate(sums)
+        )
+
+    first, nothing = part * each, jnp.zeros((layer.outputs, size), jnp.float32)
+    last = jnp.minimum(first + each, tiles)
+    _, sums = jax.lax.fori_loop(first, last, add_pixels, (load(first), (nothing,) * 4))
+    for place, total in enumerate(sums):
+        plt.store(found.at[pl.ds((part * 4 + place) * size, size), :], total.T)

@@ -1,0 +1,229 @@
+"""Kernels of a layer with many channels in and out: forward, and slopes to its input and to its weights.
+
+Rows of a product are pixels: those that one place of the kernel falls on, gathered from the images, times the weights
+of that place.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from tdcd.blocks.kernels.geometry import Layer
+from tdcd.blocks.kernels.tiles import (
+    FEW_ROWS,
+    Tile,
+    activate,
+    corners,
+    divided,
+    launch,
+    multiply,
+    numbers,
+    over,
+    parted,
+    rows_of,
+)
+
+FORWARD = Tile(32, warps=4, stages=3)
+"""Of pooled pixels, with four places each."""
+BACK = Tile(128, warps=4, stages=2)
+"""Of pixels, four of each image."""
+WEIGHT = Tile(64, warps=4, stages=3)
+"""Of pixels that are added up in one pass."""
+MOST_SUMS = 1 << 14
+"""Numbers that a program of the slopes to the weights adds up; with more, registers would not hold them."""
+
+
+def forward(
+    images: Array,
+    weight: Array,
+    bias: Array,
+    factors: Array,
+    count: Array,
+    *,
+    layer: Layer,
+    dtype: Any,
+    codes: bool,
+    interpret: bool,
+) -> list[Array]:
+    """The layer's activations, and their codes if asked for.
+
+    Args:
+        images: ``[P * height * width, inputs]``, float16.
+        weight: ``[taps * inputs, outputs]``, float16.
+        bias: ``[outputs]``.
+        factors: ``[2]``: what sums are multiplied by before the bias is added, and activations after it.
+        count: ``[1]``, how many of the P images there are; of the others, the output is anything in float16, and
+            finite in float32.
+
+    Returns:
+        ``[P * pixels, outputs]`` of ``dtype``, and uint8 codes of that shape.
+    """
+    size, tile = layer.rows * layer.pixels, FORWARD.with_channels(layer)
+    return launch(
+        partial(_forward, layer=layer, size=tile.size),
+        (images, weight, bias, factors, count),
+        [((size, layer.outputs), kind) for kind in (dtype, jnp.uint8)[: 1 + codes]],
+        grid=(pl.cdiv(size, tile.size),),
+        tile=tile,
+        name="convolve",
+        interpret=interpret,
+    )
+
+
+def _forward(
+    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer, size: int
+) -> None:
+    first = pl.program_id(0) * size
+    limit = count[0] * layer.pixels
+    pixels = first + numbers(size)
+    exists = over(pixels < layer.rows * layer.pixels, layer.outputs)
+
+    @pl.when(first < limit)
+    def _() -> None:
+        # The four places of eight pixels are in rows that the same thread has sums of, so that it can compare them:
+        # row = 2 size * lower + 16 * (pixel / 8) + 8 * right + pixel % 8.
+        lower, rest = divided(numbers(4 * size), 2 * size)
+        eighth, rest = divided(rest, 16)
+        right, rest = divided(rest, 8)
+        start = corners(jnp.minimum(first + 8 * eighth + rest, limit - 1), layer) + lower * layer.width + right
+
+        def add_tap(tap: Array, total: Array) -> Array:
+            y, x = divided(tap, layer.kernel_width)
+            tile = plt.load(rows_of(images, start + y * layer.width + x))
+            return total + multiply(tile, plt.load(weight.at[pl.ds(tap * layer.inputs, layer.inputs), :]))
+
+        total = jax.lax.fori_loop(0, layer.taps, add_tap, jnp.zeros((4 * size, layer.outputs), jnp.float32))
+        largest, places = _largest_of_rows(total.reshape(2, size // 8, 2, 8, layer.outputs))
+        largest, places = (part.reshape(size, layer.outputs) for part in (largest, places))
+        active, found = activate(largest * (factors[0] * factors[1]), places, bias[:] * factors[1])
+        plt.store(rows_of(values, pixels), active.astype(values.dtype), mask=exists)
+        for code in codes:
+            plt.store(rows_of(code, pixels), found, mask=exists)
+
+    if values.dtype == jnp.float32:
+
+        @pl.when(first >= limit)
+        def _() -> None:
+            plt.store(rows_of(values, pixels), jnp.zeros((size, layer.outputs), jnp.float32), mask=exists)
+
+
+def _largest_of_rows(sums: Array) -> tuple[Array, Array]:
+    """The largest of the 2 x 2 places, axes 0 and 2 of ``sums``, and which of them it is: the first of equal ones."""
+    largest_in_row, right = jnp.max(sums, axis=2), jnp.argmax(sums, axis=2)
+    below = jnp.argmax(largest_in_row, axis=0)
+    row = jnp.broadcast_to(numbers(2).reshape(2, 1, 1, 1), right.shape)
+    chosen = jnp.where(row == jnp.broadcast_to(below[None], right.shape), right, 0)
+    return jnp.max(largest_in_row, axis=0), 2 * below + jnp.sum(chosen, axis=0)
+
+
+def input_slopes(slopes: Array, weight: Array, factor: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
+    """The slopes to a layer's input.
+
+    A program works on two by two pixels of many images, and only on the places of the kernel that reach them.
+
+    Args:
+        slopes: ``[P * 4 pixels, outputs]``, float16: those to the layer's sums, before pooling.
+        weight: as in :func:`forward`.
+        factor: ``[1]``, of what it returns.
+
+    Returns:
+        ``[P * height * width, inputs]``, float16; anything beyond ``count`` images.
+    """
+    blocks = pl.cdiv(layer.height, 2) * pl.cdiv(layer.width, 2)
+    tile = (BACK if layer.rows >= FEW_ROWS else BACK._replace(size=BACK.size // 2)).with_channels(layer)
+    (found,) = launch(
+        partial(_input_slopes, layer=layer, size=tile.size),
+        (slopes, weight, factor, count),
+        [((layer.rows * layer.height * layer.width, layer.inputs), jnp.float16)],
+        grid=(pl.cdiv(layer.rows, tile.size // 4), blocks),
+        tile=tile,
+        name="convolve_input_slopes",
+        interpret=interpret,
+    )
+    return found
+
+
+def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any, *, layer: Layer, size: int) -> None:
+    first, block = pl.program_id(0) * (size // 4), pl.program_id(1)
+    across = pl.cdiv(layer.width, 2)
+    top, left = (2 * part for part in divided(block, across))
+    height, width = (2 * side for side in layer.pooled)
+
+    @pl.when(first < count[0])
+    def _() -> None:
+        image, y, x = parted(numbers(size), 2, 2)
+        image, y, x = first + image, top + y, left + x
+        here = jnp.minimum(image, count[0] - 1) * (height * width)
+        above, before = jnp.maximum(0, top - height + 1), jnp.maximum(0, left - width + 1)
+        rows = jnp.minimum(layer.kernel_height, top + 2) - above
+        columns = jnp.minimum(layer.kernel_width, left + 2) - before
+
+        def add_tap(number: Array, total: Array) -> Array:
+            down, right = divided(number, columns)
+            down, right = above + down, before + right
+            from_y, from_x = y - down, x - right
+            reached = (from_y >= 0) & (from_y < height) & (from_x >= 0) & (from_x < width)
+            tile = plt.load(
+                rows_of(slopes, here + from_y * width + from_x), mask=over(reached, layer.outputs), other=0.0
+            )
+            tap = down * layer.kernel_width + right
+            return total + multiply(tile, plt.load(weight.at[pl.ds(tap * layer.inputs, layer.inputs), :]), turn_b=True)
+
+        nothing = jnp.zeros((size, layer.inputs), jnp.float32)
+        total = jax.lax.fori_loop(0, rows * columns, add_tap, nothing)
+        exists = over((image < count[0]) & (y < layer.height) & (x < layer.width), layer.inputs)
+        to = (image * layer.height + y) * layer.width + x
+        plt.store(rows_of(found, to), (total * factor[0]).astype(jnp.float16), mask=exists)
+
+
+def weight_slopes(images: Array, slopes: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
+    """The slopes to a layer's weights, still scaled as its images and slopes are.
+
+    A program adds up over all pixels, for one place of the kernel, or for all along its width.
+
+    Args:
+        images: as in :func:`forward`.
+        slopes: as in :func:`input_slopes`.
+
+    Returns:
+        ``[taps * inputs, outputs]``.
+    """
+    along = layer.kernel_width if layer.kernel_width * layer.inputs * layer.outputs <= MOST_SUMS else 1
+    tile = WEIGHT.with_channels(layer)
+    (found,) = launch(
+        partial(_weight_slopes, layer=layer, along=along, size=tile.size),
+        (images, slopes, count),
+        [((layer.taps * layer.inputs, layer.outputs), jnp.float32)],
+        grid=(layer.taps // along,),
+        tile=tile,
+        name="convolve_weight_slopes",
+        interpret=interpret,
+    )
+    return found
+
+
+def _weight_slopes(images: Any, slopes: Any, count: Any, found: Any, *, layer: Layer, along: int, size: int) -> None:
+    tap = pl.program_id(0) * along
+    down, right = divided(tap, layer.kernel_width)
+    height, width = (2 * side for side in layer.pooled)
+    limit = count[0] * (height * width)
+
+    def add_pixels(number: Array, totals: tuple[Array, ...]) -> tuple[Array, ...]:
+        pixel = number * size + numbers(size)
+        tile = plt.load(rows_of(slopes, pixel), mask=over(pixel < limit, layer.outputs), other=0.0)
+        image, y, x = parted(jnp.minimum(pixel, limit - 1), height, width)
+        at = (image * layer.height + y + down) * layer.width + x + right
+        return tuple(
+            total + multiply(plt.load(rows_of(images, at + shift)), tile, turn_a=True)
+            for shift, total in enumerate(totals)
+        )
+
+    nothing = jnp.zeros((layer.inputs, layer.outputs), jnp.float32)
+    totals = jax.lax.fori_loop(0, pl.cdiv(limit, size), add_pixels, (nothing,) * along)
+    for shift, total in enumerate(totals):
+        plt.store(found.at[pl.ds((tap + shift) * layer.inputs, layer.inputs), :], total)

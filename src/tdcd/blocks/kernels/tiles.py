@@ -1,0 +1,116 @@
+"""What kernels are made of: tiles of pixels, their products, and the program that a kernel is launched as."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from tdcd.blocks.kernels.geometry import Layer
+
+OFF = 4
+"""The code of a pixel whose activation is zero; below it, the code says which of 2 x 2 places was the largest."""
+
+
+FEW_ROWS = 128
+"""With fewer images than this, a client's work is cut smaller, so that all multiprocessors have some."""
+
+
+class Tile(NamedTuple):
+    """How a kernel's work is cut up."""
+
+    size: int
+    """Rows of the products of one program, or of one pass of its loop."""
+    warps: int
+    """A GPU's groups of 32 threads per program."""
+    stages: int
+    """How many passes of the loop are loaded ahead."""
+
+    def with_channels(self, layer: Layer) -> "Tile":
+        """Smaller for many channels, to fit into a multiprocessor's memory."""
+        return self if max(layer.inputs, layer.outputs) <= 64 else Tile(self.size // 2, self.warps, 2)
+
+
+def launch(
+    kernel: Callable[..., None],
+    arguments: Sequence[Array],
+    made: Sequence[tuple[tuple[int, int], Any]],
+    *,
+    grid: tuple[int, ...],
+    tile: Tile,
+    name: str,
+    interpret: bool,
+) -> list[Array]:
+    """What a kernel makes: arrays of these shapes and types."""
+    call: Callable[..., list[Array]] = pl.pallas_call(
+        kernel,
+        out_shape=[jax.ShapeDtypeStruct(*one) for one in made],  # type: ignore[no-untyped-call]
+        grid=grid,
+        compiler_params=plt.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
+        interpret=interpret,
+        name=name,
+    )
+    return call(*arguments)
+
+
+def numbers(size: int) -> Array:
+    """0, 1, 2 ... in 32 bits, whatever JAX's default is."""
+    return jnp.arange(size, dtype=jnp.int32)
+
+
+def divided(number: Array, by: int | Array) -> tuple[Array, Array]:
+    """Quotient and remainder of numbers that are not negative; ``//`` and ``%`` would take more instructions."""
+    divisor = jnp.full_like(number, by)
+    return jax.lax.div(number, divisor), jax.lax.rem(number, divisor)
+
+
+def parted(pixel: Array, height: int, width: int) -> tuple[Array, Array, Array]:
+    """Image, row and column of pixels that are numbered through."""
+    row, x = divided(pixel, width)
+    image, y = divided(row, height)
+    return image, y, x
+
+
+def corners(pixel: Array, layer: Layer) -> Array:
+    """For pooled pixels of all images, the first input of each one's window, as a number among all pixels."""
+    image, y, x = parted(pixel, *layer.pooled)
+    return (image * layer.height + 2 * y) * layer.width + 2 * x
+
+
+def multiply(a: Array, b: Array, *, turn_a: bool = False, turn_b: bool = False) -> Array:
+    """A product of float16 matrices in float32; ``turn_a`` and ``turn_b`` transpose a factor first."""
+    # Named, since the precision of a run is not that of a kernel.
+    product: Array = plt.dot(a, b, trans_a=turn_a, trans_b=turn_b, precision=jax.lax.Precision.DEFAULT)
+    return product
+
+
+def choose_largest(four: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+    """The largest of the 2 x 2 places, given row by row, and which of them it is: the first of equal ones."""
+    pairs = []
+    for first, second in (four[:2], four[2:]):
+        is_second = ~(first >= second)
+        pairs.append((jnp.where(is_second, second, first), is_second.astype(jnp.int32)))
+    (upper, right), (lower, lower_right) = pairs
+    below = ~(upper >= lower)
+    return jnp.where(below, lower, upper), jnp.where(below, 2 + lower_right, right)
+
+
+def activate(largest: Array, places: Array, bias: Array) -> tuple[Array, Array]:
+    """The activation, and its code, from the scaled back ``largest`` ``[n, C]``; not a number stays not a number."""
+    shifted = largest + bias[None, :]
+    off = shifted <= 0
+    return jnp.where(off, 0.0, shifted), jnp.where(off, OFF, places).astype(jnp.uint8)
+
+
+def rows_of(array: Any, rows: Array) -> Any:
+    """Where some rows ``[n]`` of an array ``[rows, C]`` are, as ``[n, C]``."""
+    shape = (len(rows), array.shape[1])
+    return array.at[jnp.broadcast_to(rows[:, None], shape), jnp.broadcast_to(numbers(shape[1])[None, :], shape)]
+
+
+def over(mask: Array, channels: int) -> Array:
+    """A mask of pixels for all their channels."""
+    return jnp.broadcast_to(mask[:, None], (len(mask), channels))

@@ -1,0 +1,239 @@
+"""``manifest.json`` in a run folder: what a run was made with, and digests of what went in and came out.
+
+::
+
+    sessions    every start of the run: by whom, from when to when, versions, hardware
+    config      digest of the settings; the number of rounds, and where data lies, may differ
+    schedule    which minibatches: what they follow from, and a digest of those of a few rounds
+    data        by client: keyed digest of its rows
+    history     lines, and their digest without seconds
+    model       by silo: digest of its arrays
+    files       SHA-256 of every file, as sha256sum prints it
+    digest      of all of this
+
+A manifest finds changes. It is no signature: whoever can replace the files can replace it, too.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tdcd.core.schedule import batch_ids
+from tdcd.core.settings import Settings
+from tdcd.federation.party_names import client_of
+from tdcd.federation.silos import Federation, Silo
+from tdcd.records.machine import hardware, versions
+from tdcd.records.mark import digest_of, marks_of
+from tdcd.records.model_file import RESTORE, read_block, settings_digest
+from tdcd.records.run_folder import RunFolder
+from tdcd.records.run_folder.durable import write_json
+
+ROUNDS = (0, 1, 2)
+"""Whose minibatches the schedule's digest is of."""
+KEY_BYTES = 32
+
+
+class Manifest:
+    """The manifest of one run folder: begun with the run, sealed at its end."""
+
+    def __init__(self, run: RunFolder) -> None:
+        """Point to the manifest of ``run``."""
+        self.run, self.file, self.key_file = run, run.path / "manifest.json", run.path / "manifest.key"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is one; earlier versions wrote none."""
+        return self.file.is_file()
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file: whoever keeps it elsewhere can tell later that nobody replaced folder and manifest."""
+        return _sha256(self.file)
+
+    def read(self) -> dict[str, Any]:
+        """What it says; refuses one that was changed since it was written."""
+        try:
+            found = json.loads(self.file.read_text(encoding="utf-8"))
+            digest = found.pop("digest")
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.run.path} has no manifest: {self.file.name} is missing") from None
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ValueError(f"{self.file} is damaged: {error!r}; {RESTORE}") from None
+        if digest != digest_of(found, {}):
+            raise ValueError(f"{self.file} is damaged: it does not match its own digest; {RESTORE}")
+        return dict(found)
+
+    def begin(self, by: str) -> None:
+        """Start a session of ``by``: a "simulation", a "sweep" of several runs at once, or a hub.
+
+        What an earlier session sealed is open again.
+        """
+        kept = {key: value for key, value in self._known().items() if key in ("sessions", "schedule", "data")}
+        session = {"by": by, "started": _now(), "ended": None, "versions": versions(), "hardware": hardware()}
+        self._write({**kept, "sessions": [*kept.get("sessions", []), session]})
+
+    def note(self, schedule: Mapping[str, Any], data: Mapping[str, str]) -> None:
+        """Say which minibatches there are, and what each client's rows are known by."""
+        self._write({**self._known(), "schedule": schedule, "data": data})
+
+    def seal(self) -> None:
+        """Say what the files are at the end of a session; again, if one was added."""
+        found, folder = self._known(), self.run
+        if found.get("sessions"):
+            *before, last = found["sessions"]
+            found["sessions"] = [*before, {**last, "ended": _now()}]
+        records = folder.records()
+        found |= {
+            "config": settings_digest(folder.config()),
+            "history": marks_of(record.without_seconds() for record in records)[-1],
+            "model": {path.stem: digest_of("", read_block(path)[0]) for path in _model_files(folder)},
+            "files": {name: _sha256(folder.path / name) for name in covered(folder)},
+        }
+        self._write(found)
+
+    def gather(self, parts: Sequence["Manifest"]) -> None:
+        """Make this the manifest of the whole run, of which every hub has a part; and seal it."""
+        found = [part.read() for part in parts if part.exists]
+        if found:
+            sessions = [session for one in found for session in one.get("sessions", [])]
+            data = {client: digest for one in found for client, digest in one.get("data", {}).items()}
+            self._write({"sessions": sessions, "schedule": found[0].get("schedule"), "data": data})
+            self.seal()
+
+    def key(self) -> bytes:
+        """The secret of this run's digests of data, in a file of its own that only its owner can read."""
+        try:
+            return bytes.fromhex(self.key_file.read_text(encoding="ascii"))
+        except FileNotFoundError:
+            made = secrets.token_bytes(KEY_BYTES)
+        file = os.open(self.key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "w", encoding="ascii") as opened:
+            opened.write(made.hex())
+        return made
+
+    def _known(self) -> dict[str, Any]:
+        """What it says so far; nothing if that cannot be read, since it is written anew."""
+        try:
+            return self.read()
+        except (OSError, ValueError):
+            return {}
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        plain = json.loads(json.dumps({"manifest": 1, **content}))
+        write_json(self.file, {**plain, "digest": digest_of(plain, {})})
+
+
+def covered(run: RunFolder) -> list[str]:
+    """The files that a manifest is about, of those that are there. The report follows from them."""
+    named = (
+        run.config_file,
+        run.facts_file,
+        run.history_file,
+        run.labels_file,
+        run.held_out_file,
+        run.alone_file,
+        run.subsets_file,
+    )
+    files = [*(file for file in named if file.is_file()), *_model_files(run)]
+    files += sorted((run.path / "preparation").glob("*.json"))
+    return [file.relative_to(run.path).as_posix() for file in files]
+
+
+def differences(manifest: Manifest) -> list[str]:
+    """How a folder differs from its manifest, a sentence each; nothing if it does not.
+
+    Raises:
+        ValueError: the manifest is damaged, or was never sealed.
+    """
+    found, run = manifest.read(), manifest.run
+    if "files" not in found:
+        raise ValueError(f"{manifest.file} was not completed: the run goes on, or was killed; continue it first")
+    problems, there = [], covered(run)
+    for name, digest in found["files"].items():
+        if name not in there:
+            problems.append(f"{name} is missing")
+        elif _sha256(run.path / name) != digest:
+            problems.append(f"{name} is not as it was written{_more(run, name, found)}")
+    problems += [f"{name} was added" for name in there if name not in found["files"]]
+    schedule = found.get("schedule")
+    if schedule is not None and schedule["digest"] != schedule_digest(schedule):
+        problems.append("the schedule: this version of tdcd draws other minibatches from the same seed")
+    return problems
+
+
+def _more(run: RunFolder, name: str, found: Mapping[str, Any]) -> str:
+    """Whether it is the numbers of a changed history that changed."""
+    if name != run.history_file.name:
+        return ""
+    try:
+        marks = marks_of(record.without_seconds() for record in run.records())
+    except ValueError as damage:
+        return f": {damage}"
+    same = [*marks[-1]] == [*found["history"]]
+    return ": times or spacing were changed, the numbers were not" if same else ": its numbers were changed"
+
+
+def schedule_of(settings: Settings, num_samples: int) -> dict[str, Any]:
+    """What the minibatches follow from, and a digest of those of a few rounds."""
+    facts: dict[str, Any] = {
+        "seed": settings.seed,
+        "num_samples": num_samples,
+        "batch_size": settings.effective_batch_size(num_samples),
+        "local_steps": settings.local_steps,
+        "minibatches": settings.minibatches,
+        "rounds": [*ROUNDS],
+    }
+    return {**facts, "digest": schedule_digest(facts)}
+
+
+def schedule_digest(facts: Mapping[str, Any]) -> str:
+    """Of the minibatches that follow from ``facts``."""
+    chosen = {key: facts[key] for key in ("num_samples", "batch_size", "local_steps", "minibatches")}
+    return digest_of("", {"ids": batch_ids(facts["seed"], facts["rounds"], **chosen)})
+
+
+def keyed(key: bytes, digests: Mapping[str, str]) -> dict[str, str]:
+    """Digests by client that say nothing to those without the key: nobody can test a guess at the rows."""
+    return {
+        client: hmac.new(key, f"{client}\n{digest}".encode(), hashlib.sha256).hexdigest()
+        for client, digest in digests.items()
+    }
+
+
+def client_digests(federation: Federation) -> dict[str, str]:
+    """Of each client's rows, by the client's name, in a simulation. Rows in a mapped file count by number only."""
+    return {
+        client_of(silo.name, client): _rows_digest(federation, silo, rows)
+        for silo in federation.silos
+        for client, rows in zip(silo.clients, silo.rows, strict=True)
+    }
+
+
+def _rows_digest(federation: Federation, silo: Silo, rows: Any) -> str:
+    arrays = {"rows": rows, "labels": federation.labels[rows]}
+    if federation.weights is not None:
+        arrays["weights"] = federation.weights[rows]
+    if not isinstance(silo.features, np.memmap):
+        arrays["features"] = silo.features[rows]
+    return digest_of([*silo.features.shape], arrays)
+
+
+def _model_files(run: RunFolder) -> Iterator[Path]:
+    return iter(sorted(run.model.path.glob("*.safetensors")))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,71 @@
+"""A run in MLflow: on a server, in a database or in a local folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tdcd.tracking.tracker import Ending, MissingExtraError, Point
+
+LONGEST_VALUE, PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 6000, 100, 1000
+"""MLflow's own limits."""
+_STATUS: dict[Ending, str] = {"finished": "FINISHED", "diverged": "FAILED", "unfinished": "KILLED"}
+
+
+class MlflowTracker:
+    """One new run of an experiment."""
+
+    def __init__(self, name: str, at: str | None, experiment: str) -> None:
+        """Start a run called ``name``.
+
+        Args:
+            at: MLflow's tracking URI, or a folder; by default what MLFLOW_TRACKING_URI says.
+            experiment: made if it is not there.
+
+        Raises:
+            ValueError: MLflow is not installed, or does not take it.
+        """
+        try:
+            from mlflow import MlflowClient  # noqa: PLC0415 - an extra
+            from mlflow.exceptions import MlflowException  # noqa: PLC0415
+        except ImportError:
+            raise MissingExtraError("mlflow") from None
+        try:
+            self._client: Any = MlflowClient(at)
+            found = self._client.get_experiment_by_name(experiment)
+            number = found.experiment_id if found is not None else self._client.create_experiment(experiment)
+            self._run = self._client.create_run(number, run_name=name).info.run_id
+        except MlflowException as error:
+            raise ValueError(f"MLflow at {at or 'MLFLOW_TRACKING_URI'} refuses the run: {error}") from None
+        self.where = f"experiment '{experiment}', run {self._run}" + (f", at {at}" if at else "")
+
+    def settings(self, settings: Mapping[str, str]) -> None:
+        """Log parameters."""
+        from mlflow.entities import Param  # noqa: PLC0415
+
+        given = [Param(key, value[:LONGEST_VALUE]) for key, value in settings.items()]
+        for part in _parts(given, PARAMETERS_AT_ONCE):
+            self._client.log_batch(self._run, params=part)
+
+    def points(self, points: list[Point]) -> None:
+        """Log metrics, the round as the step."""
+        from mlflow.entities import Metric  # noqa: PLC0415
+
+        given = [
+            Metric(key, value, int(point.seconds * 1000), point.round)
+            for point in points
+            for key, value in point.figures.items()
+        ]
+        for part in _parts(given, METRICS_AT_ONCE):
+            self._client.log_batch(self._run, metrics=part)
+
+    def file(self, path: Path, folder: str) -> None:
+        """Log an artifact."""
+        self._client.log_artifact(self._run, str(path), folder or None)
+
+    def end(self, ending: Ending) -> None:
+        """End MLflow's run."""
+        self._client.set_terminated(self._run, _STATUS[ending])
+
+
+def _parts(items: list[Any], size: int) -> list[list[Any]]:
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]

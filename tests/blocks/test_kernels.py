@@ -1,0 +1,86 @@
+"""The kernels' numbers are those of plain convolutions; on a CPU they are interpreted.
+
+With whole numbers, no factor or sum is rounded: results are equal to the last bit, also where places are equally large.
+"""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tdcd.blocks import Cnn
+from tdcd.blocks.convolution import pool
+from tdcd.blocks.kernels.choice import fit
+from tdcd.blocks.kernels.geometry import layers_of
+from tdcd.blocks.kernels.scaling import scale_for
+from tdcd.blocks.kernels.stack import convolve_layers
+
+ROWS, COUNTS = 5, (3, 5)
+SHAPE = (11, 12)
+"""An odd side, of which pooling drops a row."""
+
+
+def plainly(layers, images, _):
+    """Every tap's product added up, as a convolution is defined."""
+    for layer in layers:
+        weight = layer["weight"]
+        height, width = images.shape[1] - weight.shape[0] + 1, images.shape[2] - weight.shape[1] + 1
+        taps = [(y, x) for y in range(weight.shape[0]) for x in range(weight.shape[1])]
+        summed = sum(images[:, y : y + height, x : x + width] @ weight[y, x] for y, x in taps)
+        images = jax.nn.relu(pool(summed) + layer["bias"])
+    return images
+
+
+@cache
+def program(with_kernels):
+    """The outputs of two clients, and the slopes of a weighted sum of those of their real rows."""
+    convolve = partial(convolve_layers, interpret=True) if with_kernels else plainly
+
+    def one(layers, images, count, towards):
+        real = (jnp.arange(ROWS) < count)[:, None, None, None]
+
+        def total(layers):
+            active = convolve(layers, images, count)
+            return jnp.sum(jnp.where(real, active * towards, 0)), active
+
+        slopes, active = jax.grad(total, has_aux=True)(layers)
+        return active, slopes
+
+    return jax.jit(jax.vmap(one))
+
+
+@pytest.mark.parametrize("power", [0, -20])
+def test_kernels_give_the_plain_numbers(power):
+    """Also where float16 alone would have nothing left of them."""
+    rng, scale = np.random.default_rng(0), 2.0**power
+
+    def whole(most, shape):
+        return rng.integers(-most, most + 1, (2, *shape)).astype(np.float32)
+
+    layers = [
+        {"weight": scale * whole(3, (3, 3, 1, 16)), "bias": scale * whole(2, (16,))},
+        {"weight": scale * whole(1, (3, 3, 16, 32)), "bias": scale**2 * whole(2, (32,))},
+    ]
+    problem = layers, abs(whole(3, (ROWS, *SHAPE, 1))), np.array(COUNTS, np.int32), whole(3, (ROWS, 1, 1, 32))
+    found, slopes = program(with_kernels=True)(*problem)
+    expected, plain_slopes = program(with_kernels=False)(*problem)
+    assert np.isfinite(found).all()
+    for client, count in enumerate(COUNTS):
+        np.testing.assert_array_equal(found[client, :count], expected[client, :count])
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(plain_slopes))
+    jax.tree.map(np.testing.assert_array_equal, slopes, plain_slopes)
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e-30, 1.0, 65504.0, 1e30, np.inf])
+def test_scaled_numbers_fit_into_float16(bound):
+    scale = np.float32(scale_for(jnp.float32(bound)))
+    assert np.log2(scale) % 1 == 0
+    if np.isfinite(bound):
+        assert np.isfinite(np.float16(np.float32(bound) * scale))
+
+
+def test_a_cpu_keeps_to_plain_convolutions():
+    block = jax.eval_shape(lambda: Cnn((16, 16), kernel=(3, 3), embedding=8).init(jax.random.key(0), SHAPE, 2))
+    assert not fit(layers_of(block["convolutions"], np.zeros((2, *SHAPE, 1))), "float32")
