@@ -1,0 +1,151 @@
+"""The container files: every command in them exists, and networks, users and secrets are as docs/containers.md says."""
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+
+from tdcd.cli.app import app
+from tdcd.config import check_config, read_config
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parents[1]
+DEPLOY, DOCS = ROOT / "deploy", ROOT / "docs" / "containers.md"
+CHART = DEPLOY / "helm" / "tdcd"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+FEDERATION = check_config(read_config(DEPLOY / "federation.toml"), "federation.toml")
+RUN = "/var/lib/tdcd/run"
+
+
+def rendered(name):
+    """The objects of a template, as with one client and any values."""
+    lines = (CHART / "templates" / name).read_text().splitlines()
+    text = "\n".join(line for line in lines if not re.fullmatch(r"\s*\{\{-.*\}\}", line))
+    return [one for one in yaml.safe_load_all(re.sub(r"\{\{.*?\}\}", "x", text)) if one]
+
+
+def container_of(thing):
+    (found,) = thing["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def objects():
+    return {thing["kind"]: thing for path in (CHART / "templates").iterdir() for thing in rendered(path.name)}
+
+
+def assert_exists(words):
+    """A command and its options are the command line's own."""
+    command, rest = typer.main.get_command(app), [*words]
+    name = ""
+    while hasattr(command, "commands"):
+        name = rest.pop(0)
+        command = command.commands[name]
+    if rest != ["--help"]:
+        command.make_context(name, rest)
+
+
+def commands():
+    """Every tdcd command in the files, as words without the name of the program."""
+    found = [json.loads(words) for words in re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)]
+    found += [json.loads(words)[1:] for words in re.findall(r"^HEALTHCHECK .*CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)]
+    found += [service["command"] for service in COMPOSE["services"].values()]
+    for kind in ("StatefulSet", "Deployment"):
+        container = container_of(objects()[kind])
+        found.append(container["args"])
+        found += [probe["exec"]["command"][1:] for name, probe in container.items() if name.endswith("Probe")]
+    for line in re.findall(r"^(?:docker compose exec \S+ )?tdcd (.*)$", DOCS.read_text(), re.MULTILINE):
+        found.append(shlex.split(line, comments=True))
+    return found
+
+
+def test_every_command_and_option_exists():
+    found = commands()
+    assert {words[0] for words in found} == {"hub", "client", "status", "certs"}
+    for words in found:
+        assert_exists(words)
+    with pytest.raises(Exception, match="No such option: --no-such-option"):
+        assert_exists(["hub", "federation.toml", "--silo", "a", "--no-such-option"])
+
+
+def test_only_the_hubs_share_a_network():
+    expected = {}
+    for silo in FEDERATION.silos:
+        assert silo.hub == f"{silo.name}-hub:7447"
+        expected[f"{silo.name}-hub"] = {silo.name, "between"}
+        expected |= {f"{silo.name}-{client}": {silo.name} for client in silo.client_names}
+    assert {name: {*service["networks"]} for name, service in COMPOSE["services"].items()} == expected
+    assert COMPOSE["networks"] == {name: {"internal": True} for name in ("clinic", "lab", "between")}
+    for name in ("clinic", "lab", "between"):
+        assert f"`{name}`" in DOCS.read_text()
+
+
+def test_a_party_sees_its_own_files_only_and_writes_to_a_run_folder_only():
+    for name, service in COMPOSE["services"].items():
+        silo, _, part = name.partition("-")
+        party = f"hub.{silo}" if part == "hub" else f"client.{silo}.{part}"
+        mounts = {place: (source, *mode) for source, place, *mode in (v.split(":") for v in service["volumes"])}
+        assert mounts.pop("/etc/tdcd/federation.toml") == ("./federation.toml", "ro")
+        assert mounts.pop("/etc/tdcd/certs") == (f"./certs/{party}", "ro")
+        if part == "hub":
+            assert mounts == {"/var/lib/tdcd": (f"{silo}-run",)}
+            assert service["command"][service["command"].index("--out") + 1] == RUN
+        else:
+            assert mounts == {f"/etc/tdcd/data/{part}.csv": (f"./data/{part}.csv", "ro")}
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["build"]["target"] == ("hub" if part == "hub" else "client")
+        assert "ports" not in service
+
+
+def test_images_are_not_root_and_the_client_has_no_figures():
+    assert re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE) == ["10001"]
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)$(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
+    assert {"hub", "client"} < {*stages}
+    assert f'CMD ["tdcd", "status", "{RUN}"]' in stages["hub"]
+    assert "HEALTHCHECK NONE" in stages["client"]
+    for path in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE):
+        assert all((ROOT / one).exists() for one in path.split()), path
+        assert all(f"!{one}" in (DEPLOY / "Dockerfile.dockerignore").read_text() for one in path.split())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    everything = {re.match(r"[\w-]+", one).group() for one in project["dependencies"]}
+    client = {line for line in (DEPLOY / "client.txt").read_text().splitlines() if not line.startswith("#")}
+    assert client < everything
+    assert not client & {"matplotlib", "scikit-learn"}
+
+
+def test_the_chart_uses_values_that_it_has_and_no_privileges():
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for path in (CHART / "templates").iterdir():
+        for place in re.findall(r"\.Values\.([\w.]+)", path.read_text()):
+            found = values
+            for key in place.split("."):
+                assert key in found, f"{path.name}: {place}"
+                found = found[key]
+    found = objects()
+    assert {*found} == {"ConfigMap", "Service", "StatefulSet", "Deployment"}
+    for kind in ("StatefulSet", "Deployment"):
+        pod = found[kind]["spec"]["template"]["spec"]
+        assert found[kind]["spec"]["replicas"] == 1
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert not pod["automountServiceAccountToken"]
+        own = container_of(found[kind])["securityContext"]
+        assert (own["privileged"], own["allowPrivilegeEscalation"], own["readOnlyRootFilesystem"]) == (
+            False,
+            False,
+            True,
+        )
+        (certificates,) = [volume for volume in pod["volumes"] if volume["name"] == "certificates"]
+        assert certificates["secret"]["defaultMode"] == 0o440
+        mounts = {mount["name"] for mount in container_of(found[kind])["volumeMounts"]}
+        claims = [claim["metadata"]["name"] for claim in found[kind]["spec"].get("volumeClaimTemplates", [])]
+        assert mounts == {volume["name"] for volume in pod["volumes"]} | {*claims}
+    hub = container_of(found["StatefulSet"])
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert hub[probe]["exec"]["command"] == ["tdcd", "status", RUN]
+    assert found["StatefulSet"]["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "run"
