@@ -50,7 +50,11 @@ LAYERS = [
     ),
     (
         "Results",
-        [("prediction", "models: scores of new|samples, coefficients"), ("report", "one HTML page|from a run folder")],
+        [
+            ("prediction", "models: scores of new|samples, coefficients"),
+            ("report", "one HTML page|from a run folder"),
+            ("tracking", "MLflow, TensorBoard|from a run folder"),
+        ],
     ),
     (
         "Inputs",
