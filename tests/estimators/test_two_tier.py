@@ -48,6 +48,8 @@ def test_frames_of_every_kind_give_the_same_model(frame):
     chances = first.predict_proba(rows)
     for other in (pl.from_pandas(rows), pa.Table.from_pandas(rows)):
         np.testing.assert_allclose(clone(estimator).fit(other, classes).predict_proba(other), chances, atol=1e-6)
+    named = pl.from_pandas(rows).with_columns(pl.col("city").cast(pl.Categorical))
+    np.testing.assert_allclose(first.predict_proba(named), chances, atol=1e-6)
     categorical = rows.astype({"city": "category"})
     np.testing.assert_allclose(first.predict_proba(categorical), chances, atol=1e-6)
     by_place = TwoTierClassifier({"bank": [0, 3], "shop": [1, 2]}, clients=[2, 1], batch_size=32).fit(rows, classes)
@@ -95,6 +97,8 @@ def test_a_run_folder_keeps_the_model(tmp_path):
         ({"silos": {"bank": ["age"], "shop": ["aged"]}}, "'shop' has the column 'aged', which X has not"),
         ({"silos": {"bank": ["age", "city"], "shop": ["city"]}}, "column 'city' is given to 'bank' and to 'shop'"),
         ({"silos": {"bank": [7]}}, "'bank' has the column number 7, and X has 4 columns"),
+        ({"silos": [["age"]]}, "give a number, or the columns of each silo by name"),
+        ({"silos": {"bank": slice(0, 2)}}, "'bank' has slice"),
         ({"silos": {"bank": []}}, "'bank' has no columns"),
         ({"clients": [1, 2, 3]}, "there are 2 silos; give a number, or one each"),
         ({"step_size": -1.0}, r"train.step_size = -1.0: must be greater than 0"),
@@ -135,3 +139,22 @@ def test_counts_and_bins():
     fitted = TwoTierRegressor(2, loss="poisson", bins=8, rounds=150, step_size=0.05, patience=5, holdout=0.2).fit(X, y)
     edge, middle = fitted.predict([[-1.9, 0.0], [1.9, 0.0]]), fitted.predict([[0.0, 0.0]])
     assert (edge > 2.5 * middle).all()
+
+
+def test_patience_ends_training_and_the_best_model_stays():
+    X, y = load_breast_cancer(return_X_y=True)
+    X, y = X[:150, :6], y[:150]
+    keys = {"step_size": 5.0, "holdout": 0.3, "rounds": 40, "batch_size": 16, "evaluate_every": 1}
+    stopped = TwoTierClassifier(2, 1, patience=1, keep="best", **keys).fit(X, y)
+    losses = [record.test_loss for record in stopped.history_]
+    assert len(losses) < 41
+    assert losses[-1] >= losses[-2] == min(losses)
+
+
+def test_an_array_then_a_frame_counts_columns_by_their_places(frame):
+    rows, classes = frame
+    amounts = rows[["age", "paid"]]
+    fitted = TwoTierClassifier(2, batch_size=32, rounds=5).fit(amounts.to_numpy(), classes)
+    with pytest.warns(UserWarning, match="feature names"):
+        found = fitted.predict_proba(amounts)
+    np.testing.assert_array_equal(found, fitted.predict_proba(amounts.to_numpy()))

@@ -132,7 +132,7 @@ def test_coefficients_of_frames_are_those_of_the_scores(trained, two_frames):
         ),
         (
             lambda bank, shop: {"bank": np.ones((3, 3)), "shop": np.ones((3, 2))},
-            "table 'bank': is not a table: it has 3 columns, and there should be 2: age, income",
+            "table 'bank': ndarray is not a table: it has 3 columns, and there should be 2: age, income",
         ),
     ],
 )
@@ -198,3 +198,38 @@ def test_a_damaged_file_is_not_a_model(trained, tmp_path):
     (tmp_path / "m.tdcd").write_bytes(content)
     with pytest.raises(ValueError, match=r"m.tdcd is not a model, or is damaged: its content does not match"):
         Model.load(tmp_path / "m.tdcd")
+
+
+def test_a_model_reads_tables_as_training_did(two_frames, tmp_path):
+    bank, shop = two_frames
+    income = np.nan_to_num(bank["income"].to_numpy(), nan=-999.0)
+    marked = bank.set_column(2, "income", [income])
+    data = {"blank": ["-999"]}
+    federation = Federation.from_frames({"bank": marked, "shop": shop}, id="id", label="wants", data=data)
+    result = train(federation, Linear(), Objective("logistic"), SETTINGS, rounds=5, out=tmp_path / "run")
+    result.model.save(tmp_path / "m.tdcd")
+    for model in (result.model, Model.load(tmp_path / "run"), Model.load(tmp_path / "m.tdcd")):
+        ours, theirs = (model.scores({"bank": one, "shop": shop}) for one in (marked, bank))
+        np.testing.assert_array_equal(ours, theirs)
+    strict = Federation.from_frames(
+        {"bank": bank.drop_columns("income"), "shop": shop}, id="id", label="wants", data={"missing": "refuse"}
+    )
+    model = train(strict, Linear(), Objective("logistic"), SETTINGS, rounds=1).model
+    blank = bank.set_column(1, "age", [[None, *bank["age"].to_pylist()[1:]]])
+    with pytest.raises(TableError, match="table 'bank', column 'age': row 0 is blank"):
+        model.predict({"bank": blank, "shop": shop})
+
+
+def test_a_silo_that_is_missing_counts_with_its_mean_with_and_without_a_folder(two_frames, trained, recwarn):
+    bank, shop = two_frames
+    federation = Federation.from_frames({"bank": bank, "shop": shop}, id="id", label="wants", clients=[2, 1])
+    again = train(federation, Linear(), Objective("logistic"), SETTINGS, rounds=40)
+    for one in (again, trained):
+        found = one.model.scores({"bank": bank}, without=["shop"])
+        np.testing.assert_allclose(found, trained.model.scores({"bank": bank}, without=["shop"]), rtol=1e-5)
+
+
+def test_sections_that_only_training_reads_are_refused(two_frames):
+    bank, shop = two_frames
+    with pytest.raises(ValueError, match="train: says how to train, not how a federation is made"):
+        Federation.from_frames({"bank": bank, "shop": shop}, id="id", label="wants", train={"rounds": 3})

@@ -27,7 +27,10 @@ PADDING = 3
 def predict(
     target: Annotated[
         Path,
-        typer.Argument(help="A run folder with all silos' blocks; or the file of a federation.", metavar="RUN|TOML"),
+        typer.Argument(
+            help="A run folder with all blocks or a saved model; or a federation's file.",
+            metavar="RUN|TOML",
+        ),
     ],
     data: Annotated[
         list[str],
