@@ -82,7 +82,10 @@ class Manifest:
 
     def note(self, schedule: Mapping[str, Any], data: Mapping[str, str]) -> None:
         """Say which minibatches there are, and what each client's rows are known by."""
-        self._write({**self._known(), "schedule": schedule, "data": data})
+        known = self._known()
+        # A hub that was restarted says the same again.
+        if (known.get("schedule"), known.get("data")) != (schedule, data):
+            self._write({**known, "schedule": schedule, "data": data})
 
     def seal(self) -> None:
         """Say what the files are at the end of a session; again, if one was added."""

@@ -56,5 +56,6 @@ def train_silo_only(
     if jax.process_index() == 0:
         run = RunFolder(folder)
         run.write_alone(found)
-        Manifest(run).seal()
+        if (manifest := Manifest(run)).exists:
+            manifest.seal()
     return found
