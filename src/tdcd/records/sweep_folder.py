@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tdcd.records.file_names import SWEEP
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import RESTORE
 from tdcd.records.run_folder import RunFolder, write_durably
@@ -22,7 +23,7 @@ class SweepFolder:
 
     def __init__(self, path: Path) -> None:
         """Point to ``path``, where a sweep is or shall be."""
-        self.path, self.file = path, path / "sweep.json"
+        self.path, self.file = path, path / SWEEP
 
     @property
     def is_begun(self) -> bool:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-HISTORY, CONFIG, FACTS, REPORT = "history.jsonl", "config.toml", "federation.json", "report.html"
-SWEEP, TRIAL, HUB, STATUS = "sweep.json", "federation.toml", "hub.json", "status.json"
+from tdcd.records.file_names import HISTORY, SWEEP
+
+TRIAL, HUB, STATUS = "federation.toml", "hub.json", "status.json"
 
 Kind = Literal["simulation", "hub", "trial", "nothing"]
 

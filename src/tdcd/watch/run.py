@@ -6,12 +6,13 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.runtime.storage.status import read_status
 from tdcd.watch.curve import Curve
-from tdcd.watch.folders import CONFIG, FACTS, HISTORY, REPORT, STATUS, Found
+from tdcd.watch.folders import STATUS, Found
 from tdcd.watch.history import Budget, HistoryReader
 from tdcd.watch.parties import silos_of, time_of
 from tdcd.watch.small_file import SmallFile

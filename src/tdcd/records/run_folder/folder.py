@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tdcd.core.objective import Tree
+from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.history import Record, read_history
 from tdcd.records.mark import NO_LINES, Mark, marks_of
 from tdcd.records.model_file import RESTORE, settings_digest
@@ -22,10 +23,10 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """Point to ``path``; see :meth:`create` and :meth:`open`."""
         self.path = path
-        self.config_file, self.history_file = path / "config.toml", path / "history.jsonl"
-        self.facts_file, self.alone_file = path / "federation.json", path / "alone.json"
+        self.config_file, self.history_file = path / CONFIG, path / HISTORY
+        self.facts_file, self.alone_file = path / FACTS, path / "alone.json"
         self.held_out_file, self.labels_file = path / "held-out.csv", path / "labels.json"
-        self.subsets_file, self.report_file = path / "subsets.json", path / "report.html"
+        self.subsets_file, self.report_file = path / "subsets.json", path / REPORT
         self.model = ModelFiles(path)
         self._settings = ""
 
