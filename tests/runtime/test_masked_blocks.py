@@ -131,10 +131,11 @@ def test_a_block_with_the_masks_of_another_group_is_refused(protected):
     hub = office.machines[HUB]
     steps = [m for m in office.sent if isinstance(m, Steps) and m.receiver == CLIENTS[0]][-1]
     questions = hub.rounds.questions
-    questions.asked = {CLIENTS[0]: steps.replace(group=Group((0, 1), 100))}
+    # The run is over: as if it were not, with a question of another group.
+    questions.asked, questions._are_over = {CLIENTS[0]: steps.replace(group=Group((0, 1), 100))}, False
     with pytest.raises(RejectedMessage, match="for the sum of other clients' blocks"):
         questions.receive(sent)
-    questions.asked = {}
+    questions.end()
 
 
 @pytest.mark.parametrize(

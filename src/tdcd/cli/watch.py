@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from tdcd.cli.terminal import reported, screen
+from tdcd.cli.terminal import reported, screen, stoppable
 
 if TYPE_CHECKING:
     from tdcd.watch.server import WatchServer
@@ -60,7 +60,8 @@ def watch(
     _announce(server, folders)
     if not no_browser:
         _open(server.url)
-    with server, suppress(KeyboardInterrupt):
+    # The server's loop is what a signal interrupts: another thread has to ask it to end.
+    with server, stoppable(lambda: threading.Thread(target=server.shutdown, daemon=True).start()):
         server.serve_forever()
 
 

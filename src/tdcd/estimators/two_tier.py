@@ -99,7 +99,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Train on checked rows; ``labels`` are amounts, or numbers of ``classes``."""
         table = _table(X, getattr(self, "feature_names_in_", None))
-        self._columns = columns_by_silo(self.silos, table.column_names)
+        self._names = table.column_names
+        self._columns = columns_by_silo(self.silos, self._names)
         num_samples = len(labels) - round(self.holdout * len(labels))
         weighted = weights is not None
         keys = settings_of(self.get_params(deep=False), [*self._columns], num_samples, loss, weighted=weighted)
@@ -129,8 +130,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         checked = _checked(self, X, reset=False)
         table = _table(checked, getattr(self, "feature_names_in_", None))
         if not hasattr(self, "feature_names_in_"):
-            # Fitted on an array: a frame's columns count by their places.
-            table = table.rename_columns([f"x{place}" for place in range(table.num_columns)])
+            # Fitted on columns without names: those of a frame count by their places.
+            table = table.rename_columns(self._names)
         return self._by_silo(table)
 
     def __sklearn_tags__(self) -> Any:
