@@ -73,6 +73,22 @@ class InProcess:
             self.refused[f"{sender} to {receiver}: {refusal}"] += 1
         return True
 
+    def come_back(self, hub, state):
+        """A hub is killed and started again from ``state``: its links' messages are lost, and its clients join anew."""
+        for pair in [pair for pair in self.queues if hub in pair]:
+            self.queues[pair].clear()
+        config = self.machines[hub].job.config
+        index = Job(config).hubs.index(hub)
+        back = self.machines[hub] = Hub(Job(config), index, secret=SECRET, nonce=f"nonce {index}", restored=state)
+        for other in (*back.clients, *back.peers):
+            if isinstance(self.machines[other], Client):
+                self.machines[other] = Client(Job(config), index, other, self.data[other])
+            else:
+                self.act(other, self.machines[other].joined(hub))
+            self.act(hub, back.joined(other))
+        while self.deliver():
+            pass
+
     def run(self):
         self.start()
         while self.deliver():

@@ -1,15 +1,12 @@
 """Real hubs end a run early, all alike, keep the simulation's model, and go on after a crash bit for bit."""
 
 import pytest
-from in_process import SECRET, InProcess, largest_difference
+from in_process import InProcess, largest_difference
 from test_machines import RIDGE, with_keys
 
 from tdcd.config.resolve import plan
 from tdcd.records.patience import Stopping
 from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Stop
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.training.train import train
@@ -98,18 +95,7 @@ def test_a_hub_that_comes_back_goes_on_counting_bit_for_bit(name, after, tmp_pat
     assert state.candidates
     lost = broken.history["hub.lab"]
     broken.history["hub.lab"] = [one for one in lost if one.round < state.round and one.round not in state.unrecorded]
-    for pair in [pair for pair in broken.queues if "hub.lab" in pair]:
-        broken.queues[pair].clear()
-    back = Hub(Job(config), 1, secret=SECRET, nonce="nonce 1", restored=state)
-    broken.machines["hub.lab"] = back
-    for other in (*back.clients, *back.peers):
-        if isinstance(broken.machines[other], Client):
-            broken.machines[other] = Client(Job(config), 1, other, data[other])
-        else:
-            broken.act(other, broken.machines[other].joined("hub.lab"))
-        broken.act("hub.lab", back.joined(other))
-    while broken.deliver():
-        pass
+    broken.come_back("hub.lab", state)
     assert {end.reason for end in broken.ends.values()} == {end.reason for end in whole.ends.values()}
     for hub in whole.blocks():
         assert largest_difference(whole.blocks()[hub], broken.blocks()[hub]) == 0

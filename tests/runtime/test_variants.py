@@ -5,15 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import SECRET, InProcess, largest_difference
+from in_process import InProcess, largest_difference
 from test_machines import RIDGE, with_keys
 
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.core.exchange import WIRE_DTYPES, Sending, seed_words
 from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import PhiPart
 from tdcd.runtime.protocol.structure import arrays_of, named
@@ -180,18 +178,7 @@ def test_a_hub_that_comes_back_from_its_checkpoint_goes_on_bit_for_bit(keys, tmp
     assert state.memory
     lost = broken.history["hub.lab"]
     broken.history["hub.lab"] = [record for record in lost if record.round < state.round]
-    for pair in [pair for pair in broken.queues if "hub.lab" in pair]:
-        broken.queues[pair].clear()
-    back = Hub(Job(config), 1, secret=SECRET, nonce="nonce 1", restored=state)
-    broken.machines["hub.lab"] = back
-    for other in (*back.clients, *back.peers):
-        if isinstance(broken.machines[other], Client):
-            broken.machines[other] = Client(Job(config), 1, other, data[other])
-        else:
-            broken.act(other, broken.machines[other].joined("hub.lab"))
-        broken.act("hub.lab", back.joined(other))
-    while broken.deliver():
-        pass
+    broken.come_back("hub.lab", state)
     assert {end.status for end in broken.ends.values()} == {"finished"}
     for hub in whole.blocks():
         assert largest_difference(whole.blocks()[hub], broken.blocks()[hub]) == 0
