@@ -211,6 +211,9 @@ def test_a_model_reads_tables_as_training_did(two_frames, tmp_path):
     for model in (result.model, Model.load(tmp_path / "run"), Model.load(tmp_path / "m.tdcd")):
         ours, theirs = (model.scores({"bank": one, "shop": shop}) for one in (marked, bank))
         np.testing.assert_array_equal(ours, theirs)
+        by_place = {"bank": marked.drop_columns("id"), "shop": shop.drop_columns("id")}
+        plain = {"bank": bank.drop_columns("id"), "shop": shop.drop_columns("id")}
+        np.testing.assert_array_equal(model.scores(by_place), model.scores(plain))
     strict = Federation.from_frames(
         {"bank": bank.drop_columns("income"), "shop": shop}, id="id", label="wants", data={"missing": "refuse"}
     )

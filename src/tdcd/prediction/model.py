@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -246,8 +246,6 @@ class Model:
 
     def _scored(self, silo: str, frame: Any, joined: bool) -> SiloScores:
         part = self.part(silo)
-        columns = (
-            part.columns if joined else Columns(PLACE).only([*part.preparation.parts], part.preparation.categorical)
-        )
+        columns = part.columns if joined else replace(part.columns, id=PLACE)
         rows = frame_rows(frame, f"table '{silo}'", columns)
         return SiloScores(rows.ids, part.phi(rows))

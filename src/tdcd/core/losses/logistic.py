@@ -51,11 +51,6 @@ class Logistic(Loss):
         """0 and 1."""
         return np.asarray((labels == 0) | (labels == 1))
 
-    def inverse_link(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The chance of the second class, ``[n, 1]``."""
-        # Equal to 1 / (1 + exp(-score)), which overflows.
-        return np.asarray((1 + np.tanh(scores / 2)) / 2)
-
     def metrics(self, scores: NDArray[np.float64], labels: NDArray[Any], unit: float, response: Response) -> Figures:
         """Accuracy and AUC."""
         hits = float(np.mean((scores[:, 0] > 0) == labels))

@@ -51,11 +51,6 @@ class Softmax(Loss):
         """0, 1, 2, ..."""
         return np.asarray((labels >= 0) & (labels == np.round(labels)))
 
-    def inverse_link(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The chance of every class, ``[n, C]``."""
-        shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
-
     def metrics(self, scores: NDArray[np.float64], labels: NDArray[Any], unit: float, response: Response) -> Figures:
         """Accuracy, and the mean of each class's AUC against the rest."""
         chances = self.inverse_link(scores)
