@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from two_tables import ROWS, called, write_csv
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
+from tdcd.core.losses import Loss
 from tdcd.prediction.model import Model
 from tdcd.prediction.predict import combine
 from tdcd.prediction.scorecard import PointScale, scorecard, write_scorecard
@@ -164,3 +166,12 @@ def test_what_has_no_points_is_refused(keys, tmp_path, model, message):
     status, said = called("export", folder, "--scorecard")
     assert status == 2
     assert message in said
+
+
+def test_a_loss_of_ones_own_has_no_points(keys, tmp_path):
+    class Own(Loss):
+        name = "own"
+
+    model = replace(Model.load(trained(keys, tmp_path / "run")), loss=Own())
+    with pytest.raises(ValueError, match="has a loss of your own, own: what its scores mean is not known here"):
+        scorecard(model)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
-from tdcd.core.losses import Poisson
+from tdcd.core.losses import LOSSES, Poisson
 from tdcd.prediction.model import Model, Part
 from tdcd.tables.parts.cell import Cell
 from tdcd.tables.writing import write_table
@@ -107,6 +107,10 @@ def _meaning(model: Model, scale: PointScale) -> _Linear:
         raise ValueError(
             f"{model.where} has the softmax loss: a scorecard is of two classes with model.loss = 'logistic', or of "
             "amounts; tdcd export without --scorecard gives coefficients per class"
+        )
+    if model.loss.name not in LOSSES:
+        raise ValueError(
+            f"{model.where} has a loss of your own, {model.loss.name}: what its scores mean is not known here"
         )
     if isinstance(model.loss, Poisson):
         meaning = "The sum of a row's contributions is the logarithm of the expected count."
