@@ -95,8 +95,10 @@ def save_png(
     *,
     log_y: bool | None = None,
     inset: int | None = None,
+    note: str = "",
 ) -> None:
-    """The same drawing as a picture file, black on white."""
+    """The same drawing as a picture file, black on white; a ``note`` is printed below it."""
+    xlabel = f"{xlabel}\n{note}" if note else xlabel
     _plot(path, curves, xlabel, ylabel, log_y, inset, format="png", dpi=110, facecolor="white")
 
 
@@ -119,7 +121,7 @@ def _plot(
         # The browser draws the text, with its own fonts.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
         drawing = Figure(figsize=(6, 3.6), layout="constrained")
-        axes = drawing.add_subplot(xlabel=_printable(xlabel), ylabel=_printable(ylabel))
+        axes = drawing.add_subplot(xlabel="\n".join(map(_printable, xlabel.splitlines())), ylabel=_printable(ylabel))
         handles = [_draw(axes, line, index) for index, line in enumerate(lines)]
         _scale(axes, logarithmic)
         if all((line[0] % 1 == 0).all() for line in lines):
