@@ -36,7 +36,8 @@ FEW_BITS = {"8 bits": Few(0.27, 0.01), "4 bits": Few(0.14, 0.02)}
 
 def judge_promises(results: Results) -> list[Claim]:
     """The verdict on every promise whose experiment is in ``results``."""
-    return [judge(name, results[name]) for name in results for judge in _JUDGES.get(name.partition("-")[0], ())]
+    with np.errstate(invalid="ignore"):
+        return [judge(name, results[name]) for name in results for judge in _JUDGES.get(name.partition("-")[0], ())]
 
 
 def curve_of(result: ExperimentResult, label: str) -> CurveResult:

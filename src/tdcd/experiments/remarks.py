@@ -25,7 +25,9 @@ def judge_as_printed(results: Results) -> list[Claim]:
 
 
 def _judged(results: Results, judges: tuple[tuple[tuple[str, ...], Judge], ...]) -> list[Claim]:
-    return [judge(results) for needs, judge in judges if all(name in results for name in needs)]
+    # A loss that no curve reaches, or a run that diverges, leaves differences without a value: nothing is decided.
+    with np.errstate(invalid="ignore"):
+        return [judge(results) for needs, judge in judges if all(name in results for name in needs)]
 
 
 def _per_step(curve: CurveResult) -> tuple[float, float]:
