@@ -16,7 +16,7 @@ from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
 from tdcd.experiments.experiment import NAMES, Curve, Experiment, load_experiment, merge
 from tdcd.experiments.page import write_page
-from tdcd.experiments.results import read_results
+from tdcd.experiments.results import joined, read_results
 from tdcd.experiments.sweep import predicted_ends, ridge_optimum, run_experiment, stand_in
 
 BASE = {
@@ -192,7 +192,7 @@ def test_figures_that_are_there_stay(done, tmp_path):
     write_page(tmp_path, {"fig2a": result})
     earlier = read_results(tmp_path / "results.json")
     assert earlier["fig2a"].made == result.made
-    both = earlier | {"fig2c": replace(result, name="fig2c", full_size=False)}
+    both = joined({"fig2c": replace(result, name="fig2c", full_size=False)}, earlier)
     page = write_page(tmp_path, both).read_text()
     assert "fig2a: the paper&#x27;s size" in page
     assert "fig2c: smaller" in page

@@ -9,6 +9,7 @@ import pytest
 from made_up import diverging, experiment, falling
 from verdicts_again import Figure, quantities, verdict
 
+from command import tdcd
 from tdcd.experiments.page import write_page
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "results.json"
@@ -56,6 +57,17 @@ def everything():
 def test_verdicts_follow_from_the_losses_of_every_seed(tmp_path):
     write_page(tmp_path, everything())
     assert check(tmp_path / "results.json") == 29
+
+
+def test_the_page_is_written_again_from_the_results_alone(tmp_path):
+    write_page(tmp_path, everything())
+    (tmp_path / "reproduce.html").unlink()
+    told = tdcd("reproduce", "--redraw", "--out", ".", cwd=tmp_path)
+    assert told.exit_code == 0, told.output
+    assert "fig3a" in (tmp_path / "reproduce.html").read_text()
+    refused = tdcd("reproduce", "--redraw", "--out", "none", cwd=tmp_path)
+    assert refused.exit_code == 2
+    assert "results.json is not there" in " ".join(refused.stderr.split())
 
 
 def test_published_verdicts_do_too():

@@ -10,7 +10,7 @@ from tdcd.cli.options import Assignments, ConfigFile, OnDevices, checked_config,
 from tdcd.cli.terminal import errors, reported, screen
 from tdcd.config.baselines import BASELINES
 from tdcd.core.choices import Preset
-from tdcd.experiments.experiment import NAMES, PAPER, SETS, expand, load_experiment
+from tdcd.experiments.experiment import PAPER, SETS, expand, load_experiment
 
 if TYPE_CHECKING:
     from tdcd.experiments.results import ExperimentResult
@@ -55,7 +55,7 @@ def reproduce(
     from tdcd.experiments.page import write_page
     from tdcd.experiments.promises import judge_promises
     from tdcd.experiments.remarks import judge_as_printed, judge_claims
-    from tdcd.experiments.results import read_results
+    from tdcd.experiments.results import joined, read_results
     from tdcd.experiments.sweep import run_experiment
 
     folder = out or Path("runs") / ("reproduce-full" if full else "reproduce")
@@ -78,13 +78,8 @@ def reproduce(
                     experiment, folder, devices=spread, observe=display.observe, should_stop=display.should_stop
                 )
                 done += experiment.num_runs
-        together = earlier | results
-        page = write_page(
-            folder,
-            {name: together[name] for name in NAMES if name in together},
-            assignments=assignments,
-            measured=real,
-        )
+        together = joined(earlier, results)
+        page = write_page(folder, together, assignments=assignments, measured=real)
     for result in results.values():
         if result.stand_in:
             line = f"{result.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"

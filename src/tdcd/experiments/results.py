@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.experiments.experiment import Axis
+from tdcd.experiments.experiment import NAMES, Axis
 
 FORMAT = 2
 """Of ``results.json``."""
@@ -106,15 +106,21 @@ class ExperimentResult:
 Results = Mapping[str, ExperimentResult]
 
 
-def write_results(out: Path, results: Results, claims: list[dict[str, Any]]) -> None:
-    """Write ``results.json``, and all curves of every figure as ``NAME.csv``."""
+def joined(*results: Results) -> dict[str, ExperimentResult]:
+    """All of them in their usual order; of those with the same name, the last."""
+    found = {name: result for some in results for name, result in some.items()}
+    return {name: found[name] for name in NAMES if name in found}
+
+
+def write_results(out: Path, results: Results, claims: list[dict[str, Any]], *, tables: bool = True) -> None:
+    """Write ``results.json``, and all curves of every figure as ``NAME.csv`` unless no ``tables`` are wanted."""
     figures = {name: _plain(asdict(result)) for name, result in results.items()}
     text = json.dumps({"format": FORMAT, "claims": _plain(claims), "figures": figures}, indent=1)
     # Lists of numbers on one line each: a line of its own for every number is hard to read.
     text = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(text + "\n", encoding="utf-8")
-    for name, result in results.items():
+    for name, result in results.items() if tables else ():
         with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(_table(result))
 
