@@ -106,6 +106,15 @@ def spread(result: ExperimentResult) -> Numbers:
     return apart
 
 
+def spread_at_equal_steps(result: ExperimentResult) -> tuple[int, Numbers]:
+    """After how many local steps all curves that do not diverge can be compared, and their ``[seeds]`` spread there."""
+    curves = [curve for curve in result.curves if not curve.diverged.any()]
+    steps = min(int(curve.steps[-1]) for curve in curves)
+    losses = np.array([[np.interp(steps, curve.steps, seed) for seed in curve.losses] for curve in curves])
+    apart: Numbers = np.ptp(losses, axis=0) / (curves[0].losses[:, 0] - losses.min(axis=0))
+    return steps, apart
+
+
 def slope(values: Numbers, over: Numbers) -> Numbers:
     """``[seeds]``: the slope of the line through ``[curves, seeds]`` values, by least squares."""
     centred = over - over.mean()
