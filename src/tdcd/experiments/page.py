@@ -148,15 +148,12 @@ def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
 
 def _at_equal_steps(result: ExperimentResult) -> Iterator[html.Html]:
     """How far the curves lie apart where they are drawn against local steps."""
-    if "steps" in result.against:
-        steps, apart = spread_at_equal_steps(result)
+    steps, apart = spread_at_equal_steps(result) if "steps" in result.against else (0, np.zeros(1))
+    if steps:
+        coincide = "the curves nearly coincide" if apart.mean() < SMALL else "the curves do not coincide"
         yield html.paragraph(
-            f"Against local steps the curves nearly coincide while they fall: after {steps:,} local steps, as many as all "
-            f"curves have, they lie within {apart.mean():.2%} of the loss's fall. What more local steps per round save is "
-            "rounds."
-            if apart.mean() < SMALL
-            else f"After {steps:,} local steps, as many as all curves have, they lie within {apart.mean():.2%} of the "
-            "loss's fall."
+            f"Against local steps {coincide}: after {steps:,} of them, the most at which all were evaluated, they lie "
+            f"within {apart.mean():.2%} of the loss's fall."
         )
 
 

@@ -132,7 +132,8 @@ def _phi_is_small(results: Results) -> Claim:
         "fig3a",
         "As a rough estimate, the intermediate information for a sample ranges from a simple scalar value to a small "
         "vector of very few dimensions. [...] the intermediate information of B minibatches with M samples each would "
-        "be of the order of a few megabytes or less. Compared to this, the size of the actual model can be in the order of gigabytes.",
+        "be of the order of a few megabytes or less. Compared to this, the size of the actual model can be in the "
+        "order of gigabytes.",
         f"the phi that a hub sends in a round is at most {FEW_MEGABYTES:g} MB; models of gigabytes are not run here",
         "; ".join(told),
         tuple(quantities),

@@ -107,11 +107,12 @@ def spread(result: ExperimentResult) -> Numbers:
 
 
 def spread_at_equal_steps(result: ExperimentResult) -> tuple[int, Numbers]:
-    """After how many local steps all curves that do not diverge can be compared, and their ``[seeds]`` spread there."""
+    """The most local steps after which all curves that do not diverge were evaluated, and their ``[seeds]`` spread."""
     curves = [curve for curve in result.curves if not curve.diverged.any()]
-    steps = min(int(curve.steps[-1]) for curve in curves)
-    losses = np.array([[np.interp(steps, curve.steps, seed) for seed in curve.losses] for curve in curves])
-    apart: Numbers = np.ptp(losses, axis=0) / (curves[0].losses[:, 0] - losses.min(axis=0))
+    steps = max(set.intersection(*({*curve.steps.tolist()} for curve in curves)))
+    losses = np.stack([curve.losses[:, curve.steps.tolist().index(steps)] for curve in curves])
+    fall = curves[0].losses[:, 0] - losses.min(axis=0)
+    apart: Numbers = np.ptp(losses, axis=0) / np.where(fall > 0, fall, np.inf)
     return steps, apart
 
 
