@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-FORBIDDEN = ("matplotlib", "sklearn", "tdcd.simulation", "tdcd.report")
+FORBIDDEN = ("jax", "optax", "matplotlib", "sklearn", "tdcd.simulation", "tdcd.report")
 
 CLIENT = """
 import sys

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
+from tdcd.core.lazy import configure
 from tdcd.federation.party_names import client_of
 from tdcd.runtime.certificates.agreement import Certified, Keys
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
@@ -115,7 +115,7 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     """Run a client to its end."""
     arm_as_asked()
     # A client waits for every program that it starts: a second thread would only have to be woken for it.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
+    configure("jax_cpu_enable_async_dispatch", False)
     index = job.silo_index(silo)
     names = job.config.silos[index].client_names
     if client not in names:

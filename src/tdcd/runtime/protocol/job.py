@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 
 from tdcd.blocks.base import Block
@@ -16,6 +15,7 @@ from tdcd.config.resolve import blocks_of, has_bias, objective_of, settings_of
 from tdcd.core.exchange import WIRE_DTYPES, sent_up
 from tdcd.core.settings import Settings
 from tdcd.core.timing import Overlap
+from tdcd.core.trees import leaves_of
 from tdcd.core.variant import Everybody, Variant
 from tdcd.federation.party_names import client_of, hub_of
 from tdcd.records.patience import Stopping
@@ -161,7 +161,7 @@ def _only_simulated(variant: Variant, dtype: str, labels: str | None) -> list[st
         for name, (kind, _) in exchange.layout((1, 1, 1), dtype).items()
     ]
     block = sent_up(np.zeros((1, 1), dtype), variant.block_exchange)
-    sent += [(variant.block_exchange, "block", str(leaf.dtype)) for leaf in jax.tree.leaves(block)]
+    sent += [(variant.block_exchange, "block", str(leaf.dtype)) for leaf in leaves_of(block)]
     allowed = ", ".join(WIRE_DTYPES)
     return problems + [
         f"train.variant: {exchange} sends '{name}' as {kind}, but hubs send only {allowed}"
