@@ -21,6 +21,7 @@ NAMES = (
     "sweep",
     "planning",
     "federation",
+    "parties",
     "metrics",
     "masks",
     "stragglers",

@@ -4,6 +4,7 @@ import ipaddress
 import logging
 import secrets
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,8 @@ from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
 from tdcd.tables.randomized import check_ready, protected
+
+NEEDS_JAX = "is not a linear block with plain steps, a loss of tdcd's own, whole phi and no silo dropout"
 
 
 class PartySection(BaseModel):
@@ -120,6 +123,8 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     names = job.config.silos[index].client_names
     if client not in names:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
+    if job.needs_jax(index) and find_spec("jax") is None:
+        raise ConfigError([f"a client of silo '{silo}' needs JAX for what {NEEDS_JAX}: pip install jax optax"])
     data = read_data(job.config, index, own)
     if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
