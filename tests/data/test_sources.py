@@ -90,7 +90,9 @@ def test_the_folder_is_the_argument_or_the_variable_or_in_the_home(monkeypatch, 
 
 def test_its_tables_are_read_without_scikit_learn():
     # Subprocess, because other tests import it here.
-    code = "import sys; from tdcd.data import load; load('digits'), load('diabetes'); sys.exit('sklearn' in sys.modules)"
+    code = (
+        "import sys; from tdcd.data import load; load('digits'), load('diabetes'); sys.exit('sklearn' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
