@@ -15,7 +15,8 @@ from tdcd.experiments.measured import Measured
 from tdcd.experiments.promises import judge_promises
 from tdcd.experiments.sweep import CurveResult, ExperimentResult
 from tdcd.report import html
-from tdcd.report.figures import Curve, line_figure, save_png
+from tdcd.report.figures import Curve, line_figure
+from tdcd.report.pictures import save_png
 
 LOSS = "training loss of the global model"
 AXES: dict[Axis, tuple[str, str]] = {
