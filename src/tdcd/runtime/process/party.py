@@ -4,6 +4,7 @@ import ipaddress
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
 from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.process.client_status import ClientStatus
 from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
 from tdcd.runtime.process.label_key import LABEL_KEY, NEW_KEY, label_key
 from tdcd.runtime.process.log import event
@@ -46,7 +48,7 @@ class PartySection(BaseModel):
     certs: str = "certs"
     """The folder with ca.pem, this party's certificate and key, federation.secret for a hub, and revoked.crl if any."""
     out: str | None = None
-    """A hub's run folder."""
+    """A hub's run folder; a client's folder for its status.json, which is written nowhere by default."""
     listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")] | None = None
     """Where a hub listens, host:port, if that is not the address at which others reach it."""
     metrics: Annotated[str, Field(pattern=PATTERN)] | None = None
@@ -133,7 +135,11 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     machine = Client(job, index, name, data, secrets.token_hex(8), keys)
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
-        return ClientDriver(machine, transport).run(should_stop)
+        driver = ClientDriver(machine, transport)
+        if own.out is None:
+            return driver.run(should_stop)
+        with closing(ClientStatus(Path(own.out), driver)) as status:
+            return driver.run(status.shown_before(should_stop))
 
 
 def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
