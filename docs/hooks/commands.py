@@ -13,6 +13,9 @@ This page is made from the code: it is what `tdcd COMMAND --help` says. `tdcd --
 """
 
 
+KINDS = {"str": "TEXT", "list": "TEXT", "Path": "PATH", "int": "N", "float": "NUMBER"}
+
+
 def commands() -> dict[str, Any]:
     """Every command by its whole name, such as ``tdcd certs check``."""
     return dict(_named("tdcd", typer.main.get_command(app)))
@@ -51,7 +54,7 @@ def _flags(option: Any) -> str:
     if option.is_flag:
         return flags
     kind = option.metavar or getattr(option.type_descriptor.annotation, "__name__", "text")
-    return f"{flags} {({'str': 'TEXT', 'Path': 'PATH', 'int': 'N', 'float': 'NUMBER'}).get(kind, kind.upper())}"
+    return f"{flags} {KINDS.get(kind, kind)}"
 
 
 def _row(name: str, part: Any) -> str:

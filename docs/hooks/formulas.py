@@ -8,6 +8,7 @@ from latex2mathml.converter import convert
 
 DIRECTIVE = re.compile(r"^\.\. math::[ \n]*(.+(?:\n[ ]+\S.*)*)", re.MULTILINE)
 """A formula as docstrings have it; lines that continue it are indented."""
+ROLE = re.compile(r":\w+:`~?([^`]+)`")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 
 
@@ -23,6 +24,7 @@ class Formulas(griffe.Extension):
         """Rewrite the docstring of a module, a class, a function or an attribute."""
         if obj.docstring:
             text = DIRECTIVE.sub(_as_fence, obj.docstring.value)
+            text = ROLE.sub(r"`\1`", text)
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", text)
 
 
