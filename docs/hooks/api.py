@@ -5,7 +5,7 @@ import tdcd
 PAGES = {
     "training": (
         "Training",
-        "Train a federation that is simulated in this process. [Models from Python](../../python.md) is the place to start.",
+        "Train a federation that is simulated in this process. Start with [Models from Python](../../python.md).",
         ["train", "Settings", "Objective", "Result", "Record", "Simulation"],
     ),
     "data": (
@@ -25,7 +25,7 @@ PAGES = {
     ),
     "variants": (
         "Variants",
-        "What may differ from Algorithm 1. [The algorithm](../../algorithm.md#the-family) says which part answers which question.",
+        "What may differ from Algorithm 1: [the family](../../algorithm.md#the-family) has a question for each part.",
         ["Variant", "Overlap", "Quantised", "QuantisedChange", "LabelsAt", "SiloDropout"],
     ),
     "algorithm": (

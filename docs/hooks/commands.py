@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import typer.main
+
 from tdcd.cli.app import app
 
 HEAD = """# All commands

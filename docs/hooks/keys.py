@@ -7,12 +7,14 @@ import types
 from typing import Any
 
 from pydantic import BaseModel
+
 from tdcd.config.schema import ClientSection, Config, LinkSection
 
 HEAD = """# All keys
 
-This table is made from the code. Every key has a default, and the defaults are the demo. Unknown keys are errors. `--set section.key=value` overrides
-a key on the command line. [Configuration](../configuration.md) has the same keys as a file to copy from, and explains what goes together.
+These tables are made from the code. Every key has a default, and the defaults are the demo. Unknown keys are errors.
+`--set section.key=value` overrides a key on the command line. [Configuration](../configuration.md) has the same keys as
+a file to copy from, and explains what goes together.
 """
 ROWS = ["", "| key | default | allowed | meaning |", "| --- | --- | --- | --- |"]
 
@@ -25,14 +27,14 @@ def page() -> str:
     for name, field in Config.model_fields.items():
         kind = _section(field.annotation)
         if kind is None:
-            lines.append(_row(Config, name, schema["properties"][name], schema))
+            lines.append(_row(Config, name, schema["properties"][name]))
         else:
             sections[f"[[{name}]]" if name == "silos" else f"[{name}]"] = kind
     sections |= {"[[silos.client]]": ClientSection, "A link: network.client_hub, network.hub_hub": LinkSection}
     for title, kind in sections.items():
         lines += ["", f"## {title}" if " " in title else f"## `{title}`", "", _sentence(kind.__doc__ or ""), *ROWS]
         described = kind.model_json_schema()
-        lines += [_row(kind, name, described["properties"][name], described) for name in kind.model_fields]
+        lines += [_row(kind, name, described["properties"][name]) for name in kind.model_fields]
     return "\n".join(lines) + "\n"
 
 
@@ -59,14 +61,14 @@ def _sentence(text: str) -> str:
     return " ".join(text.split())
 
 
-def _row(kind: type[BaseModel], name: str, described: dict[str, Any], schema: dict[str, Any]) -> str:
+def _row(kind: type[BaseModel], name: str, described: dict[str, Any]) -> str:
     field = kind.model_fields[name]
     if field.is_required():
         default = "must be given"
     else:
         value = field.get_default(call_default_factory=True)
         default = "" if value is None else f"`{_toml(value)}`"
-    cells = [f"`{name}`", default, allowed(described, schema), meanings(kind).get(name, "")]
+    cells = [f"`{name}`", default, allowed(described), meanings(kind).get(name, "")]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -74,25 +76,31 @@ def _toml(value: Any) -> str:
     return json.dumps(value) if not isinstance(value, float) else f"{value:g}" if value % 1 else f"{value:.1f}"
 
 
-def allowed(described: dict[str, Any], schema: dict[str, Any]) -> str:
+def allowed(described: dict[str, Any]) -> str:
     """The values of a key in words, from its JSON schema."""
-    if "$ref" in described:
-        return f"a table, see {described['$ref'].rsplit('/', 1)[-1].removesuffix('Section').lower()} below"
-    if "anyOf" in described:
-        parts = [allowed(part, schema) for part in described["anyOf"] if part.get("type") != "null"]
-        return ", or ".join(dict.fromkeys(parts))
+    parts = [part for part in described.get("anyOf", [described]) if part.get("type") != "null"]
+    return ", or ".join(dict.fromkeys(_kind(part) for part in parts))
+
+
+def _kind(described: dict[str, Any]) -> str:
     if "enum" in described or "const" in described:
         return ", ".join(f"`{_toml(value)}`" for value in described.get("enum", [described.get("const")]))
-    kind = described.get("type")
-    if kind == "array":
-        return f"a list: {allowed(described['items'], schema)}"
-    if kind == "object":
-        return f"a table: {allowed(described['additionalProperties'], schema)} by name"
-    if kind == "boolean":
-        return "`true`, `false`"
-    if kind in ("integer", "number"):
-        return ("a whole number" if kind == "integer" else "a number") + _limits(described)
-    return "a text"
+    match described.get("type"):
+        case "array":
+            words = f"a list: {allowed(described['items'])}"
+        case "object":
+            words = f"a table: {allowed(described['additionalProperties'])} by name"
+        case "boolean":
+            words = "`true`, `false`"
+        case "integer":
+            words = f"a whole number{_limits(described)}"
+        case "number":
+            words = f"a number{_limits(described)}"
+        case "string":
+            words = "a text"
+        case _:
+            words = "a table, see below"
+    return words
 
 
 def _limits(described: dict[str, Any]) -> str:

@@ -1,5 +1,5 @@
-"""What MkDocs does besides rendering docs/: it makes the reference from the code, shows files of the repository that pages
-link to, and gives headings the anchors that GitHub gives them.
+"""What MkDocs does besides rendering docs/: it makes the reference from the code, shows files of the repository that
+pages link to, and gives headings the anchors that GitHub gives them.
 """
 
 import posixpath
@@ -44,7 +44,11 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     made |= {page: (ROOT / source).read_text("utf-8") for page, source in PROJECT.items()}
     linked = {path for file in files.documentation_pages() for path in _outside(file.src_uri, file.content_string)}
     linked |= {file.relative_to(ROOT).as_posix() for path in linked for file in _files(ROOT / path)}
-    made |= {f"source/{path}.md": _shown(path) for path in linked - {*PROJECT.values(), "README.md"} if (ROOT / path).exists()}
+    made |= {
+        f"source/{path}.md": _shown(path)
+        for path in linked - {*PROJECT.values(), "README.md"}
+        if (ROOT / path).exists()
+    }
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
 
@@ -65,7 +69,9 @@ def _shown(path: str) -> str:
     """A file of the repository as a page, or the files of a folder."""
     if (ROOT / path).is_dir():
         names = [file.relative_to(ROOT / path).as_posix() for file in _files(ROOT / path)]
-        return "\n".join([f"# {path}", "", *(f"- [{name}]({posixpath.basename(path)}/{name}.md)" for name in names), ""])
+        return "\n".join(
+            [f"# {path}", "", *(f"- [{name}]({posixpath.basename(path)}/{name}.md)" for name in names), ""]
+        )
     text = (ROOT / path).read_text("utf-8")
     return f"# {path}\n\n````{LANGUAGES.get(Path(path).suffix, 'text')}\n{text}\n````\n"
 

@@ -47,7 +47,9 @@ def _silo(picture: Picture, name: str, left: int, columns: list[str], clients: l
     for number, (client, first, last) in enumerate(clients):
         for row in range(first, last):
             for column in range(len(columns)):
-                picture.box(left + column * wide + 1, TOP + (row + 1) * high + 1, wide - 2, high - 2, f"cell tone{number}")
+                picture.box(
+                    left + column * wide + 1, TOP + (row + 1) * high + 1, wide - 2, high - 2, f"cell tone{number}"
+                )
         middle = TOP + (1 + (first + last) / 2) * high
         side = left + len(columns) * wide + 8
         picture.text(side, middle - 8, f"Client “{client}”", "strong", "start")
