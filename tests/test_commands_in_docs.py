@@ -103,9 +103,13 @@ def test_configurations_have_keys_that_there_are(path):
         assert _unknown(tomllib.loads(block)) == [], block
 
 
-def test_the_quick_start_runs(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [("quickstart.md", ["run", "split", "run"]), ("labels_at_one_silo.md", ["split", "run"])],
+)
+def test_console_blocks_run(name, commands, tmp_path):
     """With fewer rounds. ``tdcd up`` is left to the tutorial's test."""
-    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     blocks = re.findall(r"^```console\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     done = []
     for block in (block for block in blocks if "$ tdcd up" not in block):
@@ -121,7 +125,7 @@ def test_the_quick_start_runs(tmp_path):
                 done.append(words[0])
         for line in re.findall(r"^(?!\$ |\.\.\.).+", block, re.MULTILINE):
             assert line in said
-    assert done == ["run", "split", "run"]
+    assert done == commands
 
 
 def test_the_reference_explains_every_key_and_names_every_command():
