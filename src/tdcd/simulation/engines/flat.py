@@ -12,7 +12,7 @@ from tdcd.simulation.engines.flat_program import SEGMENT, FlatProgram, FlatSilo,
 from tdcd.simulation.engines.grouped import GroupedEngine
 from tdcd.simulation.staging import StagingBuffers
 
-PLACES_PER_CALL = 1 << 21
+PLACES_PER_CALL = 1 << 22
 """About how many places for rows the segments of a call have: more take the host longer to draw before the first call.
 """
 
