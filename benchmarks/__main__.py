@@ -21,6 +21,7 @@ NAMES = (
     "sweep",
     "planning",
     "federation",
+    "hub_clients",
     "metrics",
     "masks",
     "stragglers",
