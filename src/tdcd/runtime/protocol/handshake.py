@@ -6,7 +6,7 @@ the silo's preparation; hubs tell each other how large their silos are. A mismat
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tdcd.runtime.certificates.agreement import Keys
@@ -77,13 +77,14 @@ class Handshake:
 
     def missing(self) -> list[str]:
         """The parties that this phase waits for."""
-        waiting = {
-            "gathering": [client for client in self.clients if client not in self._enrolments],
-            "comparing": [peer for peer in self.peers if peer not in self._peer_hellos],
-            "preparing": [client for client in self.clients if client not in self.ready],
-            "opening": [peer for peer in self.peers if peer not in self.openings],
+        waiting: dict[str, tuple[Sequence[str], Collection[str]]] = {
+            "gathering": (self.clients, self._enrolments),
+            "comparing": (self.peers, self._peer_hellos),
+            "preparing": (self.clients, self.ready),
+            "opening": (self.peers, self.openings),
         }
-        return waiting.get(self.phase, [])
+        parties, present = waiting.get(self.phase, ((), ()))
+        return [party for party in parties if party not in present]
 
     def rows(self) -> tuple[str, ...]:
         """A digest of each client's rows, in client order; known once all have enrolled."""
@@ -132,10 +133,10 @@ class Handshake:
         shape = message.feature_shape
         if math.prod(shape) > self.job.config.runtime.max_message_mb * 2**20:
             raise RejectedMessage(f"'feature_shape' is {[*shape]}: no message could carry a block for so many features")
-        for other, known in self.ready.items():
-            if known != shape:
-                shapes = f"{[*shape]} at {message.sender} and {[*known]} at {other}"
-                raise IncompatibleParties(f"a sample has shape {shapes}")
+        other, known = next(iter(self.ready.items()), ("", shape))
+        if known != shape:
+            shapes = f"{[*shape]} at {message.sender} and {[*known]} at {other}"
+            raise IncompatibleParties(f"a sample has shape {shapes}")
         self.ready[message.sender] = shape
         return []
 
