@@ -20,7 +20,7 @@ from tdcd.runtime.process.forking import environment
 from tdcd.runtime.process.launch import Trial
 from tdcd.runtime.storage.status import read_status
 
-CLIENTS, PER_PROCESS, ROUNDS, WARM = (10, 30, 100, 300), 50, 60, 10
+CLIENTS, PER_PROCESS, ROUNDS, WARM = (10, 30, 100, 300), 50, 60, 5
 CLIENTS_OF_A = "clients of the first silo"
 ROWS, BATCH = 40, 10
 """A client's rows, and its share of a minibatch: the same however many clients there are."""

@@ -272,7 +272,7 @@ def test_the_only_client_of_a_silo_is_waited_for():
     office = stopped({C1: (3, "begin", None)})
     assert [*office.hubs["hub.c"].missing()] == [C1]
     assert office.hubs["hub.c"].open_questions() == []
-    assert [hub.missing() for hub in office.hubs.values()] == [["hub.c"], ["hub.c"], [C1]]
+    assert [[*hub.missing()] for hub in office.hubs.values()] == [["hub.c"], ["hub.c"], [C1]]
 
 
 def test_all_are_waited_for_in_the_first_rounds_after_a_start():

@@ -409,3 +409,20 @@ class Twins:
             if machine.ending is None:
                 answers += machine.receive(message)
         return answers
+
+
+def test_what_a_former_process_said_late_does_not_count(data, reference):
+    office = begun(data, 0)
+    former = Client(Job(CONFIG), 1, NORTH, data[NORTH], "former")
+    hub = office.hubs["hub.lab"]
+    (call,) = hub.joined(NORTH)
+    (late,) = former.receive(call)
+    live = Client(Job(CONFIG), 1, NORTH, data[NORTH], "live")
+    restart(office, NORTH, Twins(live))
+    while live.round < 2:
+        assert office.deliver()
+    # It was on its way all the time, and nobody has heard of that process before.
+    office.act("hub.lab", hub.receive(late))
+    office.settle()
+    assert live.ending == ("finished", "")
+    assert office.history == reference

@@ -22,7 +22,6 @@ from tdcd.runtime.protocol.messages import (
     Status,
     Stop,
     Want,
-    Who,
 )
 from tdcd.runtime.protocol.rounds import Rounds
 from tdcd.runtime.protocol.sample_index import WAY_ON, IncompatibleParties, Lost, UnfitLabels
@@ -135,7 +134,7 @@ class Hub:
         if self.shutdown is not None:
             return [*self.shutdown.joined(party)]
         if party in self.clients:
-            return [Who(self.name, party, run=self.handshake.run)]
+            return [self.handshake.sessions.greet(party, self.handshake.run)]
         wants = [] if self.rounds is None else self.rounds.wants(party)
         return [*(message.to(party) for message in self.handshake.published.values()), *wants]
 
