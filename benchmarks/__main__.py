@@ -22,6 +22,7 @@ NAMES = (
     "planning",
     "federation",
     "parties",
+    "hub_clients",
     "metrics",
     "masks",
     "stragglers",

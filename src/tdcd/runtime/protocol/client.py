@@ -61,7 +61,7 @@ class Client:
         """The round that it works on; -1 before the first."""
         self.ending: Ending | None = None
         """How the hub ended the run."""
-        self._run = ""
+        self._run, self._call = "", 0
         self._welcome: Welcome | None = None
         self._compute: ClientCompute | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -71,7 +71,7 @@ class Client:
         self._rows: ClientRows | None = None
         self._answers: dict[str, Message] = {}
         self._handlers: dict[type[Message], Callable[[Any], list[Message]]] = {
-            Who: lambda message: self.introduce(),
+            Who: self._on_who,
             Welcome: self._on_welcome,
             Prepare: self._on_prepare,
             Begin: self._on_begin,
@@ -91,6 +91,7 @@ class Client:
             self.hub,
             protocol=PROTOCOL,
             session=self._session,
+            call=self._call,
             config=self.job.shared,
             ids=data.ids,
             labels=numbers,
@@ -137,6 +138,11 @@ class Client:
         answer = kind(self.name, self.hub, question.round, self._run, **content)
         self._answers[question.kind] = answer
         return [answer]
+
+    def _on_who(self, message: Who) -> list[Message]:
+        """The hub asks for an introduction."""
+        self._call = message.call
+        return self.introduce()
 
     def _on_welcome(self, message: Welcome) -> list[Message]:
         """The hub says which samples the rows are, and what the labels mean."""

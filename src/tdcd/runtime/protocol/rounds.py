@@ -14,7 +14,7 @@ peers it can tell again, byte for byte, for this round and those just before it.
 may go on without a client, see :mod:`tdcd.runtime.protocol.absence`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tdcd.core.objective import Tree
 from tdcd.core.trees import named_leaves
@@ -114,9 +114,9 @@ class Rounds:
 
     # For those who are late, or back.
 
-    def missing(self) -> list[str]:
+    def missing(self) -> Collection[str]:
         """The parties that this phase waits for."""
-        return list(self.questions.asked) or self._silent_peers()
+        return self.questions.asked.keys() or self._silent_peers()
 
     def remind(self) -> list[Message]:
         """Ask the clients that are ready, and the peers, for what this phase waits for."""
