@@ -28,6 +28,8 @@ BASELINES: Mapping[str, str] = {
     "tdcd-reused": "TDCD with one minibatch for all Q local steps instead of Q fresh ones: Q times less phi is sent.",
 }
 """What each baseline is, in words."""
+IN_ONE_PLACE = ("sgd", "fedbcd")
+"""The baselines in which a silo's rows are with a single client."""
 
 
 def baseline_plans(name: str, plan: "Plan") -> dict[str, "Plan"]:

@@ -43,7 +43,7 @@ class Hosts:
         >>> Hosts((0, 0, 1, 1), 1, lambda message: [message]).has(5).tolist()
         [False, False, False, False, True]
         """
-        return np.array(self.line)[self.device_of(num_clients)] == self.here
+        return np.asarray(np.array(self.line)[self.device_of(num_clients)] == self.here)
 
     def tell(self, make: Callable[[], Any]) -> list[Any]:
         """What ``make`` gives in every process, in values that JSON writes exactly.
@@ -66,10 +66,10 @@ class Hosts:
 
 @dataclass(frozen=True, eq=False)
 class HostRows:
-    """``[M, ...]``: a silo's features, of which this process has some rows; it has what a simulation asks of an array."""
+    """``[M, ...]``: a silo's features, of which this process has some rows."""
 
     rows: NDArray[Any]
-    """``[h, ...]``: the rows that are here, at least one; a mapped file as a whole, which is read only where they are."""
+    """``[h, ...]``: the rows that are here, at least one; or a mapped file, which is read only where they are."""
     places: NDArray[np.int32]
     """``[M]``: where in ``rows`` each sample is; -1 if it is in another process."""
 

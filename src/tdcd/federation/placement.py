@@ -76,7 +76,7 @@ def padded_slots(placement: Placement) -> NDArray[np.int32]:
     # Slots count the rows before a sample; among padded rows, those before its client's are more.
     shift = np.arange(counts.shape[2]) * width + counts - np.cumsum(counts, axis=2)
     by_row = np.repeat(shift.ravel(), counts.ravel()).reshape(placement.slots.shape)
-    return (placement.slots + np.take_along_axis(by_row, placement.slots, axis=2)).astype(np.int32)
+    return np.asarray(placement.slots + np.take_along_axis(by_row, placement.slots, axis=2), np.int32)
 
 
 class Padding:

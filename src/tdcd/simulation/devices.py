@@ -137,6 +137,18 @@ def _exchange(message: bytes) -> list[bytes]:
     return [one[:size].tobytes() for one, size in zip(gathered, sizes, strict=True)]
 
 
+def of_first(tree: Tree, hosts: Hosts) -> Tree:
+    """Process 0's arrays; all processes have arrays of the same shapes."""
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    message = hosts.exchange(b"".join(array.tobytes() for array in arrays) if hosts.here == 0 else b"")[0]
+    found, start = [], 0
+    for array in arrays:
+        found.append(np.frombuffer(message, array.dtype, array.size, start).reshape(array.shape).copy())
+        start += array.nbytes
+    return jax.tree.unflatten(structure, found)
+
+
 def whole(table: HostRows, figures: NDArray[Any], hosts: Hosts) -> NDArray[Any]:
     """``[M, ...]``: figures of all samples, from those ``[h, ...]`` of the rows that each process has."""
     found = np.zeros((len(table), *figures.shape[1:]), figures.dtype)

@@ -87,7 +87,7 @@ class HostLayout:
         shape = (rounds, *positions.shape[1:])
 
         def numbers(index: Any) -> NDArray[np.int32]:
-            return np.take_along_axis(ids[:, None], positions[:, index[1]], axis=3)
+            return np.asarray(np.take_along_axis(ids[:, None], positions[:, index[1]], axis=3))
 
         def gathered(index: Any) -> NDArray[Any]:
             return self._buffers.take((silo, str(index[1])), table, numbers(index)[None], rounds)[0]
@@ -95,7 +95,8 @@ class HostLayout:
         def placed(index: Any) -> NDArray[Any]:
             assert held is not None
             own = numbers(index)
-            return np.concatenate([held.places[own], np.zeros((rounds - len(own), *own.shape[1:]), np.int32)])
+            spare = np.zeros((rounds - len(own), *own.shape[1:]), np.int32)
+            return np.concatenate([held.places[own], spare])
 
         if held is None:
             return self._devices.make((*shape, *table.shape[1:]), gathered, axis=1)

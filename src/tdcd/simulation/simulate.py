@@ -93,10 +93,10 @@ class Simulation:
         self.blocks, self.variant = tuple(blocks), variant or Variant()
         self.execution = execution or Execution()
         self.devices = Devices.first(self.execution.devices)
-        self._hosts = self.devices.hosts
-        if self._hosts is not None and len(runs) > 1:
+        self.hosts = self.devices.hosts
+        if self.hosts is not None and len(runs) > 1:
             raise ValueError(f"{len(runs)} runs at once need one process: several hosts train one run at a time")
-        self.federation = federation = kept_here(self.federation, self._hosts)
+        self.federation = federation = kept_here(self.federation, self.hosts)
         self.runs = runs = (runs[0]._replace(federation=federation), *runs[1:])
         settings, objective = self.settings, self.objective
         if len(blocks) != federation.num_silos:
@@ -129,7 +129,7 @@ class Simulation:
                 both = zip(federation.silos, self._tables, strict=True)
                 on_device = [put_table(silo, table, self.devices) for silo, table in both]
             self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
-        self._on_device = self.devices.here(on_device) if self._hosts is None else None
+        self._on_device = self.devices.here(on_device) if self.hosts is None else None
 
     @property
     def engine(self) -> str:
@@ -145,9 +145,9 @@ class Simulation:
             # One of several hosts would have its rows twice.
             in_file = any(is_mapped(table) for table in self._tables)
             by_host = self.execution.engine in ("auto", "grouped") and problem.is_plain
-            return not by_host and not in_file and self._hosts is None
+            return not by_host and not in_file and self.hosts is None
         memory: int = jax.local_devices()[0].memory_stats()["bytes_limit"]
-        return sum(table.nbytes for table in self._tables) < FITS_WELL * memory
+        return bool(sum(table.nbytes for table in self._tables) < FITS_WELL * memory)
 
     def _context(self) -> Any:
         """The precision in which everything here is compiled and run."""
@@ -270,10 +270,10 @@ class Simulation:
         fixed: FixedPoint | None,
     ) -> NDArray[Any]:
         """The sum of these silos' phi, from tables that may be ``resident`` on the device."""
-        if self._hosts is not None and isinstance(tables[0], HostRows):
+        if self.hosts is not None and isinstance(tables[0], HostRows):
             with self._context():
                 three = zip(hub_blocks, tables, blocks, strict=True)
-                phis = [phi_of_all(block, table, model, self._hosts) for block, table, model in three]
+                phis = [phi_of_all(block, table, model, self.hosts) for block, table, model in three]
                 return np.asarray(sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis))
         several, total = len(self.runs) > 1, len(tables[0])
         with self._context():

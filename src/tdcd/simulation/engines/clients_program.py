@@ -115,7 +115,7 @@ class ClientsProgram:
 
     def _rows(self, silo: int, shared: Shared, own: Own) -> Array:
         """The features that this device computes phi of: ``[E, B, ...]``, or on several hosts ``[K, E, P, ...]``."""
-        rows = own.placements[silo].rows
+        rows: Array = own.placements[silo].rows
         return (rows if shared.features is None else shared.features[silo][rows]).astype(own.held[0].dtype)
 
     def _hub_phi(self, silo: int, state: State, shared: Shared, own: Own) -> Array:

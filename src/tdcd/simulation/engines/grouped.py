@@ -71,7 +71,9 @@ class GroupedEngine:
         """A silo's groups in every run; of several runs they must be of one shape, and one group needs no padding."""
         problem = self._problem
         shape = None if len(owners) == 1 else (1, int(owners[0].max()) + 1)
-        return [ClientGroups(owner, problem.batch_size, problem.devices.count, shape, self._by_host) for owner in owners]
+        return [
+            ClientGroups(owner, problem.batch_size, problem.devices.count, shape, self._by_host) for owner in owners
+        ]
 
     def _clients_of(self, silo: int) -> GroupedSilo:
         problem, hold = self._problem, self._problem.devices.hold
