@@ -21,14 +21,17 @@ LOSS = Objective("softmax", 0.1)
 LINEAR = Shape((3, 30), (3, 2), num_samples=200, batch_size=41)
 MIXED = Shape((1, 3), (3, 2), num_samples=40, batch_size=7, blocks=(Linear(), Mlp((4,))))
 """All rows of the first silo are at one host."""
-FAMILY = {
-    "some clients": Variant(participation=RandomClients(0.6)),
-    "few bits": Variant(exchange=Quantised(8), client_exchange=Quantised(8)),
-    "fixed point, labels at one silo": Variant(
-        exchange=FixedPoint(), block_exchange=FixedBlocks(), knowledge=LabelsAt(0)
-    ),
-    "late and dropped": Variant(timing=Overlap(1, (1, 2)), dropout=SiloDropout(0.3)),
-}
+FAMILY = replace(MIXED, blocks=())
+VARIANT = Variant(
+    participation=RandomClients(0.6),
+    exchange=FixedPoint(),
+    client_exchange=Quantised(8),
+    block_exchange=FixedBlocks(),
+    knowledge=LabelsAt(0),
+    timing=Overlap(1, (1, 2)),
+    dropout=SiloDropout(0.3),
+)
+"""Every part that the place of a row or a client could change."""
 
 
 def mapped_problem(folder: Path) -> Problem:
@@ -42,12 +45,12 @@ def mapped_problem(folder: Path) -> Problem:
     return replace(problem, federation=replace(problem.federation, silos=tuple(silos)))
 
 
-def federation_config(folder: Path, rounds: int) -> dict[str, Any]:
-    """Of the files that :func:`write_tables` writes."""
+def federation_config(rounds: int) -> dict[str, Any]:
+    """Of the files that :func:`write_tables` writes, here."""
     clients = [{"name": f"c{k}", "table": f"bank/c{k}.csv"} for k in (1, 2, 3)]
     return {
         "dtype": "float64",
-        "data": {"source": "files", "folder": str(folder)},
+        "data": {"source": "files", "folder": "tables"},
         "model": {"block": "linear"},
         "train": {"rounds": rounds, "local_steps": 3, "batch_size": 16},
         "evaluate": {"every": 3},
@@ -60,6 +63,7 @@ def federation_config(folder: Path, rounds: int) -> dict[str, Any]:
 
 def write_tables(folder: Path, clients: tuple[int, ...]) -> None:
     """The silos' tables; of the bank's only those of these clients."""
+    folder /= "tables"
     rng = np.random.default_rng(4)
     (folder / "bank").mkdir(parents=True)
     jobs = np.array(["baker", "nurse", ""])
