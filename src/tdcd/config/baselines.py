@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config.schema import ExchangeSection
+from tdcd.federation.hosts import mapped_rows
 from tdcd.federation.silos import Silo
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ BASELINES: Mapping[str, str] = {
     "tdcd-reused": "TDCD with one minibatch for all Q local steps instead of Q fresh ones: Q times less phi is sent.",
 }
 """What each baseline is, in words."""
+IN_ONE_PLACE = ("sgd", "fedbcd")
+"""The baselines in which a silo's rows are with a single client."""
 
 
 def baseline_plans(name: str, plan: "Plan") -> dict[str, "Plan"]:
@@ -110,7 +113,7 @@ def _noted(plan: "Plan", **changes: Any) -> "Plan":
 def _gathered(plan: "Plan") -> "Plan":
     """Each silo's rows with a single client."""
     everything = (np.arange(plan.federation.num_samples),)
-    silos = tuple(replace(silo, rows=everything, clients=()) for silo in plan.federation.silos)
+    silos = tuple(replace(silo, rows=everything, clients=(), test_rows=()) for silo in plan.federation.silos)
     return plan._replace(federation=replace(plan.federation, silos=silos))
 
 
@@ -133,6 +136,6 @@ def _with_bias(silo: Silo) -> Silo:
         flat = features.reshape(len(features), -1)
         return np.concatenate([flat, np.ones((len(flat), 1), flat.dtype)], axis=1)
 
-    held_out = None if silo.test_features is None else extended(silo.test_features)
+    held_out = None if silo.test_features is None else mapped_rows(silo.test_features, extended)
     columns = (*silo.columns, "bias") if silo.columns else ()
-    return replace(silo, features=extended(silo.features), columns=columns, test_features=held_out)
+    return replace(silo, features=mapped_rows(silo.features, extended), columns=columns, test_features=held_out)

@@ -61,11 +61,12 @@ class Problem(NamedTuple):
     variant: Variant
     batch_size: int
     num_outputs: int
-    tables: list[NDArray[Any]]
-    """Each silo's features on the host."""
+    tables: list[Any]
+    """Each silo's features on the host: an array, or :class:`tdcd.federation.hosts.HostRows` in one of several."""
     labels: NDArray[Any]
-    on_device: list[Array] | None
-    """The same features there, if they stay there."""
+    on_device: list[Any] | None
+    """The same features there, if they stay there: an array, or on several hosts a
+    :class:`tdcd.simulation.host_tables.DeviceTable`."""
     devices: Devices
     most_rounds: int = ROUNDS_PER_CALL
     """No call needs more rounds than these."""

@@ -1,5 +1,7 @@
 """The engine for linear blocks with one output on an accelerator: minibatches are drawn there, or ids sent to it."""
 
+import math
+
 import jax
 import numpy as np
 from jax import Array
@@ -64,7 +66,7 @@ class FlatEngine:
     @classmethod
     def suits(cls, problem: Problem) -> bool:
         """On an accelerator, where a minibatch has many numbers."""
-        numbers = problem.batch_size * sum(table[0].size for table in problem.tables)
+        numbers = problem.batch_size * sum(math.prod(table.shape[1:]) for table in problem.tables)
         return jax.default_backend() != "cpu" and numbers > HEAVY
 
     def prepare(self, wanted: range) -> Call:
