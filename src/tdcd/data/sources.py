@@ -58,7 +58,8 @@ def _embedded(source: str) -> Table:
 
     if source == "digits":
         bunch = datasets.load_digits()
-        return Table(source, (bunch.images / 16).astype(np.float32), bunch.target.astype(np.int32), "multiclass")
+        grey, digits = (bunch.images / 16).astype(np.float32), bunch.target.astype(np.int32)
+        return Table(source, grey, digits, "multiclass", value_bytes=1)
     bunch = datasets.load_breast_cancer() if source == "breast_cancer" else datasets.load_diabetes(scaled=False)
     features, columns = bunch.data, tuple(str(name) for name in bunch.feature_names)
     if source == "breast_cancer":
