@@ -75,8 +75,8 @@ def test_fedavg_averages_models_of_all_columns():
     theta, expected = np.zeros(silo.features.shape[1]), []
     for turn in range(6):
         blocks = [
-            local_steps(theta, minibatches(turn), silo, k, labels, lambda ids, n=len(rows): 354 / (n * 32))
-            for k, rows in enumerate(silo.rows)
+            local_steps(theta, minibatches(turn), silo, k, labels, lambda ids, n=n: 354 / (n * 32))
+            for k, n in enumerate(silo.rows_held)
         ]
         theta = silo.shares @ np.array(blocks)
         expected += [loss(theta, silo, labels)] if turn % 2 else []

@@ -9,26 +9,47 @@ from tdcd.report.folder import metric_title
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 
+NOTHING = "–"
 LOWER_IS_BETTER = ("loss", "rmse", "deviance", "mae")
 
 
 def summary(comparison: Comparison) -> TextTable:
     """One row per algorithm: how good, at what price, and what it took to get as far as TDCD."""
     names = list(figures(comparison.tdcd.run.final))
-    head = ["", *names, "rounds", "sent", "predicted time", "time to TDCD's loss + 1%"]
-    return TextTable(head, [_row(contender, comparison.levels, names) for contender in comparison.contenders])
+    # Only where they say something.
+    needs = ["needs"] if any(contender.needs for contender in comparison.contenders) else []
+    sizes = ["step size"] if comparison.is_tuned else []
+    head = ["", *names, *sizes, "rounds", "sent", *needs, "predicted time", "time to TDCD's loss + 1%"]
+    return TextTable(head, [_row(contender, comparison, names) for contender in comparison.contenders])
 
 
-def _row(contender: Contender, levels: Sequence[float], names: Sequence[str]) -> list[str]:
+def _row(contender: Contender, comparison: Comparison, names: Sequence[str]) -> list[str]:
     last, by_name = contender.run.history[-1], over_seeds(contender)
     return [
         contender.title + _diverged(contender),
         *(_with_spread(by_name.get(name, [])) for name in names),
+        *([_step_size(contender)] if comparison.is_tuned else []),
         f"{last.round:,}",
-        bytes_in_words(last.bytes.total),
+        _sent(contender),
+        *([contender.needs or NOTHING] if any(each.needs for each in comparison.contenders) else []),
         duration(contender.seconds(last)),
-        _time_to(contender, levels),
+        _time_to(contender, comparison.levels),
     ]
+
+
+def _sent(contender: Contender) -> str:
+    """What was sent in all, and the raw data in it, which is what was sent before the first round."""
+    first, last = contender.run.history[0].bytes.total, contender.run.history[-1].bytes.total
+    return bytes_in_words(last) + (f", raw data {bytes_in_words(first)}" if 0 < first < last else "")
+
+
+def _step_size(contender: Contender) -> str:
+    """The one with the lowest loss; if it is the last of those that were tried, a further one may be better."""
+    tried, size = contender.tried, f"{contender.step_size:g}"
+    if len(tried) < 2:
+        return f"{size} (given)"
+    ends = {min(tried): "smallest", max(tried): "largest"}
+    return size + (f" ({ends[contender.step_size]} tried)" if contender.step_size in ends else "")
 
 
 def _diverged(contender: Contender) -> str:

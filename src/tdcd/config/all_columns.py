@@ -1,7 +1,7 @@
 """Baselines whose clients hold all columns of their rows: FedAvg, and hierarchical local SGD.
 
-The clients are those of all silos. Every sample is at home with one of them: it is dealt to a silo, in proportion to the
-silos' clients, and there it is with the client that holds it anyway. What the other silos know of it moves there first.
+The clients are those of all silos. Every sample is at home with one of them: it is dealt to a silo, in proportion to
+the silos' clients, and there it is with the client that holds it anyway. What other silos know of it moves there first.
 """
 
 from dataclasses import replace
@@ -52,11 +52,12 @@ def hierarchical(plan: "Plan") -> "Plan":
     every = max(number for number in range(1, MOST_ROUNDS + 1) if often % number == 0)
     variant = replace(plan.variant, participation=HubsInTurn(clients), hub_update=CentreAverage(shares, every))
     if train.schedule != "constant":
-        from tdcd.core import optimizers  # noqa: PLC0415 - the same
+        from tdcd.core.optimizers import ClientOptimizer, schedule  # noqa: PLC0415 - the same
 
+        assert isinstance(variant.update, ClientOptimizer)
         # An engine counts turns.
         steps = max(1, variant.turns * train.rounds * train.local_steps)
-        variant = replace(variant, update=replace(variant.update, factor=optimizers.schedule(train.schedule, steps)))
+        variant = replace(variant, update=replace(variant.update, factor=schedule(train.schedule, steps)))
     keys = {"participation": 1.0, "hub_optimizer": "average", "hub_step_size": 1.0}
     config = plan.config.model_copy(update={"train": train.model_copy(update=keys)})
     return plan._replace(variant=variant, config=config)

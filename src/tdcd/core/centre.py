@@ -34,7 +34,8 @@ class HubsInTurn:
     def answering(self, seed: int, round_index: int, silo: int, num_clients: int) -> NDArray[np.bool_]:
         """``[K]``."""
         hubs = np.repeat(np.arange(len(self.clients)), self.clients)
-        return hubs == round_index % len(self.clients)
+        answers: NDArray[np.bool_] = hubs == round_index % len(self.clients)
+        return answers
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ class Traffic:
     hub_to_client: int = 0
     """Blocks and the rows of the others' phi, from a hub to its clients."""
     hub_to_hub: int = 0
-    """Phi, from each hub to every other; with labels at one silo phi to its hub, and slopes back. Of baselines that need
-    it, raw data between organisations, and the models of hubs and their centre."""
+    """Phi, from each hub to every other; with labels at one silo phi to its hub, and slopes back. Of baselines that
+    need it, raw data between organisations, and the models of hubs and their centre."""
 
     def __add__(self, other: Self) -> Self:
         """The traffic of both."""
