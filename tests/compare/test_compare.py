@@ -139,7 +139,7 @@ def test_the_summary_tells_when_tdcds_loss_was_reached(done):
     # 354 rows of 10 columns and a label, of 4 bytes each; to hubs, labels go with both silos' rows.
     assert rows[0][6] == "–"
     assert rows[1][4:7] == ["18", "15.6 kB", "all data in one place"]
-    assert rows[3][5:7] == ["18.5 kB, raw data 17 kB", "each silo's rows in one place"]
+    assert rows[3][5:7] == ["18.5 kB, raw data 17.0 kB", "each silo's rows in one place"]
     for contender, row in zip(comparison.contenders, rows, strict=True):
         reached = [record for record in contender.run.history if record.train_loss <= level]
         assert (row[-1] == "never") == (not reached)

@@ -9,7 +9,7 @@ from tdcd import Federation, Silo, train
 from tdcd.config import ConfigError, check_config
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import plan
-from tdcd.core.ledger import Ledger, PhiBytes, Traffic, by_link
+from tdcd.core.ledger import Ledger, Moved, PhiBytes, Traffic, by_link
 from tdcd.core.schedule import batch_ids
 from tdcd.training.run import execute, resume
 
@@ -201,3 +201,9 @@ def test_labels_at_one_silo_are_a_star_of_phi_and_slopes():
     found = train(*planned[1:5], rounds=6, evaluate_every=6, variant=planned.variant).history[-1]
     assert found.messages.hub_to_hub == 6 * 2
     assert found.train_loss == pytest.approx(run(BASE).history[-1].train_loss, rel=1e-12)
+
+
+def test_a_pixel_moves_as_one_byte():
+    keys = {"data": {"source": "digits"}, "train": {"algorithm": "sgd"}, "evaluate": {"holdout": 0.0}}
+    # Each half has 32 pixels; a label is a number of 4 bytes, and goes once.
+    assert plan(check_config(keys)).moved == (Moved("hub_to_hub", (1797 * (32 + 4), 1797 * 32)),)

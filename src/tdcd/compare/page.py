@@ -241,7 +241,7 @@ def _entry(contender: Contender, levels: Sequence[float]) -> dict[str, Any]:
         "silo": contender.silo,
         "needs": contender.needs,
         "step_size": contender.step_size,
-        "tried": {f"{size:g}": None if math.isnan(loss) else loss for size, loss in contender.tried.items()},
+        "tried": {f"{size:g}": loss if math.isfinite(loss) else None for size, loss in contender.tried.items()},
         "final": means(contender),
         "round_seconds": contender.prediction.seconds_per_round,
         **contender.compute._asdict(),

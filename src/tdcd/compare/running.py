@@ -87,7 +87,7 @@ def _sizes(label: str, planned: Plan) -> list[float]:
 
 def _best(tried: Mapping[float, float], given: float) -> float:
     """The step size with the lowest loss; the smallest if all diverged."""
-    return min(tried, key=lambda size: (math.inf if math.isnan(tried[size]) else tried[size], size), default=given)
+    return min(tried, key=lambda size: (tried[size] if math.isfinite(tried[size]) else math.inf, size), default=given)
 
 
 def _with(planned: Plan, step_size: float) -> Plan:
