@@ -10,7 +10,7 @@ from tdcd.compare import Contender, compare, network_of, plan_all, write_page
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute
 from tdcd.compare.prediction import Prediction
-from tdcd.compare.tables import joining, summary
+from tdcd.compare.tables import costs, joining, summary
 from tdcd.config import ConfigError, check_config
 from tdcd.core.ledger import Ledger, PhiBytes
 from tdcd.core.network import Link, Network, preset
@@ -124,22 +124,15 @@ def test_the_summary_tells_when_tdcds_loss_was_reached(done):
     comparison, _ = done
     level = 1.01 * comparison.tdcd.run.final.train_loss
     head, rows = summary(comparison)
-    assert head == [
-        "",
-        "train loss",
-        "held-out RMSE",
-        "held-out R²",
-        "rounds",
-        "sent",
-        "needs",
-        "predicted time",
-        "time to TDCD's loss + 1%",
-    ]
+    assert head == ["", "train loss", "held-out RMSE", "held-out R²", "needs"]
+    assert [row[0] for row in rows] == LABELS
+    assert [row[-1] for row in rows[:4]] == ["–", "all data in one place", "–", "each silo's rows in one place"]
+    head, rows = costs(comparison)
+    assert head == ["", "rounds", "sent", "of it raw data", "predicted time", "time to TDCD's loss + 1%"]
     assert [row[0] for row in rows] == LABELS
     # 354 rows of 10 columns and a label, of 4 bytes each; to hubs, labels go with both silos' rows.
-    assert rows[0][6] == "–"
-    assert rows[1][4:7] == ["18", "15.6 kB", "all data in one place"]
-    assert rows[3][5:7] == ["18.5 kB, raw data 17.0 kB", "each silo's rows in one place"]
+    assert rows[1][1:4] == ["18", "15.6 kB", "15.6 kB"]
+    assert rows[3][2:4] == ["18.5 kB", "17.0 kB"]
     for contender, row in zip(comparison.contenders, rows, strict=True):
         reached = [record for record in contender.run.history if record.train_loss <= level]
         assert (row[-1] == "never") == (not reached)
@@ -193,7 +186,7 @@ def test_without_local_sgd_or_held_out_samples_the_page_leaves_that_out(tmp_path
     page = write_page(comparison, tmp_path).read_text()
     assert page.count("<svg") == 4
     assert "joining" not in page
-    assert summary(comparison).head[1:3] == ["train loss", "rounds"]
+    assert summary(comparison).head == ["", "train loss", "needs"]
 
 
 def test_a_diverged_run_is_named_and_the_others_go_on(tmp_path):

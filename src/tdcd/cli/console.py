@@ -14,7 +14,7 @@ from rich.table import Table
 from tdcd.audit import Audit
 from tdcd.audit.tables import overview
 from tdcd.compare.comparison import Comparison
-from tdcd.compare.tables import joining, summary
+from tdcd.compare.tables import costs, joining, summary
 from tdcd.config import Config
 from tdcd.core.stopping import Interrupted
 from tdcd.experiments.claims import Claim
@@ -197,7 +197,7 @@ def show_claims(console: Console, says: str, claims: Sequence[Claim]) -> None:
 
 def show_comparison(console: Console, comparison: Comparison, page: Path) -> None:
     """How the algorithms did, what joining gains each silo, and where the page is."""
-    console.print(_table(summary(comparison)), "")
+    console.print(_table(summary(comparison)), "", _table(costs(comparison)), "", sep="\n")
     if comparison.silo_only:
         console.print(_table(joining(comparison)), "")
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)

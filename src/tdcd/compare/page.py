@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.compare.comparison import Comparison, Contender
-from tdcd.compare.tables import figures, gain, joining, means, summary
+from tdcd.compare.tables import costs, figures, gain, joining, means, summary
 from tdcd.config.baselines import BASELINES
 from tdcd.records.history import Record
 from tdcd.report import html
@@ -59,6 +59,12 @@ def write_page(comparison: Comparison, out: Path) -> Path:
         html.section(
             "What it cost to get there",
             html.paragraph(
+                "What is sent includes raw data that an entry needs in another place, once, before the first round. "
+                "The last column is the predicted time until the first evaluation at which the training loss was at "
+                "most 1% above where TDCD ended with the same seed; never means not within these local steps."
+            ),
+            html.table(*costs(comparison), numbers=True),
+            html.paragraph(
                 "Curves end with the first evaluation past what TDCD took. All were evaluated after the same local "
                 "steps, so those that communicate after each one have few points here; between points the lines say "
                 "nothing. Curves begin where raw data is in its place; those that would begin past TDCD's end are left "
@@ -77,16 +83,14 @@ def write_page(comparison: Comparison, out: Path) -> Path:
 
 def _summary(comparison: Comparison) -> Iterator[html.Html]:
     yield html.paragraph(
-        f"All took as many local steps, with the same seed{_step_sizes(comparison)}. What is sent includes raw data "
-        "that an entry needs in another place than TDCD does, once, before the first round. The last column is the "
-        "predicted time until the first evaluation at which the training loss was at most 1% above where TDCD ended; "
-        "never means not within these local steps."
+        f"All took as many local steps, with the same seed{_step_sizes(comparison)}. The last column says what "
+        "an entry needs in another place than TDCD does."
     )
     if comparison.num_seeds > 1:
         yield html.paragraph(
             f"Figures are means over {comparison.num_seeds} seeds, ± half of the range between the lowest and the "
             "highest. Each seed splits the rows, starts the blocks and draws the minibatches anew, the same for all "
-            "algorithms. The last column compares each seed with TDCD's run of that seed."
+            "algorithms."
         )
     yield html.table(*summary(comparison), numbers=True)
 

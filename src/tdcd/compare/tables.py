@@ -14,33 +14,41 @@ LOWER_IS_BETTER = ("loss", "rmse", "deviance", "mae")
 
 
 def summary(comparison: Comparison) -> TextTable:
-    """One row per algorithm: how good, at what price, and what it took to get as far as TDCD."""
+    """One row per algorithm: how good it is, and what it needs that TDCD does not."""
     names = list(figures(comparison.tdcd.run.final))
-    # Only where they say something.
-    needs = ["needs"] if any(contender.needs for contender in comparison.contenders) else []
     sizes = ["step size"] if comparison.is_tuned else []
-    head = ["", *names, *sizes, "rounds", "sent", *needs, "predicted time", "time to TDCD's loss + 1%"]
-    return TextTable(head, [_row(contender, comparison, names) for contender in comparison.contenders])
+    rows = []
+    for contender in comparison.contenders:
+        by_name = over_seeds(contender)
+        rows.append(
+            [
+                contender.title + _diverged(contender),
+                *(_with_spread(by_name.get(name, [])) for name in names),
+                *([_step_size(contender)] if comparison.is_tuned else []),
+                contender.needs or NOTHING,
+            ]
+        )
+    return TextTable(["", *names, *sizes, "needs"], rows)
 
 
-def _row(contender: Contender, comparison: Comparison, names: Sequence[str]) -> list[str]:
-    last, by_name = contender.run.history[-1], over_seeds(contender)
-    return [
-        contender.title + _diverged(contender),
-        *(_with_spread(by_name.get(name, [])) for name in names),
-        *([_step_size(contender)] if comparison.is_tuned else []),
-        f"{last.round:,}",
-        _sent(contender),
-        *([contender.needs or NOTHING] if any(each.needs for each in comparison.contenders) else []),
-        duration(contender.seconds(last)),
-        _time_to(contender, comparison.levels),
-    ]
-
-
-def _sent(contender: Contender) -> str:
-    """What was sent in all, and the raw data in it, which is what was sent before the first round."""
-    first, last = contender.run.history[0].bytes.total, contender.run.history[-1].bytes.total
-    return bytes_in_words(last) + (f", raw data {bytes_in_words(first)}" if 0 < first < last else "")
+def costs(comparison: Comparison) -> TextTable:
+    """One row per algorithm: at what price, and what it took to get as far as TDCD."""
+    head = ["", "rounds", "sent", "of it raw data", "predicted time", "time to TDCD's loss + 1%"]
+    rows = []
+    for contender in comparison.contenders:
+        # What was sent before the first round.
+        moved, last = contender.run.history[0].bytes.total, contender.run.history[-1]
+        rows.append(
+            [
+                contender.title,
+                f"{last.round:,}",
+                bytes_in_words(last.bytes.total),
+                bytes_in_words(moved) if moved else NOTHING,
+                duration(contender.seconds(last)),
+                _time_to(contender, comparison.levels),
+            ]
+        )
+    return TextTable(head, rows)
 
 
 def _step_size(contender: Contender) -> str:
