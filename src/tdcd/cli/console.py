@@ -196,9 +196,9 @@ def show_claims(console: Console, says: str, claims: Sequence["Claim"]) -> None:
 
 def show_comparison(console: Console, comparison: "Comparison", page: Path) -> None:
     """How the algorithms did, what joining gains each silo, and where the page is."""
-    from tdcd.compare.tables import joining, summary
+    from tdcd.compare.tables import costs, joining, summary
 
-    console.print(_table(summary(comparison)), "")
+    console.print(_table(summary(comparison)), "", _table(costs(comparison)), "", sep="\n")
     if comparison.silo_only:
         console.print(_table(joining(comparison)), "")
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)

@@ -12,7 +12,7 @@ from tdcd.config.members import variant_of
 from tdcd.config.named import find_function
 from tdcd.core import randomized
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Colocation
+from tdcd.core.ledger import Colocation, Moved
 from tdcd.core.losses import Loss, Task, fitting, needs_labels
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
@@ -40,6 +40,8 @@ class Plan(NamedTuple):
     """On which devices and how to run."""
     colocation: Colocation = "none"
     """Which parties share a machine."""
+    moved: tuple[Moved, ...] = ()
+    """The raw data that was moved there."""
     assembled: Assembled | None = None
     """How a federation from files was made."""
 

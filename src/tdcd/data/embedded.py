@@ -19,7 +19,7 @@ def digits() -> Table:
     """Handwritten digits, 8 x 8 pixels each; their 16 grey levels become 0 to 1."""
     rows = _numbers("digits.csv.gz", delimiter=",")
     images = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)
-    return Table("digits", images, rows[:, -1].astype(np.int32), "multiclass")
+    return Table("digits", images, rows[:, -1].astype(np.int32), "multiclass", value_bytes=1)
 
 
 def breast_cancer() -> Table:

@@ -194,6 +194,7 @@ class Simulation:
     def advance(self, state: State, first_round: int, num_rounds: int) -> State:
         """The state ``num_rounds`` rounds later. Returns before the device has finished."""
         devices = self.devices
+        first_round, num_rounds = first_round * self.variant.turns, num_rounds * self.variant.turns
         with self._context():
             state = devices.everywhere(state)
         calls = self._calls(first_round, first_round + num_rounds)
