@@ -42,7 +42,9 @@ def check_law(problem: Problem, keep: str) -> None:
         scores = sum(np.asarray(model.phi(block, np.asarray(silo.features))) for model, block, silo in phis)
     assert abs(simulation.scores(blocks) - scores).max() < 1e-10
     for silo, every in zip(simulation.federation.silos, problem.federation.silos, strict=True):
-        held = np.concatenate([np.empty(0, np.int64), *np.array(silo.rows, object)[simulation.hosts.has(len(silo.rows))]])
+        held = np.concatenate(
+            [np.empty(0, np.int64), *np.array(silo.rows, object)[simulation.hosts.has(len(silo.rows))]]
+        )
         assert isinstance(silo.features, HostRows)
         assert silo.features.here.tolist() == sorted(held)
         np.testing.assert_array_equal(silo.features[silo.features.here], every.features[silo.features.here])

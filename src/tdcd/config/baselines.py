@@ -57,8 +57,6 @@ BASELINES: Mapping[str, Baseline] = {
     ),
 }
 """By name."""
-IN_ONE_PLACE = ("sgd", "fedbcd")
-"""The baselines in which a silo's rows are with a single client."""
 
 
 def baseline_plans(name: str, plan: "Plan") -> dict[str, "Plan"]:

@@ -36,7 +36,7 @@ def save_png(
     inset: int | None = None,
     note: str = "",
 ) -> None:
-    """The drawing of :func:`~tdcd.report.figures.line_figure` as a picture file, black on white; a ``note`` is below."""
+    """The drawing of :func:`~tdcd.report.figures.line_figure` as a picture, black on white; a ``note`` is below it."""
     # matplotlib takes half a second to import.
     import matplotlib.style  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
