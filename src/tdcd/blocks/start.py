@@ -2,6 +2,8 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 from tdcd.blocks.base import Block
 from tdcd.core.objective import Tree
@@ -19,10 +21,16 @@ def start_block(
     # Drawn in single precision, so that both precisions start from the same values.
     with jax.enable_x64(False):
         high, low = divmod(settings.seed, 2**32)
-        root = jax.random.fold_in(jax.random.key(low), high)
+        key = _key(np.uint32(low), np.uint32(high), np.uint32(silo))
         try:
-            drawn = block.init(jax.random.fold_in(root, silo), feature_shape, num_outputs)
+            drawn = block.init(key, feature_shape, num_outputs)
         except ValueError as error:
             raise ValueError(f"silo '{name}': {error}" if name else str(error)) from None
     with jax.enable_x64(settings.dtype == "float64"):
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, settings.dtype), drawn)
+
+
+@jax.jit
+def _key(low: Array, high: Array, silo: Array) -> Array:
+    """Of a seed of 64 bits and a silo; as one program, since each takes longer to load than to run."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(low), high), silo)
