@@ -24,6 +24,7 @@ NAMES = (
     "metrics",
     "masks",
     "stragglers",
+    "hosts",
 )
 
 

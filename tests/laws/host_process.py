@@ -9,9 +9,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parents[1])]
-
 from host_cases import FAMILY, LINEAR, LOSS, MIXED, VARIANT, federation_config, mapped_problem
 from problems import Problem, arrays, distance
 
@@ -42,7 +39,9 @@ def check_law(problem: Problem, keep: str) -> None:
         scores = sum(np.asarray(model.phi(block, np.asarray(silo.features))) for model, block, silo in phis)
     assert abs(simulation.scores(blocks) - scores).max() < 1e-10
     for silo, every in zip(simulation.federation.silos, problem.federation.silos, strict=True):
-        held = np.concatenate([np.empty(0, np.int64), *np.array(silo.rows, object)[simulation.hosts.has(len(silo.rows))]])
+        held = np.concatenate(
+            [np.empty(0, np.int64), *np.array(silo.rows, object)[simulation.hosts.has(len(silo.rows))]]
+        )
         assert isinstance(silo.features, HostRows)
         assert silo.features.here.tolist() == sorted(held)
         np.testing.assert_array_equal(silo.features[silo.features.here], every.features[silo.features.here])

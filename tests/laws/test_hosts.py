@@ -32,7 +32,8 @@ def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
         write_tables(tmp_path / name, clients)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    script, environment = str(Path(__file__).parent / "host_process.py"), {**os.environ, "JAX_PLATFORMS": "cpu"}
+    script = str(Path(__file__).parent / "host_process.py")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(__file__).parents[1])}
     together = [
         subprocess.Popen(
             [sys.executable, script, address, str(process), str(tmp_path)],
@@ -88,7 +89,7 @@ def test_a_row_of_another_process_is_not_found():
 
 def test_algorithms_that_gather_rows_are_refused():
     config = check_config({"data": {"source": "diabetes"}, "train": {"algorithm": "fedbcd"}})
-    with pytest.raises(ConfigError, match="train.algorithm = 'fedbcd': has all rows of a silo in one place"):
+    with pytest.raises(ConfigError, match=r"train\.algorithm = 'fedbcd': has all rows of a silo in one place"):
         plan(config, hosts=hosts_of((0, 1), 0))
 
 
