@@ -18,7 +18,6 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-
 _PARTY, _JAX = b"+", b"j"
 """What a server is asked for: a party, or to import JAX."""
 
