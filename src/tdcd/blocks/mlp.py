@@ -4,10 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-import jax
-import jax.numpy as jnp
-from jax import Array
-
+from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Tree
 
 

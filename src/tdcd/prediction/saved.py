@@ -14,12 +14,12 @@ from tdcd.config.block_names import block_keys
 from tdcd.config.losses import chosen_loss, loss_keys
 from tdcd.config.named import WAY_ON
 from tdcd.config.resolve import blocks_of
+from tdcd.core.trees import named_leaves
 from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
 from tdcd.records.run_folder import write_durably
-from tdcd.records.run_folder.model import named_leaves
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns

@@ -56,6 +56,27 @@ def read_rows(path: Path, columns: Columns) -> RawRows:
     return rows if wanted.weight is None else with_weights(rows, wanted.weight)
 
 
+def read_chunks(path: Path, columns: Columns) -> Iterator[RawRows]:
+    """The rows of a file that :func:`read_rows` takes, without labels and weights: some at a time, in its order."""
+    header, dialect = read_header(path, columns.id, columns.dialect)
+    wanted = replace(columns.among(path, header), dialect=dialect, label=None, weight=None)
+    given, as_text = 0, False
+    while True:
+        before = given
+        try:
+            for chunk in _chunks(path, wanted, as_text):
+                # What was given as numbers, before a cell that is none, is not given again.
+                rest, before = chunk.slice(min(before, len(chunk))), max(0, before - len(chunk))
+                given += len(rest)
+                if len(rest):
+                    yield collect(str(path), [rest], wanted, named_labels=False)
+            return
+        except pa.ArrowInvalid:
+            if as_text or is_parquet(path):
+                raise
+            as_text = True
+
+
 def with_weights(rows: RawRows, name: str) -> RawRows:
     """The rows with the last column of amounts as their weights."""
     weights = np.asarray(rows.features[name], np.float64)

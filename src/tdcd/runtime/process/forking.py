@@ -53,6 +53,12 @@ def start_party(arguments: Sequence[str], log: Path, variables: Mapping[str, str
         )
 
 
+def warm_up() -> None:
+    """Start the process that parties are copied from: it imports what they need while this one does something else."""
+    if sys.platform == "linux":
+        _fork_server()
+
+
 def environment() -> dict[str, str]:
     """The environment of a party. Many share this machine's cores: each does its arithmetic in one thread."""
     flags = os.environ.get("XLA_FLAGS", "")

@@ -27,7 +27,7 @@ from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.status import read_status
 from tdcd.tables.prepared import save_prepared
 
-POLL_S = 0.2
+POLL_S = 0.1
 GRACE_S = 10.0
 """What processes get to leave by themselves."""
 _ENDINGS: dict[int, Ending] = {0: "finished", 3: "diverged", 130: "interrupted"}

@@ -5,14 +5,15 @@ import logging
 import secrets
 from collections.abc import Callable
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
+from tdcd.core.lazy import configure
 from tdcd.federation.party_names import client_of
 from tdcd.runtime.certificates.agreement import Certified, Keys
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
@@ -35,6 +36,8 @@ from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
 from tdcd.tables.randomized import check_ready, protected
+
+NEEDS_JAX = "is not a linear block with plain steps, a loss of tdcd's own, whole phi and no silo dropout"
 
 
 class PartySection(BaseModel):
@@ -117,11 +120,13 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     """Run a client to its end."""
     arm_as_asked()
     # A client waits for every program that it starts: a second thread would only have to be woken for it.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
+    configure("jax_cpu_enable_async_dispatch", False)
     index = job.silo_index(silo)
     names = job.config.silos[index].client_names
     if client not in names:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
+    if job.needs_jax(index) and find_spec("jax") is None:
+        raise ConfigError([f"a client of silo '{silo}' needs JAX for what {NEEDS_JAX}: pip install jax optax"])
     data = read_data(job.config, index, own)
     if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
