@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tdcd.config.all_columns import fedavg, hierarchical
 from tdcd.config.raw_data import to_hubs, to_one_place
 from tdcd.config.schema import ExchangeSection
+from tdcd.federation.hosts import mapped_rows
 from tdcd.federation.silos import Silo
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _noted(plan: "Plan", **changes: Any) -> "Plan":
 def _gathered(plan: "Plan") -> "Plan":
     """Each silo's rows with a single client."""
     everything = (np.arange(plan.federation.num_samples),)
-    silos = tuple(replace(silo, rows=everything, clients=()) for silo in plan.federation.silos)
+    silos = tuple(replace(silo, rows=everything, clients=(), test_rows=()) for silo in plan.federation.silos)
     return plan._replace(federation=replace(plan.federation, silos=silos))
 
 
@@ -166,6 +167,6 @@ def _with_bias(silo: Silo) -> Silo:
         flat = features.reshape(len(features), -1)
         return np.concatenate([flat, np.ones((len(flat), 1), flat.dtype)], axis=1)
 
-    held_out = None if silo.test_features is None else extended(silo.test_features)
+    held_out = None if silo.test_features is None else mapped_rows(silo.test_features, extended)
     columns = (*silo.columns, "bias") if silo.columns else ()
-    return replace(silo, features=extended(silo.features), columns=columns, test_features=held_out)
+    return replace(silo, features=mapped_rows(silo.features, extended), columns=columns, test_features=held_out)

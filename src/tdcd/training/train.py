@@ -98,10 +98,12 @@ def train(
     chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
     _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
+    # Of several processes, each has the features of its own clients only.
+    federation, hosts = simulation.federation, simulation.hosts
     state = simulation.init()
     ledger, stopping = ledger_of(simulation, state.blocks, colocation, moved), Stopping(rounds, patience, keep)
-    run = TrainingRun(federation, settings, state, ledger, simulation.engine, stopping)
-    if out is not None and jax.process_index() == 0:
+    run = TrainingRun(federation, settings, state, ledger, simulation.engine, stopping, hosts)
+    if out is not None:
         how = (simulation.execution, simulation.variant)
         described = config or describe_call(
             chosen,
@@ -113,7 +115,8 @@ def train(
             reading=_reading(federation),
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
-        save_prepared(Path(out), federation, objective)
+    if run.folder is not None:
+        save_prepared(run.folder.path, federation, objective)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
     hub_blocks, kept = run.model
@@ -124,8 +127,8 @@ def train(
             randomized = objective.label_epsilon is not None
             called = named or numbered(federation, objective)
             write_held_out(folder, called, scores, objective.loss, randomized=randomized)
-    if run.folder is not None and status != "diverged":
-        write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant), hub_blocks)
+    if out is not None and status != "diverged":
+        write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant, hosts), hub_blocks)
     if run.folder is not None:
         Manifest(run.folder).seal()
     reason = run.in_words if status == "finished" else ""
