@@ -10,6 +10,8 @@ VENV := .venv
 EXTRAS ?= dev
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Tests start many processes, and each would compile every module again.
+export PYTHONDONTWRITEBYTECODE =
 # Most of a test's time goes into compiling programs that then run for milliseconds. Where no last bits are compared with those of
 # another program, or with numbers that were written down, tests compile them without optimisation. Plain pytest optimises everywhere.
 QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
@@ -22,7 +24,7 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed-$(EXTRAS)
 	$(QUICKLY) $(BIN)/python -m pytest -n 3 --dist worksteal -m "not optimised"
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m optimised
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m optimised $$(grep -rl optimised tests --include="*.py")
 
 lint: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check .
