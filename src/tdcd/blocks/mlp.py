@@ -1,11 +1,10 @@
 """The multi-layer perceptron block."""
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from math import prod
 
-from tdcd.core.lazy import Array, jax, jnp
+from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 
 
@@ -37,7 +36,7 @@ class Mlp:
         return scores
 
 
-@partial(jax.jit, static_argnames="widths")
+@compiled("widths")
 def _draw(key: Array, scales: list[Array], divisor: Array, *, widths: tuple[int, ...]) -> Tree:
     """All layers as one program: a program takes longer to load than to run."""
     *hidden, last = zip(jax.random.split(key, len(widths) - 1), pairwise(widths), strict=True)
