@@ -26,6 +26,7 @@ NAMES = (
     "metrics",
     "masks",
     "stragglers",
+    "hosts",
 )
 
 

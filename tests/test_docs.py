@@ -90,6 +90,14 @@ def _anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_figures_of_scale_are_those_of_the_benchmarks():
+    scale, benchmarks = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("scale", "benchmarks"))
+    (measured,) = re.findall(r"^## Measured\n(.*?)^\| clients per silo", scale, re.DOTALL | re.MULTILINE)
+    figures = re.findall(r"(?:[\d.]+ to )?[\d.]+ (?:us|ms)", measured)
+    assert len(figures) > 5
+    assert [figure for figure in figures if figure not in benchmarks] == []
+
+
 def _keys(name, field):
     """The keys of a section, or of the entries of a list of sections."""
     section = next(

@@ -28,6 +28,18 @@ PAGES = {
         "What may differ from Algorithm 1: [the family](../../algorithm.md#the-family) has a question for each part.",
         ["Variant", "Overlap", "Quantised", "QuantisedChange", "LabelsAt", "SiloDropout"],
     ),
+    "studies": (
+        "Sweeps, plans and comparisons",
+        "What [sweeps](../../sweeps.md), [planning](../../planning.md) and [comparing](../../comparing.md) call.",
+        [
+            "training.sweep.expand",
+            "training.sweep.run_sweep",
+            "planning.recommend_local_steps",
+            "planning.rank_variants",
+            "compare.plan_all",
+            "compare.compare",
+        ],
+    ),
     "algorithm": (
         "Algorithm 1",
         "The algorithm as pure functions. Every engine of the simulation, and real hubs and clients, call these.",

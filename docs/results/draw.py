@@ -32,8 +32,8 @@ PICTURES = {
         "fig2c-lambda1": "K varies",
     },
 }
-DIFFERS = """With lambda = 1 the regulariser is as strong as the data: the exact solution is closer to zero, all curves
-get there sooner, and less is left for Q, N and K to differ in. The checks are the same."""
+DIFFERS = """With lambda = 1 the regulariser weighs as much as the data: the least loss is higher, runs are nearer to it
+after as many rounds, and so their ends differ less over Q, N and K. The checks are the same."""
 
 
 def main(paths: Sequence[str]) -> None:

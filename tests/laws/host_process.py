@@ -9,9 +9,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parents[1])]
-
 from host_cases import FAMILY, LINEAR, LOSS, MIXED, VARIANT, federation_config, mapped_problem
 from problems import Problem, arrays, distance
 

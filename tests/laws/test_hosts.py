@@ -32,7 +32,8 @@ def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
         write_tables(tmp_path / name, clients)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    script, environment = str(Path(__file__).parent / "host_process.py"), {**os.environ, "JAX_PLATFORMS": "cpu"}
+    script = str(Path(__file__).parent / "host_process.py")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(__file__).parents[1])}
     together = [
         subprocess.Popen(
             [sys.executable, script, address, str(process), str(tmp_path)],

@@ -20,7 +20,7 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FIGURE]...", help=f"{', '.join(PAPER)}: all by default; {', '.join(SETS)}: beyond the paper."
+            metavar="[FIGURE]...", help=f"{', '.join(PAPER)}: all by default; {', '.join(SETS)}: not by default."
         ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The paper's size; the CNN figures then need a GPU.")] = False,

@@ -60,8 +60,7 @@ class CurveResult:
     @property
     def diverged(self) -> NDArray[np.bool_]:
         """``[seeds]``."""
-        found: NDArray[np.bool_] = ~np.isfinite(self.losses).all(axis=1)
-        return found
+        return np.asarray(~np.isfinite(self.losses).all(axis=1))
 
 
 @dataclass(frozen=True)
@@ -140,14 +139,14 @@ def read_results(path: Path) -> dict[str, ExperimentResult]:
 
 def _result(figure: dict[str, Any]) -> ExperimentResult:
     curves = tuple(_curve(curve) for curve in figure.pop("curves"))
-    lists = {name: tuple(figure.pop(name)) for name in ("chosen", "against")}
+    lists: dict[str, Any] = {name: tuple(figure.pop(name)) for name in ("chosen", "against")}
     return ExperimentResult(curves=curves, **lists, **figure)
 
 
 def _curve(curve: dict[str, Any]) -> CurveResult:
     rounds = np.array(curve.pop("rounds"))
     # null is a loss that was not finite, and a list may be missing as a whole.
-    arrays = {name: np.array(curve.pop(name), float) for name in ARRAYS if curve[name] is not None}
+    arrays: dict[str, Any] = {name: np.array(curve.pop(name), float) for name in ARRAYS if curve[name] is not None}
     return CurveResult(rounds=rounds, **arrays, **curve)
 
 

@@ -82,7 +82,8 @@ def reached(curve: CurveResult, level: Numbers, over: NDArray[np.int64] | Number
 def slowest_end(result: ExperimentResult) -> Numbers:
     """``[seeds]``: the highest loss at which a curve ends; one that all curves reach, those apart that diverge."""
     ends = np.stack([final(curve) for curve in result.curves])
-    return np.max(np.where(np.isfinite(ends), ends, -np.inf), axis=0)
+    highest: Numbers = np.max(np.where(np.isfinite(ends), ends, -np.inf), axis=0)
+    return highest
 
 
 def rounds_by_curve(result: ExperimentResult) -> Numbers:

@@ -63,6 +63,10 @@ class Hosts:
                 raise ValueError(f"process {process}: {one['error']}")
         return [one["value"] for one in told]
 
+    def of_first(self, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives in process 0, which alone calls it; see :meth:`tell`."""
+        return self.tell(lambda: make() if self.here == 0 else None)[0]
+
 
 @dataclass(frozen=True, eq=False)
 class HostRows:

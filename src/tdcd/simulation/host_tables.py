@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.objective import Tree
-from tdcd.federation.hosts import HostRows, Hosts
+from tdcd.federation.hosts import HostRows, Hosts, row_bytes
 from tdcd.federation.placement import Placement
 from tdcd.federation.silos import Silo
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices, whole
 from tdcd.simulation.staging import StagingBuffers
 
-ROWS_AT_ONCE = 4096
-"""Phi of all samples is worked out for so many at a time."""
+ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 1 << 22
+"""Phi of all samples is worked out for so many rows at a time, and so many bytes: little beside those that stay."""
 
 
 class DeviceTable(NamedTuple):
@@ -56,7 +56,8 @@ def put_table(silo: Silo, table: Any, devices: Devices) -> Any:
 
 def phi_of_all(block: Tree, table: HostRows, model: Block, hosts: Hosts) -> NDArray[Any]:
     """A silo's phi ``[M, C]`` of all samples: each host works out that of its own rows, and they tell each other."""
-    numbers, size = table.here, min(ROWS_AT_ONCE, len(table))
+    numbers, fitting = table.here, max(1, BYTES_AT_ONCE // row_bytes(table))
+    size = min(ROWS_AT_ONCE, fitting, len(table))
     chunks = []
     for start in range(0, max(1, len(numbers)), size):
         own = table.places[numbers[start : start + size]]
@@ -90,7 +91,8 @@ class HostLayout:
             return np.asarray(np.take_along_axis(ids[:, None], positions[:, index[1]], axis=3))
 
         def gathered(index: Any) -> NDArray[Any]:
-            return self._buffers.take((silo, str(index[1])), table, numbers(index)[None], rounds)[0]
+            rows: NDArray[Any] = self._buffers.take((silo, str(index[1])), table, numbers(index)[None], rounds)[0]
+            return rows
 
         def placed(index: Any) -> NDArray[Any]:
             assert held is not None

@@ -88,16 +88,15 @@ class Simulation:
         variant: Variant | None,
         most_rounds: int = ROUNDS_PER_CALL,
     ) -> None:
-        self.runs, (self.federation, self.objective, self.settings) = runs, runs[0]
+        self.federation, self.objective, self.settings = runs[0]
         self.blocks, self.variant = tuple(blocks), variant or Variant()
         self.execution = execution or Execution()
         self.devices = Devices.first(self.execution.devices)
         self.hosts = self.devices.hosts
         if self.hosts is not None and len(runs) > 1:
             raise ValueError(f"{len(runs)} runs at once need one process: several hosts train one run at a time")
-        self.federation = federation = kept_here(self.federation, self.hosts)
-        self.runs = runs = (runs[0]._replace(federation=federation), *runs[1:])
-        settings, objective = self.settings, self.objective
+        federation, settings, objective = kept_here(self.federation, self.hosts), self.settings, self.objective
+        self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
         if len(blocks) != federation.num_silos:
             raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
         if len(getattr(self.variant.timing, "periods", ())) not in (0, len(blocks)):
@@ -111,7 +110,7 @@ class Simulation:
         with self._context():
             self._tables = [on_host(silo.features, settings.dtype) for silo in federation.silos]
             problem = Problem(
-                runs,
+                self.runs,
                 self.blocks,
                 self.variant,
                 self.batch_size,
@@ -123,10 +122,9 @@ class Simulation:
                 most_rounds,
                 weights_of(federation, settings.dtype, self.variant),
             )
-            on_device: list[Any] | None = None
-            if self._stays_on_device(problem):
-                both = zip(federation.silos, self._tables, strict=True)
-                on_device = [put_table(silo, table, self.devices) for silo, table in both]
+            both = zip(federation.silos, self._tables, strict=True)
+            stays = self._stays_on_device(problem)
+            on_device = [put_table(silo, table, self.devices) for silo, table in both] if stays else None
             self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
         self._on_device = self.devices.here(on_device) if self.hosts is None else None
 
@@ -141,7 +139,6 @@ class Simulation:
             return self.execution.keep == "device"
         if jax.default_backend() == "cpu":
             # There the host gathers rows faster; but the clients engine gathers them again, and a file stays a file.
-            # One of several hosts would have its rows twice.
             in_file = any(is_mapped(table) for table in self._tables)
             by_host = self.execution.engine in ("auto", "grouped") and problem.is_plain
             return not by_host and not in_file and self.hosts is None
@@ -253,8 +250,7 @@ class Simulation:
         """The sum of these silos' phi, from tables that may be ``resident`` on the device."""
         if self.hosts is not None and isinstance(tables[0], HostRows):
             with self._context():
-                three = zip(hub_blocks, tables, blocks, strict=True)
-                phis = [phi_of_all(block, table, model, self.hosts) for block, table, model in three]
+                phis = [phi_of_all(*three, self.hosts) for three in zip(hub_blocks, tables, blocks, strict=True)]
                 return np.asarray(sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis))
         several, total = len(self.runs) > 1, len(tables[0])
         with self._context():

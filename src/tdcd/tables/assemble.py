@@ -55,6 +55,7 @@ class _Samples(NamedTuple):
     numbers: Mapping[str, int]
     """By id, in order."""
     held_out: NDArray[np.bool_]
+    labels: NDArray[Any]
 
 
 def assemble(
@@ -80,15 +81,15 @@ def assemble(
     held_out = choose_held_out(encoded, config.evaluate.holdout, config.data.seed, stratify=config.evaluate.stratify)
     if held_out.all():
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or add samples"])
-    samples = _Samples(numbers, held_out)
     labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
+    samples = _Samples(numbers, held_out, labels)
     weights = raw_weights(config, tables, numbers)
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     silos, preparations = [], {}
     for index, section in enumerate(config.silos):
         # Taken out, so that a silo's raw columns are freed when its features are there.
         parts = tables.pop(section.name)
-        silo, preparations[section.name] = _silo(config, index, parts, samples, labels, bias and index == 0, apart)
+        silo, preparations[section.name] = _silo(config, index, parts, samples, bias and index == 0, apart)
         silos.append(silo)
     federation = Federation(
         tuple(silos),
@@ -233,13 +234,7 @@ def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], secon
 
 
 def _silo(
-    config: Config,
-    index: int,
-    parts: list[RawRows],
-    samples: _Samples,
-    labels: NDArray[Any],
-    bias: bool,
-    apart: TablesApart | None,
+    config: Config, index: int, parts: list[RawRows], samples: _Samples, bias: bool, apart: TablesApart | None
 ) -> tuple[Silo, Preparation]:
     """One silo: its preparation, from its clients' summaries, and its features."""
     section, held_out = config.silos[index], samples.held_out
@@ -249,7 +244,7 @@ def _silo(
     numbers = [part.places(samples.numbers) for part in parts]
     train, test = [train_number[number] for number in numbers], [test_number[number] for number in numbers]
     try:
-        rows = _rows(config, index, train, labels[~held_out])
+        rows = _rows(config, index, train, samples.labels[~held_out])
         kinds = [Wanted(int((~held_out).sum()), rows, train)]
         if held_out.any():
             kinds.append(Wanted.held_out(section, int(held_out.sum()), test))

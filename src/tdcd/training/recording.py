@@ -117,24 +117,18 @@ class TrainingRun:
         """
         self._clients = client_digests(self.federation, self._hosts)
         self._data = _data_digest(self.federation, self._clients, held_out_digests(self.federation, self._hosts))
-        if self._hosts is None:
-            self._open(path, config, resume_every, by)
-            return
 
         def opened() -> list[str]:
-            if self._hosts is not None and self._hosts.here == 0:
-                self._open(path, config, resume_every, by)
+            self._open(path, config, resume_every, by)
             return [record.to_json() for record in self.history]
 
-        lines = self._hosts.tell(opened)[0]
-        if resume_every is not None:
-            self._follow([Record.from_json(line) for line in lines])
+        lines = opened() if self._hosts is None else self._hosts.of_first(opened)
+        if self._hosts is not None and resume_every is not None:
+            self._follow([Record.from_json(line) for line in lines], self._hosts)
 
-    def _follow(self, history: list[Record]) -> None:
+    def _follow(self, history: list[Record], hosts: Hosts) -> None:
         """Of several processes, take up what the first one resumes."""
-        assert self._hosts is not None
-        both = (self.state, self._best_blocks, np.int64(self.round))
-        self.state, self._best_blocks, at = of_first(both, self._hosts)
+        self.state, self._best_blocks, at = of_first((self.state, self._best_blocks, np.int64(self.round)), hosts)
         self.round, self.history, self._best = int(at), history, Best.of(history)
         self._finite = (self.state, self.round)
 
@@ -289,11 +283,7 @@ def _agreed(
 
 
 def _data_digest(federation: Federation, clients: Mapping[str, str], held_out: Mapping[str, str]) -> str:
-    """Of all rows and of who holds them, the same in one process and in several.
-
-    Args:
-        clients: digests of the clients' rows, and of those that are ``held_out``.
-    """
+    """Of all rows, from the digests of each client's, and of who holds them; the same in one process and in several."""
     arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
     arrays |= {"weights": federation.weights, "test weights": federation.test_weights}
     known = {name: array for name, array in arrays.items() if array is not None}

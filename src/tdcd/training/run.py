@@ -39,7 +39,7 @@ def resume(
         folder.check_settings()
         return folder.config()
 
-    before = settings() if hosts is None else hosts.tell(lambda: settings() if hosts.here == 0 else None)[0]
+    before = settings() if hosts is None else hosts.of_first(settings)
     keys = override(before, assignments)
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:

@@ -105,13 +105,11 @@ class ClientsProgram:
 
     def _phi(self, silo: int, block: Tree, shared: Shared, own: Own) -> Array:
         """The silo's phi in minibatch order, ``[E, B, C]``: lines 9 and 11."""
-        placement, apply = own.placements[silo], phi_in_portions(self.blocks[silo])
-        features = self._rows(silo, shared, own)
+        slots, features = own.placements[silo].slots, self._rows(silo, shared, own)
         if self.devices.hosts is not None:
-            # Its clients' rows, one client's after the other's.
             features = features.swapaxes(0, 1).reshape(len(own.ids), -1, *features.shape[3:])
-        sent = algorithm.phi(block, features, apply=apply)
-        return algorithm.stack(self.devices.gather(sent, axis=1), placement.slots)
+        sent = algorithm.phi(block, features, apply=phi_in_portions(self.blocks[silo]))
+        return algorithm.stack(self.devices.gather(sent, axis=1), slots)
 
     def _rows(self, silo: int, shared: Shared, own: Own) -> Array:
         """The features that this device computes phi of: ``[E, B, ...]``, or on several hosts ``[K, E, P, ...]``."""
@@ -197,9 +195,9 @@ class ClientsProgram:
         # The sample ids of every client's rows, [K, E, P].
         rows = jax.vmap(lambda positions: jnp.take_along_axis(own.ids, positions, axis=1))(placement.positions)
         objective = TracedObjective.of(self.objective, own.l2)
-        one_host = self.devices.hosts is None
+        by_host, dtype = self.devices.hosts is not None, own.held[0].dtype
         minibatches = Minibatch(
-            shared.features[silo][rows].astype(own.held[0].dtype) if one_host else self._rows(silo, shared, own),
+            self._rows(silo, shared, own) if by_host else shared.features[silo][rows].astype(dtype),
             self._known(silo, block, shared, own, rows, exchanged, objective),
             self._weights(silo, own, rows.shape[2]) * (1 if shared.weights is None else shared.weights[rows]),
         )
