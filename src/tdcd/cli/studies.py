@@ -100,6 +100,9 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, from the configuration's on.")] = 1,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Try five step sizes for every entry with the first seed, and take the best.")
+    ] = False,
     network: Annotated[
         str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
     ] = None,
@@ -114,7 +117,7 @@ def compare(
     """
     from tdcd.cli.console import SweepDisplay, show_comparison
     from tdcd.compare import compare as compare_plans
-    from tdcd.compare import network_of, plan_all, write_page
+    from tdcd.compare import network_of, num_runs, plan_all, write_page
     from tdcd.core.network import preset
 
     with reported():
@@ -123,7 +126,7 @@ def compare(
         step_ms = checked.network.step_ms
         plans = plan_all(checked, names or list(BASELINES), chosen_devices(devices), seeds=seeds)
         folder = out or Path("runs") / f"compare-{config.stem if config else checked.data.source}"
-        display = SweepDisplay(screen, seeds * len(plans))
+        display = SweepDisplay(screen, num_runs(plans, tune=tune))
         with interruptible(display):
             comparison = compare_plans(
                 plans,
@@ -131,6 +134,7 @@ def compare(
                 folder,
                 step_seconds=None if step_ms is None else step_ms / 1e3,
                 slower=checked.network.slower,
+                tune=tune,
                 observe=display.observe,
                 should_stop=display.should_stop,
             )

@@ -17,7 +17,8 @@ from tdcd.experiments.remarks import judge_as_printed, judge_claims
 from tdcd.experiments.results import CurveResult, ExperimentResult, Results, write_results
 from tdcd.experiments.statistics import final, spread_at_equal_steps
 from tdcd.report import html
-from tdcd.report.figures import Curve, line_figure, save_png
+from tdcd.report.figures import Curve, line_figure
+from tdcd.report.pictures import save_png
 
 LOSS = "training loss of the global model"
 AXES: dict[Axis, tuple[str, str]] = {
