@@ -21,9 +21,12 @@ NAMES = (
     "sweep",
     "planning",
     "federation",
+    "parties",
+    "hub_clients",
     "metrics",
     "masks",
     "stragglers",
+    "hosts",
 )
 
 

@@ -1,14 +1,12 @@
 """The multi-layer perceptron block."""
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from math import prod
 
-import jax
 import numpy as np
-from jax import Array
 
+from tdcd.core.lazy import Array, compiled, jax
 from tdcd.core.objective import Tree
 
 
@@ -43,14 +41,14 @@ class Mlp:
 
 
 # Of all layers at once, since a program takes longer to load than to run.
-@partial(jax.jit, static_argnames="shapes")
+@compiled("shapes")
 def _normals(key: Array, *, shapes: tuple[tuple[int, int], ...]) -> list[Array]:
     return [
         jax.random.normal(own, shape) for own, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True)
     ]
 
 
-@jax.jit
+@compiled()
 def _scaled(drawn: list[Array], scales: list[float], divisor: float) -> list[Array]:
     """All but the last times their scale; the last one divided."""
     *weights, last = drawn

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tdcd.audit import Audit
     from tdcd.compare.comparison import Comparison
     from tdcd.config import Config
-    from tdcd.experiments.claims import Claim
-    from tdcd.planning import MeasuredBound, Ranking, Recommendation
+    from tdcd.experiments.evidence import Claim
+    from tdcd.planning import Forecast, MeasuredBound, Ranking, Recommendation
     from tdcd.theory import Progress as Estimate
     from tdcd.training.result import Result
     from tdcd.training.sweep.runner import SweepProgress
@@ -189,16 +189,17 @@ def show_claims(console: Console, says: str, claims: Sequence["Claim"]) -> None:
     table = Table("figure", says, "verdict", "measured")
     for claim in claims:
         style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
-        table.add_row(claim.figure, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
+        where = f"{claim.figure} (stand-in data)" if claim.mark else claim.figure
+        table.add_row(where, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
     if claims:
         console.print(table)
 
 
 def show_comparison(console: Console, comparison: "Comparison", page: Path) -> None:
     """How the algorithms did, what joining gains each silo, and where the page is."""
-    from tdcd.compare.tables import joining, summary
+    from tdcd.compare.tables import costs, joining, summary
 
-    console.print(_table(summary(comparison)), "")
+    console.print(_table(summary(comparison)), "", _table(costs(comparison)), "", sep="\n")
     if comparison.silo_only:
         console.print(_table(joining(comparison)), "")
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
@@ -220,7 +221,13 @@ def show_recommendation(console: Console, found: "Recommendation") -> None:
     chosen = found.forecasts.index(found.recommended)
     console.print("", _table(over_q(found), chosen), "", _table(sent(found), chosen), "", sep="\n")
     console.print(found.reason, style="bold green", highlight=False)
+    _warn(console, found.recommended)
     console.print(*(f"- {note}" for note in found.notes), sep="\n", highlight=False)
+
+
+def _warn(console: Console, forecast: "Forecast") -> None:
+    if forecast.warning:
+        console.print(forecast.warning, style="bold yellow", highlight=False)
 
 
 def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None:
@@ -233,6 +240,9 @@ def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None
     console.print(_table(content, chosen), "")
     *notes, conclusion = advice(ranking)
     console.print(conclusion, style="bold green", highlight=False)
+    taken = ranking.recommended
+    if taken is not ranking.own and taken.forecast is not None:
+        _warn(console, taken.forecast)
     console.print(*(f"- {note}" for note in notes), sep="\n", highlight=False)
     console.print("", "To take it, write:", "", *configuration_lines(ranking, config), sep="\n", **VERBATIM)
 

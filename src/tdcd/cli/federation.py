@@ -111,6 +111,7 @@ def client(
     ids: Annotated[Path | None, typer.Option(help="A text file of the ids to train on, as tdcd align writes.")] = None,
     label_key: LabelKey = None,
     certs: Certs = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for status.json, for tdcd status [default: none].")] = None,
     party: Own = None,
     insecure: Insecure = False,
 ) -> None:
@@ -128,7 +129,7 @@ def client(
     stop = _Stop()
     open_log(client_of(silo, name))
     with reported(), stoppable(stop.ask):
-        files = {"certs": certs, "data": data, "labels": labels, "ids": ids, "label_key": label_key}
+        files = {"certs": certs, "data": data, "labels": labels, "ids": ids, "label_key": label_key, "out": out}
         own = own_file(party, **{name: text_of(path) for name, path in files.items()}, insecure=insecure)
         outcome = run_client(read_job(federation), silo, name, own, lambda: stop.asked)
     end(outcome)

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from tdcd.data.folder import DataUnavailable
 from tdcd.data.table import Table
 
-_NUCLEUS = ("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points")
-_NUCLEUS += ("symmetry", "fractal dimension")
+_NUCLEUS = (
+    *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points"),
+    *("symmetry", "fractal dimension"),
+)
 """What was measured of cell nuclei; each has a mean, a standard error and a worst value."""
 
 
@@ -19,7 +21,7 @@ def digits() -> Table:
     """Handwritten digits, 8 x 8 pixels each; their 16 grey levels become 0 to 1."""
     rows = _numbers("digits.csv.gz", delimiter=",")
     images = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)
-    return Table("digits", images, rows[:, -1].astype(np.int32), "multiclass")
+    return Table("digits", images, rows[:, -1].astype(np.int32), "multiclass", value_bytes=1)
 
 
 def breast_cancer() -> Table:

@@ -34,8 +34,9 @@ def save_png(
     *,
     log_y: bool | None = None,
     inset: int | None = None,
+    note: str = "",
 ) -> None:
-    """The drawing of :func:`~tdcd.report.figures.line_figure` as a picture file, black on white."""
+    """The drawing of :func:`~tdcd.report.figures.line_figure` as a picture, black on white; a ``note`` is below it."""
     # matplotlib takes half a second to import.
     import matplotlib.style  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -46,7 +47,8 @@ def save_png(
         # A name in other letters is no reason to complain.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
         drawing = Figure(figsize=(6, 3.6), layout="constrained")
-        axes = drawing.add_subplot(xlabel=printable(xlabel), ylabel=printable(ylabel))
+        below = "\n".join(printable(words) for words in (xlabel, note) if words)
+        axes = drawing.add_subplot(xlabel=below, ylabel=printable(ylabel))
         handles = [_draw(axes, line, index) for index, line in enumerate(lines)]
         _scale(axes, logarithmic)
         if all((line[0] % 1 == 0).all() for line in lines):

@@ -23,6 +23,8 @@ BLOCK_BYTES = 1 << 21
 """How much of a CSV file is parsed at a time: each column of a block costs some calls, however few rows it has."""
 CHUNK_ROWS = 1 << 15
 """How many rows of a Parquet file are decoded at a time."""
+CHUNK_VALUES = 1 << 19
+"""How many values of one, where rows are given some at a time."""
 
 
 class Unfit(Exception):  # noqa: N818
@@ -54,6 +56,28 @@ def read_rows(path: Path, columns: Columns) -> RawRows:
     if repeat(rows.ids) or not len(rows) or not whole:
         raise diagnose(path, wanted, "ids repeat")
     return rows if wanted.weight is None else with_weights(rows, wanted.weight)
+
+
+def read_chunks(path: Path, columns: Columns) -> Iterator[RawRows]:
+    """The rows of a file that :func:`read_rows` takes, without labels and weights: some at a time, in its order."""
+    header, dialect = read_header(path, columns.id, columns.dialect)
+    wanted = replace(columns.among(path, header), dialect=dialect, label=None, weight=None)
+    rows = max(1, CHUNK_VALUES // max(1, len(wanted.features or ())))
+    given, as_text = 0, False
+    while True:
+        before = given
+        try:
+            for chunk in _chunks(path, wanted, as_text, rows):
+                # What was given as numbers, before a cell that is none, is not given again.
+                rest, before = chunk.slice(min(before, len(chunk))), max(0, before - len(chunk))
+                given += len(rest)
+                if len(rest):
+                    yield collect(str(path), [rest], wanted, named_labels=False)
+            return
+        except pa.ArrowInvalid:
+            if as_text or is_parquet(path):
+                raise
+            as_text = True
 
 
 def with_weights(rows: RawRows, name: str) -> RawRows:
@@ -141,17 +165,18 @@ def collect(source: str, chunks: Iterable[pa.RecordBatch], wanted: Columns, *, n
     return RawRows(source, ids, features, None if wanted.label is None else labels.column(), kinds, counters)
 
 
-def _chunks(path: Path, wanted: Columns, as_text: bool) -> Iterator[pa.RecordBatch]:
+def _chunks(path: Path, wanted: Columns, as_text: bool, rows: int = CHUNK_ROWS) -> Iterator[pa.RecordBatch]:
     """The wanted columns of the file, some rows at a time: in a CSV file, amounts as numbers and the rest as text.
 
     Args:
         as_text: amounts too.
+        rows: how many of a Parquet file at a time.
     """
     assert wanted.features is not None
     texts = [wanted.id, *wanted.categorical, *([] if wanted.label is None else [wanted.label])]
     columns = [*texts, *(name for name in wanted.features if name not in wanted.categorical)]
     if is_parquet(path):
-        yield from pq.ParquetFile(path).iter_batches(CHUNK_ROWS, columns=columns)
+        yield from pq.ParquetFile(path).iter_batches(rows, columns=columns)
         return
     dialect = wanted.dialect
     types = {name: pa.string() if as_text or name in texts else pa.float64() for name in columns}
