@@ -21,6 +21,8 @@ NAMES = (
     "sweep",
     "planning",
     "federation",
+    "parties",
+    "hub_clients",
     "metrics",
     "masks",
     "stragglers",

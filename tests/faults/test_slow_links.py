@@ -125,7 +125,7 @@ def test_nobody_is_reminded_while_an_answer_arrives(tmp_path):
     hub, client = parties.drivers["hub.lab"], "client.lab.north"
     parties.until(lambda: client in hub.hub.missing() and hub.hub.round == 1)
     del parties.drivers[client]
-    parties.until(lambda: hub.hub.missing() == [client] and not parties.queues["client.lab.south", "hub.lab"])
+    parties.until(lambda: [*hub.hub.missing()] == [client] and not parties.queues["client.lab.south", "hub.lab"])
 
     def sent(arriving):
         before = hub.endpoint.wire_bytes

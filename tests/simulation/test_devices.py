@@ -76,7 +76,6 @@ def history(folder: Path) -> list[tuple[int, float, float]]:
 
 def test_two_processes_with_two_devices_each_write_the_run_of_one(tmp_path):
     config = tmp_path / "config.toml"
-    # Both blocks are for the general engine; the first silo alone, linear, for the grouped one.
     config.write_text(CONFIG)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -4,10 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-import jax
-import jax.numpy as jnp
-from jax import Array
-
+from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 
 
@@ -26,12 +23,9 @@ class Mlp:
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
         """Weights drawn from ``key``: a ``weight`` and a ``bias`` per hidden layer, and the ``slice``."""
         widths = [prod(feature_shape), *self.hidden]
-        keys = jax.random.split(key, len(widths))
-        layers = [
-            {"weight": jax.random.normal(k, (fan_in, fan_out)) * (2 / fan_in) ** 0.5, "bias": jnp.zeros(fan_out)}
-            for k, (fan_in, fan_out) in zip(keys, pairwise(widths), strict=False)
-        ]
-        return {"hidden": layers, "slice": jax.random.normal(keys[-1], (widths[-1], num_outputs)) / widths[-1] ** 0.5}
+        scales = [(2 / fan_in) ** 0.5 for fan_in in widths[:-1]]
+        drawn: Tree = _draw(key, scales, widths[-1] ** 0.5, widths=(*widths, num_outputs))
+        return drawn
 
     def phi(self, block: Tree, features: Array) -> Array:
         """The hidden layers, then the slice; images are flattened."""
@@ -40,3 +34,14 @@ class Mlp:
             rows = jax.nn.relu(rows @ layer["weight"] + layer["bias"])
         scores: Array = rows @ block["slice"]
         return scores
+
+
+@compiled("widths")
+def _draw(key: Array, scales: list[Array], divisor: Array, *, widths: tuple[int, ...]) -> Tree:
+    """All layers as one program: a program takes longer to load than to run."""
+    *hidden, last = zip(jax.random.split(key, len(widths) - 1), pairwise(widths), strict=True)
+    layers = [
+        {"weight": jax.random.normal(k, shape) * scale, "bias": jnp.zeros(shape[1])}
+        for (k, shape), scale in zip(hidden, scales, strict=True)
+    ]
+    return {"hidden": layers, "slice": jax.random.normal(*last) / divisor}

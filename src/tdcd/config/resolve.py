@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection
-from tdcd.config.baselines import IN_ONE_PLACE, rewrite
+from tdcd.config.baselines import BASELINES, rewrite
 from tdcd.config.losses import chosen_loss, named_loss, standardizes
 from tdcd.config.members import variant_of
 from tdcd.config.named import find_function
 from tdcd.core import randomized
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Colocation
+from tdcd.core.ledger import Colocation, Moved
 from tdcd.core.losses import Loss, Task, fitting, needs_labels
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
@@ -41,6 +41,8 @@ class Plan(NamedTuple):
     """On which devices and how to run."""
     colocation: Colocation = "none"
     """Which parties share a machine."""
+    moved: tuple[Moved, ...] = ()
+    """The raw data that was moved there."""
     assembled: Assembled | None = None
     """How a federation from files was made."""
 
@@ -55,8 +57,9 @@ def plan(
         devices: over which clients are spread; JAX's default one if None.
         hosts: the processes that run it together, each with the rows of its own clients; this one alone by default.
     """
-    if hosts is not None and config.train.algorithm in IN_ONE_PLACE:
-        words = "has all rows of a silo in one place, and several processes each have those of their own clients"
+    baseline = BASELINES.get(config.train.algorithm)
+    if hosts is not None and baseline is not None and baseline.needs:
+        words = f"needs {baseline.needs}, and several processes each have the rows of their own clients"
         raise ConfigError([f"train.algorithm = {config.train.algorithm!r}: {words}; leave --coordinator out"])
     if data is None and config.data.source == "files":
         data = assemble(config, bias=has_bias(config), hosts=hosts)

@@ -48,6 +48,8 @@ class Silo:
     """How else its tables are read: what stands for a blank, decimal marks; keys of ``[data]``."""
     test_rows: Rows = ()
     """Which held-out samples are in each client's table; dealt out evenly by default."""
+    value_bytes: int | None = None
+    """What a raw value takes up in its source; None if that is as much as a number."""
 
     def __post_init__(self) -> None:
         """Name the clients that have no names; lists become arrays."""
@@ -208,7 +210,8 @@ class Federation:
             held_out = None if test is None else take(test, parts[index], with_bias)
             own_columns, called = columns[index] + ("bias",) * with_bias, () if isinstance(given, int) else tuple(given)
             scaling = scaling_of(table, parts[index])
-            members.append(Silo(names[index], features, split, own_columns, held_out, called, scaling))
+            own = Silo(names[index], features, split, own_columns, held_out, called, scaling)
+            members.append(replace(own, value_bytes=table.value_bytes))
         labels, test_labels = table.labels, None if test is None else test.labels
         scale, mean = table.label_scale, table.label_mean
         cut = cls(tuple(members), labels, test_labels, scale, label_mean=mean, name=table.name)

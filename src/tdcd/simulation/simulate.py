@@ -13,7 +13,6 @@ from tdcd.blocks.base import Block
 from tdcd.core.execution import Execution
 from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.fitting import start_fitting
@@ -192,6 +191,7 @@ class Simulation:
     def advance(self, state: State, first_round: int, num_rounds: int) -> State:
         """The state ``num_rounds`` rounds later. Returns before the device has finished."""
         devices = self.devices
+        first_round, num_rounds = first_round * self.variant.turns, num_rounds * self.variant.turns
         with self._context():
             state = devices.everywhere(state)
         calls = self._calls(first_round, first_round + num_rounds)
@@ -205,29 +205,10 @@ class Simulation:
     def _calls(self, first_round: int, last_round: int) -> Iterator[Call]:
         """What the engine is to do for these rounds."""
         while first_round < last_round:
-            ids = self._ids(range(first_round, min(last_round, first_round + self.rounds_per_call)))
             with self._context():
-                call = self._engine.prepare(first_round, ids)
+                call = self._engine.prepare(range(first_round, min(last_round, first_round + self.rounds_per_call)))
             first_round += call.rounds
             yield call
-
-    def _ids(self, rounds: Sequence[int]) -> NDArray[np.int32]:
-        """``[S, R, E, B]``: the minibatches of every run."""
-        settings = self.settings
-        drawn = {
-            seed: batch_ids(
-                seed,
-                rounds,
-                num_samples=self.num_samples,
-                batch_size=self.batch_size,
-                local_steps=settings.local_steps,
-                minibatches=settings.minibatches,
-            )
-            for seed in {run.settings.seed for run in self.runs}
-        }
-        if len(self.runs) == 1:
-            return drawn[settings.seed][None]
-        return np.stack([drawn[run.settings.seed] for run in self.runs])
 
     @property
     def rounds_per_call(self) -> int:

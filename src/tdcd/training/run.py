@@ -61,6 +61,7 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         patience=config.evaluate.patience,
         keep=config.evaluate.keep,
         colocation=planned.colocation,
+        moved=planned.moved,
         out=out,
         config=config.model_dump(),
         execution=planned.execution,

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -20,7 +20,7 @@ from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.transport.transport import Joined, Received, Transport
+from tdcd.runtime.transport.transport import Event, Joined, Received, Transport
 
 TICK_S = 0.25
 """How often a waiting party looks whether it should stop or show something."""
@@ -58,8 +58,8 @@ class HubDriver:
         self._last: Append | None = None
         self._described, self._metrics = False, metrics
         self._stage: tuple[str, int] | None = None
-        self._missing: list[str] = []
-        self._arriving: list[int] = []
+        self._num_missing, self._looked_at = 0, -math.inf
+        self._arriving: dict[str, int] = {}
         self._ended_at, self._shown_at = None if hub.shutdown is None else clock(), -math.inf
         self._missing_since: dict[str, float] = {}
         self._disk_errors = 0
@@ -88,8 +88,11 @@ class HubDriver:
             self._save()
         if news is None or self._grace.is_due():
             self._go_on_without_the_late()
-        self._wait()
-        self._stopwatch.handled(self._missing, self.endpoint.present)
+        missing = self.hub.missing()
+        self._note_progress(news, len(missing))
+        self._stopwatch.handled(missing, self.endpoint.present)
+        if news is None or self._clock() - self._looked_at > TICK_S:
+            self._look_after(missing)
         if self._is_done():
             return self._depart()
         if self._clock() - self._shown_at > TICK_S:
@@ -109,24 +112,30 @@ class HubDriver:
         for question in self._grace.over(self.hub.open_questions()):
             self._perform(self.hub.overdue(question))
 
-    def _wait(self) -> None:
-        """Remind those who are missing when nothing has come of them for long enough."""
-        missing = self.hub.missing()
-        stage, arriving = (self.hub.phase, self.hub.round), [self.endpoint.transport.arriving[p] for p in missing]
+    def _note_progress(self, news: Event | None, num_missing: int) -> None:
+        """See whether an event brought the hub on. This happens with every message, so it must not go through all."""
+        stage = self.hub.phase, self.hub.round
+        if (stage, num_missing) == (self._stage, self._num_missing):
+            return
         if stage != self._stage:
             self._backoff.next_stage()
-        elif missing != self._missing:
+        else:
             self._backoff.reset()
-        elif arriving != self._arriving:
+        if isinstance(news, Received):
+            # Who has answered is not late, though asked again.
+            self._missing_since.pop(news.sender, None)
+        self._stage, self._num_missing = stage, num_missing
+
+    def _look_after(self, missing: Collection[str]) -> None:
+        """Remind those who are missing when nothing has come of them for long enough."""
+        self._looked_at, arriving = self._clock(), self.endpoint.transport.arriving
+        before, self._arriving = self._arriving, {party: size for party in missing if (size := arriving[party])}
+        if self._arriving != before:
             self._backoff.prolong()
         elif self._backoff.is_over():
             self._remind()
             # A slow link takes its time for the reminder, too.
             self._backoff.prolong()
-        if (stage, missing) != (self._stage, self._missing):
-            # Who has answered meanwhile is not late, though asked again.
-            self._missing_since = {p: since for p, since in self._missing_since.items() if p in missing}
-        self._stage, self._missing, self._arriving = stage, missing, arriving
 
     def _remind(self) -> None:
         waiting = self._waiting()

@@ -22,7 +22,7 @@ def facts_of(
         "test_loss": None if record is None else record.test_loss,
         "metrics": None if record is None else record.metrics,
         "connected": sorted(endpoint.present),
-        "missing": hub.missing(),
+        "missing": [*hub.missing()],
         "missing_s": dict(waiting),
         "left_out": hub.left_out(),
         "needs_all": needs_all(hub),

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 
 from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.runtime.process.log import event
@@ -24,7 +24,7 @@ class Stopwatch:
 
     def __init__(self, hub: Hub, folder: HubFolder, clock: Callable[[], float]) -> None:
         """Go on with what the folder holds, if it is of this run."""
-        self._hub, self._folder, self._clock, self._peers = hub, folder, clock, frozenset(hub.peers)
+        self._hub, self._folder, self._clock, self._parties = hub, folder, clock, {*hub.clients, *hub.peers}
         self.timeline = _taken_up(hub.name, folder)
         # Rounds are placed by the time of day, so that hubs of one machine can be compared; it may be set back.
         self._to_time_of_day = max(time.time(), self.timeline.end) - clock()
@@ -37,13 +37,14 @@ class Stopwatch:
         if self._round is not None and self._waits_for:
             self._add(self._round, self._waits_for)
 
-    def handled(self, missing: Sequence[str], present: Collection[str]) -> None:
+    def handled(self, missing: Collection[str], present: Set[str]) -> None:
         """Everything that follows from the event is done: who is ``missing`` now, and who is connected."""
         hub, before = self._hub, self._round
         is_training = hub.shutdown is None and hub.rounds is not None and bool(hub.rounds.phase)
         self._round = hub.round if is_training else None
-        self._waits_for = [party for party in missing if party in self._peers] or [
-            party for party in missing if party not in present
+        # Called with every message: it must not go through all clients.
+        self._waits_for = [party for party in hub.peers if party in missing] or [
+            party for party in sorted(self._parties - present) if party in missing
         ]
         if before is None:
             self._since = self._clock()

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
 from tdcd.core.objective import Tree
-from tdcd.records.run_folder import named_leaves
+from tdcd.core.trees import like, named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.client_rows import ClientRows, Presence
@@ -62,17 +61,17 @@ class Client:
         """The round that it works on; -1 before the first."""
         self.ending: Ending | None = None
         """How the hub ended the run."""
-        self._run = ""
+        self._run, self._call = "", 0
         self._welcome: Welcome | None = None
         self._compute: ClientCompute | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._structure: Any = None
+        self._template: Tree = None
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
         self._rows: ClientRows | None = None
         self._answers: dict[str, Message] = {}
         self._handlers: dict[type[Message], Callable[[Any], list[Message]]] = {
-            Who: lambda message: self.introduce(),
+            Who: self._on_who,
             Welcome: self._on_welcome,
             Prepare: self._on_prepare,
             Begin: self._on_begin,
@@ -92,6 +91,7 @@ class Client:
             self.hub,
             protocol=PROTOCOL,
             session=self._session,
+            call=self._call,
             config=self.job.shared,
             ids=data.ids,
             labels=numbers,
@@ -138,6 +138,11 @@ class Client:
         answer = kind(self.name, self.hub, question.round, self._run, **content)
         self._answers[question.kind] = answer
         return [answer]
+
+    def _on_who(self, message: Who) -> list[Message]:
+        """The hub asks for an introduction."""
+        self._call = message.call
+        return self.introduce()
 
     def _on_welcome(self, message: Welcome) -> list[Message]:
         """The hub says which samples the rows are, and what the labels mean."""
@@ -200,13 +205,13 @@ class Client:
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
         template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name)
         self._shapes = {name: leaf.shape for name, leaf in named_leaves(template).items()}
-        self._structure = jax.tree.structure(template)
+        self._template = template
         return self._answer(message, Ready, feature_shape=shape)
 
     def _read_block(self, message: Begin | Evaluate) -> Tree:
         dtype = self.job.settings.dtype
         leaves = [take_named(message.block, name, dtype, shape) for name, shape in self._shapes.items()]
-        return jax.tree.unflatten(self._structure, leaves)
+        return like(self._template, leaves)
 
     def _on_begin(self, message: Begin) -> list[Message]:
         """Line 9: phi of the client's rows of this round's minibatches, with the fresh hub block."""

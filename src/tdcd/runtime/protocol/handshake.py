@@ -6,7 +6,7 @@ the silo's preparation; hubs tell each other how large their silos are. A mismat
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tdcd.runtime.certificates.agreement import Keys
@@ -25,9 +25,9 @@ from tdcd.runtime.protocol.messages import (
     Ready,
     Want,
     Welcome,
-    Who,
 )
 from tdcd.runtime.protocol.sample_index import Enrolment, IncompatibleParties, SampleIndex, build_index
+from tdcd.runtime.protocol.sessions import Sessions
 from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Message
 from tdcd.runtime.protocol.taking import take_json
@@ -68,7 +68,7 @@ class Handshake:
         self._enrolments: dict[str, Enrolment] = {}
         self._peer_hellos: dict[str, Hello] = {}
         self._summaries: dict[str, Summary] = {}
-        self._sessions: dict[str, list[str]] = {}
+        self.sessions = Sessions(self.name)
 
     @property
     def has_labels(self) -> bool:
@@ -77,13 +77,14 @@ class Handshake:
 
     def missing(self) -> list[str]:
         """The parties that this phase waits for."""
-        waiting = {
-            "gathering": [client for client in self.clients if client not in self._enrolments],
-            "comparing": [peer for peer in self.peers if peer not in self._peer_hellos],
-            "preparing": [client for client in self.clients if client not in self.ready],
-            "opening": [peer for peer in self.peers if peer not in self.openings],
+        waiting: dict[str, tuple[Sequence[str], Collection[str]]] = {
+            "gathering": (self.clients, self._enrolments),
+            "comparing": (self.peers, self._peer_hellos),
+            "preparing": (self.clients, self.ready),
+            "opening": (self.peers, self.openings),
         }
-        return waiting.get(self.phase, [])
+        parties, present = waiting.get(self.phase, ((), ()))
+        return [party for party in parties if party not in present]
 
     def rows(self) -> tuple[str, ...]:
         """A digest of each client's rows, in client order; known once all have enrolled."""
@@ -98,9 +99,11 @@ class Handshake:
             raise IncompatibleParties(
                 f"{client} speaks protocol {message.protocol} and {self.name} speaks {PROTOCOL}: upgrade the older one"
             )
+        if not self.sessions.is_current(message):
+            return [self.sessions.who(client, self.run)]
         enrolment = Enrolment.read(message, has_labels=self.has_labels)
         compare_settings(client, message.config, self.name, self.job)
-        self._note_session(client, message.session)
+        self.sessions.note(client, message.session)
         before = self._enrolments.get(client)
         is_other = before is not None and self.sample_index is not None and not before.is_same(enrolment)
         if is_other or self._rows.get(client, enrolment.rows) != enrolment.rows:
@@ -110,14 +113,6 @@ class Handshake:
         self._enrolments[client] = enrolment
         self.ready.pop(client, None)
         return [self._welcome(client)] if self.run else []
-
-    def _note_session(self, client: str, session: str) -> None:
-        """Of two processes that say that they are the same client, the one that came later is."""
-        known = self._sessions.setdefault(client, [])
-        if session in known[:-1]:
-            raise RejectedMessage("another process has taken its place")
-        if session not in known:
-            known.append(session)
 
     def client_summary(self, message: ColumnSummary) -> list[Message]:
         """A client's sums and counts, for the silo's preparation."""
@@ -132,10 +127,10 @@ class Handshake:
         shape = message.feature_shape
         if math.prod(shape) > self.job.config.runtime.max_message_mb * 2**20:
             raise RejectedMessage(f"'feature_shape' is {[*shape]}: no message could carry a block for so many features")
-        for other, known in self.ready.items():
-            if known != shape:
-                shapes = f"{[*shape]} at {message.sender} and {[*known]} at {other}"
-                raise IncompatibleParties(f"a sample has shape {shapes}")
+        other, known = next(iter(self.ready.items()), ("", shape))
+        if known != shape:
+            shapes = f"{[*shape]} at {message.sender} and {[*known]} at {other}"
+            raise IncompatibleParties(f"a sample has shape {shapes}")
         self.ready[message.sender] = shape
         return []
 
@@ -236,7 +231,7 @@ class Handshake:
             self.name,
             client,
             run=self.run,
-            session=self._sessions[client][-1],
+            session=self.sessions.current(client),
             num_samples=samples.num_samples,
             num_outputs=outputs.count,
             loss=outputs.loss,
@@ -297,4 +292,4 @@ class Handshake:
             return self._prepare(client)
         if client in self._enrolments and self.run:
             return self._welcome(client)
-        return Who(self.name, client, run=self.run)
+        return self.sessions.who(client, self.run)

@@ -4,7 +4,7 @@ First the :class:`.Handshake`, then the :class:`.Rounds`, then the :class:`.Shut
 any time: it introduces itself again, and is told again what it needs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from tdcd.runtime.certificates.agreement import Keys
@@ -22,7 +22,6 @@ from tdcd.runtime.protocol.messages import (
     Status,
     Stop,
     Want,
-    Who,
 )
 from tdcd.runtime.protocol.rounds import Rounds
 from tdcd.runtime.protocol.sample_index import WAY_ON, IncompatibleParties, Lost, UnfitLabels
@@ -58,6 +57,7 @@ class Hub:
         """
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
+        self._own_clients = frozenset(self.clients)
         self._silo, self._restored = silo, restored if isinstance(restored, State) else None
         rows = () if self._restored is None else self._restored.rows
         self.handshake = Handshake(job, silo, secret, nonce, rows, keys)
@@ -103,8 +103,8 @@ class Hub:
     def _is_training(self) -> bool:
         return self.rounds is not None and self.handshake.phase == "done"
 
-    def missing(self) -> list[str]:
-        """The parties that are being waited for."""
+    def missing(self) -> Collection[str]:
+        """The parties that are being waited for; asked for with every message, so it is seldom a new list."""
         if self.shutdown is not None:
             return sorted(self.shutdown.unaware)
         if self.rounds is None or not self.rounds.phase:
@@ -134,7 +134,7 @@ class Hub:
         if self.shutdown is not None:
             return [*self.shutdown.joined(party)]
         if party in self.clients:
-            return [Who(self.name, party, run=self.handshake.run)]
+            return [self.handshake.sessions.greet(party, self.handshake.run)]
         wants = [] if self.rounds is None else self.rounds.wants(party)
         return [*(message.to(party) for message in self.handshake.published.values()), *wants]
 
@@ -178,7 +178,7 @@ class Hub:
         return [TurnedAway(party, reason), stop]
 
     def _handle(self, message: Message) -> list[Instruction]:
-        from_client = message.sender in self.clients
+        from_client = message.sender in self._own_clients
         if not from_client and message.sender not in self.peers:
             raise RejectedMessage("its sender has no business here")
         if type(message) is Want and not self.job.audience.is_sent(message.what, self.name, message.sender):

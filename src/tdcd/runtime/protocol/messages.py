@@ -56,6 +56,8 @@ class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
     protocol: int
     session: str
     """Tells one process of the client from another."""
+    call: Count = 0
+    """The number of the hub's last ``who``; 0 if there was none."""
     config: dict[str, Setting]
     ids: list[str]
     labels: Array | None = None
@@ -114,6 +116,9 @@ class Bye(Message, frozen=True, kw_only=True, tag="bye"):
 # A hub to its client.
 class Who(Message, frozen=True, kw_only=True, tag="who"):
     """Asks a client to enrol."""
+
+    call: Count = 0
+    """How often the client has joined: what a former process of it answered has a lower number."""
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.objective import Tree
-from tdcd.records.run_folder import named_leaves
+from tdcd.core.trees import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.absence import Absences
 from tdcd.runtime.protocol.groups import Group
@@ -29,6 +29,7 @@ class Questions:
         """Take all ``absences`` so far; from round ``free_from`` on a client may be left out, or come back."""
         self._free_from = free_from
         self._hub, self.clients, self._compute, self._run = job.hubs[silo], job.clients(silo), compute, run
+        self._place = {client: index for index, client in enumerate(self.clients)}
         self._is_alone = not job.peers(silo)
         self._adds_up = isinstance(job.variant.block_exchange, FixedBlocks)
         self._fewest = FEWEST_LEFT if job.config.exchange.protect_blocks else 1
@@ -76,7 +77,7 @@ class Questions:
             return
         client, asked = message.sender, self.asked.get(message.sender)
         if asked is not None and self._is_answer(message, asked):
-            check_answer(message, self.clients.index(client), self._compute)
+            check_answer(message, self._place[client], self._compute)
             _check_group(message, asked)
             del self.asked[client]
             self._answers[client] = message
@@ -103,7 +104,7 @@ class Questions:
 
         And, of those that it went on without already, what they have not answered.
         """
-        has_rows = any(self._compute.rows_of(self.clients.index(client), held_out=False) for client in self._answers)
+        has_rows = any(self._compute.rows_of(self._place[client], held_out=False) for client in self._answers)
         # A sum over fewer would show a client's block.
         is_free = not self.needs_all(round_index) and len(self.asked) + len(self._answers) > self._fewest
         return [*(self.asked.values() if has_rows and is_free else ()), *self.absences.open_questions()]

@@ -14,11 +14,11 @@ peers it can tell again, byte for byte, for this round and those just before it.
 may go on without a client, see :mod:`tdcd.runtime.protocol.absence`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tdcd.core.objective import Tree
+from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
-from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.evaluations import Evaluations
 from tdcd.runtime.protocol.exchange import Exchange, Key, begun, exchange_of, figures_of, kept_rounds, lost, most_ahead
@@ -114,9 +114,9 @@ class Rounds:
 
     # For those who are late, or back.
 
-    def missing(self) -> list[str]:
+    def missing(self) -> Collection[str]:
         """The parties that this phase waits for."""
-        return list(self.questions.asked) or self._silent_peers()
+        return self.questions.asked.keys() or self._silent_peers()
 
     def remind(self) -> list[Message]:
         """Ask the clients that are ready, and the peers, for what this phase waits for."""

@@ -8,6 +8,7 @@ import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from tdcd.data.table import holdout_mask
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.label_messages import Outputs
 from tdcd.runtime.protocol.messages import Enrol, Target
-from tdcd.runtime.protocol.taking import take
+from tdcd.runtime.protocol.taking import take, take_mask
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
 from tdcd.tables.randomized import check_all_classes, with_noise
@@ -80,8 +81,7 @@ class Enrolment:
         if names is not None and len(names) != len(ids):
             raise RejectedMessage("'label_names' must be one text per id")
         numbers = names if labels is None else take(labels, "labels", np.float64, [len(ids)])
-        mask = message.held_out
-        held_out = None if mask is None else take(mask, "held_out", np.uint8, [len(ids)]).astype(np.bool_)
+        held_out = None if message.held_out is None else take_mask(message.held_out, "held_out", len(ids))
         weights = None if message.weights is None else take(message.weights, "weights", np.float64, [len(ids)])
         if weights is not None and (not has_labels or (weights < 0).any()):
             raise RejectedMessage("'weights' go with labels, and are at least 0")
@@ -126,7 +126,7 @@ class SampleIndex:
         """``[m]``, of the held-out samples."""
         return [self.ids[place] for place in np.flatnonzero(self.held_out)]
 
-    @property
+    @cached_property
     def num_samples(self) -> int:
         """M, the training samples."""
         return int(len(self.ids) - self.held_out.sum())
@@ -158,10 +158,13 @@ class SampleIndex:
 
     def places(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of each of a client's rows: which training sample it is, and which held-out one; -1 where it is not one."""
-        samples, held_out = self.rows[client], self.held_out
-        train, test = np.cumsum(~held_out) - 1, np.cumsum(held_out) - 1
-        chosen = held_out[samples]
-        return np.where(chosen, -1, train[samples]), np.where(chosen, test[samples], -1)
+        held_out, numbers = self.held_out[self.rows[client]], self._numbers[self.rows[client]]
+        return np.where(held_out, -1, numbers), np.where(held_out, numbers, -1)
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        """``[total]``: which of the training samples each sample is, or which of the held-out ones."""
+        return np.where(self.held_out, np.cumsum(self.held_out), np.cumsum(~self.held_out)) - 1
 
     def digests(self, secret: bytes) -> Digests:
         """What other silos compare with their own."""
@@ -235,11 +238,8 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
     rank[order] = np.arange(len(order))
     bounds = np.cumsum([len(enrolment.ids) for enrolment in found])[:-1]
     labels = None if found[0].labels is None else _labels(found, order, config)
-    told = [enrolment.held_out for enrolment in found]
-    if all(mask is not None for mask in told):
-        held_out = np.concatenate([mask for mask in told if mask is not None])[order]
-    else:
-        held_out = _held_out(len(ids), labels, config)
+    told = [enrolment.held_out for enrolment in found if enrolment.held_out is not None]
+    held_out = np.concatenate(told)[order] if len(told) == len(found) else _held_out(len(ids), labels, config)
     meaning = None if labels is None else _meaning(labels, held_out, found[0].target, config)
     if meaning is not None:
         meaning = _weighed(meaning, {name: one.weights for name, one in enrolments.items()}, order, ~held_out, config)

@@ -15,7 +15,7 @@ import numpy as np
 from tdcd.runtime.protocol.messages import AnyMessage
 from tdcd.runtime.protocol.structure import Message
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Parties of different protocol versions refuse each other."""
 _DIGEST_BYTES, _MAGIC = 16, b"tdcd" + PROTOCOL.to_bytes(4, "little")
 _LENGTH = _DIGEST_BYTES + len(_MAGIC)

@@ -119,9 +119,10 @@ class ClientsEngine:
             devices=problem.devices,
         )
 
-    def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
+    def prepare(self, wanted: range) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
         problem, devices, rounds = self._problem, self._problem.devices, self.rounds_per_call
+        first_round, ids = wanted.start, problem.draw(wanted)
         memory = self._buffers.begin()
         placed = place_alike(self._placers, ids)
         num_rounds = len(placed[0][0].rows)

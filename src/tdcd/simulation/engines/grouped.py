@@ -84,8 +84,9 @@ class GroupedEngine:
         counts = [groups.arrange(problem.held(own), 1) for groups, own in dealt]
         return GroupedSilo(hold(problem.over_runs(shares), 0), hold(problem.over_runs(counts), 0))
 
-    def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
+    def prepare(self, wanted: range) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
+        ids = self._problem.draw(wanted)
         memory = self._buffers.begin()
         # Single groups have their rows in the minibatch's order: there is nothing to place.
         is_placed = any(placer.num_clients > 1 for placer in self._placers[0])
