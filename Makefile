@@ -1,6 +1,7 @@
 # make demo   set up and train the demo federation
 # make test   run every test
 # make lint   ruff, mypy and the layers of the package
+# make docs   the documentation as a site, in site/
 # make bench  ratios against the usual per-client loop (installs torch)
 
 PYTHON ?= python3
@@ -9,19 +10,21 @@ VENV := .venv
 EXTRAS ?= dev
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Tests start many processes, and each would compile every module again.
+export PYTHONDONTWRITEBYTECODE =
 # Most of a test's time goes into compiling programs that then run for milliseconds. Where no last bits are compared with those of
 # another program, or with numbers that were written down, tests compile them without optimisation. Plain pytest optimises everywhere.
 QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
 	--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format docs bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/tdcd run
 
 test: $(VENV)/installed-$(EXTRAS)
 	$(QUICKLY) $(BIN)/python -m pytest -n 3 --dist worksteal -m "not optimised"
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m optimised
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m optimised $$(grep -rl optimised tests --include="*.py")
 
 lint: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check .
@@ -33,11 +36,15 @@ format: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Material for MkDocs announces its successor at every start; the pinned versions are what we build with.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(VENV)/installed-dev,torch
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -21,10 +21,12 @@ NAMES = (
     "sweep",
     "planning",
     "federation",
+    "parties",
     "hub_clients",
     "metrics",
     "masks",
     "stragglers",
+    "hosts",
 )
 
 

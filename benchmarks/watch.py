@@ -1,16 +1,16 @@
 """A page of ``tdcd watch`` left open over a long run: memory of the server and of the page, and how fast it answers.
 
-``python -m benchmarks.watch [--rounds 100000] [--minutes 2]`` appends that many lines to the history of a run, evenly
-over the time, with a page open in headless Chromium all along. At the end a second server and page meet the whole
-history at once. Needs Chromium on the path, and Playwright.
+``python -m benchmarks.watch [--rounds 100000] [--minutes 60]`` trains a small ridge regression with ``tdcd run``, every
+round evaluated, and has its page open in headless Chromium all along. The run would end after some minutes: it is
+stopped and continued (SIGSTOP, SIGCONT) so that its rounds take nearly the whole time. At the end a second server and
+page meet the whole history at once. Needs Chromium on the path, and Playwright.
 """
 
 import argparse
 import json
-import math
-import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,55 +18,69 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from urllib.request import urlopen
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
-from tdcd.core.ledger import Traffic
-from tdcd.records.history import Record
+CONFIG = """
+name = "long"
+data.source = "diabetes"
+silos = [{ name = "clinic", clients = 5 }, { name = "lab", clients = 5 }]
+model.block = "linear"
+train = { rounds = %d, local_steps = 5, batch_size = 32, step_size = 0.01 }
+evaluate.every = 1
+"""
+TICK_MS = 100
+LEFT_OVER = 0.03
+"""The part of the time that is left to the page of the finished run."""
 
-SILOS = [{"name": f"silo{number}", "clients": 5} for number in (1, 2)]
 
-
-def line(number: int, noise: random.Random) -> str:
-    loss = 2.3 * math.exp(-number / 8000) + 0.1 + 0.05 * noise.random()
-    figures = {"accuracy": 1 - loss / 3, "auc": 1 - loss / 9}
-    sent = Traffic(*(number * size for size in (157_440, 157_440, 102_400)))
-    split = {"train": figures, "test": figures}
-    return Record(number, 10 * number, loss, 1.1 * loss, split, sent, sent, seconds=0.01 * number).to_json() + "\n"
-
-
-def begin(folder: Path, rounds: int) -> None:
-    folder.mkdir()
-    silos = "".join(f"[[silos]]\nname = '{silo['name']}'\nclients = {silo['clients']}\n" for silo in SILOS)
-    (folder / "config.toml").write_text(f"[train]\nrounds = {rounds}\n{silos}")
-    described = [
-        {**silo, "feature_shape": [8, 4], "columns": [], "clients": [288] * 5, "parameters": 330} for silo in SILOS
-    ]
-    (folder / "federation.json").write_text(json.dumps({"name": "long", "num_samples": 1440, "silos": described}))
-    (folder / "history.jsonl").touch()
+@contextmanager
+def started(*command: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of ``tdcd``, ended with the block."""
+    with subprocess.Popen([sys.executable, "-m", "tdcd", *command], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[str, int]]:
     """The address of a new ``tdcd watch``, and its process."""
-    command = [sys.executable, "-m", "tdcd", "watch", str(folder), "--port", "0", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started("watch", str(folder), "--port", "0", "--no-browser") as process:
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
         assert found is not None
-        try:
-            yield found[0], process.pid
-        finally:
-            process.terminate()
+        yield found[0], process.pid
 
 
-def megabytes(pid: int) -> float:
+def last_round(folder: Path) -> int:
+    """The round of the last whole line of a history; 0 without one."""
+    try:
+        with (folder / "history.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 4096))
+            lines = file.read().splitlines(keepends=True)
+    except FileNotFoundError:
+        return 0
+    whole = [line for line in lines[1:] if line.endswith(b"\n")]
+    return json.loads(whole[-1])["round"] if whole else 0
+
+
+def keep_to(due: float, process: subprocess.Popen[str], folder: Path) -> None:
+    """Stop the run where it is ahead of ``due``, and continue it where it is not."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGSTOP if last_round(folder) > due else signal.SIGCONT)
+
+
+def megabytes(pid: int, kind: str = "VmRSS") -> float:
+    """Of a process: in all, or of one kind, such as ``RssFile`` for what it shares with all others of its program."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+    return int(re.findall(rf"{kind}:\s+(\d+)", status)[0]) / 1024
 
 
-def opened(browser: Browser, url: str) -> tuple[Page, Any]:
+def opened(browser: Browser, url: str) -> tuple[Page, CDPSession]:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     inspector = page.context.new_cdp_session(page)
     inspector.send("Performance.enable")
@@ -75,63 +89,89 @@ def opened(browser: Browser, url: str) -> tuple[Page, Any]:
     return page, inspector
 
 
-def measured(page: Page, inspector: Any, pid: int) -> dict[str, float]:
-    """Of page and server as they are now; heaps after a collection of garbage."""
-    before = {entry["name"]: entry["value"] for entry in inspector.send("Performance.getMetrics")["metrics"]}
-    inspector.send("HeapProfiler.collectGarbage")
-    found = {entry["name"]: entry["value"] for entry in inspector.send("Performance.getMetrics")["metrics"]}
+def milliseconds_to_read_a_curve(page: Page) -> float:
+    """From the pointer's move onto the first curve until its figures at that place are drawn."""
+    box = page.locator("article svg.chart").first.bounding_box()
+    assert box is not None
+    page.mouse.move(0, 0)
     start = time.perf_counter()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("article path.cursor[d^=M]", state="attached")
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return 1e3 * (time.perf_counter() - start)
+
+
+def milliseconds_to_answer(url: str) -> float:
+    """Of the server: everything that a new page needs to know."""
+    start = time.perf_counter()
+    with urlopen(f"{url}state") as answer:
+        answer.read()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def measured(page: Page, inspector: CDPSession, url: str, pid: int) -> dict[str, float]:
+    """Of page and server as they are now. Garbage is left to the browser, as it is for a reader."""
+    found = {entry["name"]: entry["value"] for entry in inspector.send("Performance.getMetrics")["metrics"]}
+    renderer = largest_renderer(page)
     return {
-        "heap before collection, MB": before["JSHeapUsedSize"] / 1e6,
+        "server, MB": megabytes(pid),
+        "page's process, MB": megabytes(renderer),
+        "of it program, MB": megabytes(renderer, "RssFile"),
         "heap, MB": found["JSHeapUsedSize"] / 1e6,
         "nodes": found["Nodes"],
-        "two frames, ms": 1e3 * (time.perf_counter() - start),
         "script, s": found["ScriptDuration"],
-        "server, MB": megabytes(pid),
+        "curve, ms": milliseconds_to_read_a_curve(page),
+        "answer, ms": milliseconds_to_answer(url),
         "points": page.evaluate("document.querySelector('path.line')?.getAttribute('d').split(/[ML]/).length ?? 0"),
     }
+
+
+def largest_renderer(page: Page) -> int:
+    """The page's process."""
+    browser = page.context.browser
+    assert browser is not None
+    session = browser.new_browser_cdp_session()
+    processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
+    session.detach()
+    return max((process["id"] for process in processes if process["type"] == "renderer"), key=megabytes)
 
 
 def show(rounds: int, figures: dict[str, float]) -> None:
     print(f"round {rounds:>7,}  " + "  ".join(f"{name} {value:,.1f}" for name, value in figures.items()), flush=True)
 
 
-def largest_renderer(browser: Browser) -> float:
-    """Megabytes of the page's process."""
-    processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
-    return max(megabytes(process["id"]) for process in processes if process["type"] == "renderer")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watch", description=__doc__)
     parser.add_argument("--rounds", type=int, default=100_000)
-    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--minutes", type=float, default=60.0)
     options = parser.parse_args()
-    noise, parts = random.Random(0), 20
+    seconds = 60 * options.minutes
     with tempfile.TemporaryDirectory() as home, sync_playwright() as driver:
-        folder = Path(home) / "long"
-        begin(folder, options.rounds)
+        folder, config = Path(home) / "long", Path(home) / "long.toml"
+        config.write_text(CONFIG % options.rounds)
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
-        with served(folder) as (url, pid):
+        with served(folder) as (url, pid), started("run", str(config), "--out", str(folder)) as process:
             page, inspector = opened(browser, url)
-            for part in range(parts):
-                rounds = range(part * options.rounds // parts, (part + 1) * options.rounds // parts)
-                step = max(1, len(rounds) // 20)
-                for first in rounds[::step]:
-                    with (folder / "history.jsonl").open("a") as file:
-                        file.writelines(
-                            line(number + 1, noise) for number in range(first, min(first + step, rounds[-1] + 1))
-                        )
-                    page.wait_for_timeout(60_000 * options.minutes / parts / 20)
-                show(rounds[-1] + 1, measured(page, inspector, pid))
-            print(f"the page's process has {largest_renderer(browser):,.0f} MB")
+            page.wait_for_selector("path.line", state="attached", timeout=120_000)
+            start, shown = time.perf_counter(), 0.0
+            while (elapsed := time.perf_counter() - start) < seconds:
+                keep_to(options.rounds * elapsed / (seconds * (1 - LEFT_OVER)), process, folder)
+                if elapsed - shown > min(60, seconds / 20):
+                    shown = elapsed
+                    show(last_round(folder), measured(page, inspector, url, pid))
+                page.wait_for_timeout(TICK_MS)
+            inspector.send("HeapProfiler.collectGarbage")
+            show(last_round(folder), measured(page, inspector, url, pid))
+            print(f"the page calls the run {page.inner_text('.badge')}")
+            page.close()
         with served(folder) as (url, pid):
-            start = time.perf_counter()
+            begin = time.perf_counter()
             page, inspector = opened(browser, url)
             page.wait_for_selector("path.line", state="attached")
-            print(f"a new server and page show all of it after {time.perf_counter() - start:.1f} s")
-            show(options.rounds, measured(page, inspector, pid))
+            print(f"a new server and page show the first of it after {time.perf_counter() - begin:.1f} s")
+            page.wait_for_function("!document.querySelector('.badge.reading')")
+            print(f"and all of it after {time.perf_counter() - begin:.1f} s")
+            show(options.rounds, measured(page, inspector, url, pid))
         browser.close()
 
 

@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tdcd.cli.app import app
-from tdcd.runtime.process.forking import PartyProcess, start_party
+from tdcd.runtime.process.forking import PartyProcess, start_party, warm_up
 
 
 def tdcd(*arguments: object, cwd: Path) -> Result:
@@ -22,5 +22,6 @@ def tdcd(*arguments: object, cwd: Path) -> Result:
 
 def start_tdcd(*arguments: object, cwd: Path, log: Path) -> PartyProcess:
     """The same as a process; ``log`` gets what it prints."""
+    warm_up(with_jax=True)
     with chdir(cwd):
         return start_party([str(argument) for argument in arguments], log, os.environ)

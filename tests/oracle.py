@@ -8,7 +8,7 @@ and a sample's id to C numbers: stacking joins dictionaries, projecting keeps th
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -77,6 +77,11 @@ class Silo:
     model: Model
     features: Array
     rows: Sequence[Sequence[int]]
+
+    @cached_property
+    def held(self) -> list[frozenset[int]]:
+        """The rows of each client once more, to look a sample up."""
+        return [frozenset(int(row) for row in rows) for rows in self.rows]
 
     def average(self, client_blocks: Sequence[Block], answering: Sequence[bool] = ()) -> Block:
         """The sum over the clients that answer of the share of their rows times the client's block. Line 5."""
@@ -183,9 +188,9 @@ def exchange(
     stacked: list[Phi] = []
     for j, (silo, block) in enumerate(zip(silos, sending, strict=True)):
         phi: Phi = {}
-        for rows in silo.rows:
+        for held in silo.held:
             mine = {}
-            for e, p in (key for key in wanted if key[1] in rows):
+            for e, p in (key for key in wanted if key[1] in held):
                 x = vary.seen(round_index, j, place[e, p], silo.features[p])
                 mine[e, p] = 0 * silo.model.phi(block, silo.features[p]) if x is None else silo.model.phi(block, x)
             phi |= sent("up", j, mine)  # lines 9 and 11
@@ -196,7 +201,7 @@ def exchange(
         for other, phi in enumerate(stacked):
             if other != j:
                 phi_others = {key: total + phi[key] for key, total in phi_others.items()}  # line 13
-        each = [{(e, p): phi_others[e, p] for e, p in wanted if p in rows} for rows in silo.rows]
+        each = [{(e, p): phi_others[e, p] for e, p in wanted if p in held} for held in silo.held]
         projected.append([sent("down", j, mine) for mine in each])  # line 14
     return projected
 
@@ -220,7 +225,7 @@ def client_gradient(
     places: dict[int, int],
 ) -> Block:
     """g_{k,j}: the sum over the client's rows of the minibatch, scaled by the rule, plus l2 times the block."""
-    held = silo.rows[client]
+    held = silo.held[client]
     mine = [p for p in batch if p in held]
     scale = num_samples / (len(held) * max(len(batch), 1)) if rule == "unbiased" else 1 / max(len(mine), 1)
     gradient = [l2 * array for array in block]
@@ -273,6 +278,8 @@ def train(
             {p for k, rows in enumerate(silo.rows) if answering[j][k] for p in rows} for j, silo in enumerate(silos)
         ]
         present = set.intersection(*there)
+        scored = [[p for p in batch if p in present] for batch in batches]
+        places = [{p: e * len(batch) + b for b, p in enumerate(batch)} for e, batch in enumerate(batches)]
         averages = []
         for j, silo in enumerate(silos):
             blocks = []
@@ -281,11 +288,9 @@ def train(
                 block, memory = hub_blocks[j], None  # line 8
                 for step in range(local_steps):
                     e = step if minibatches == "fresh" else 0
-                    batch = [p for p in batches[e] if p in present]
                     slopes = client_gradient(
-                        silo, k, block, hub_blocks[j], phi_others[j][k], e, batch, labels, loss, l2, gradient,
-                        partial(vary.slope, j), len(there[j]), weights,
-                        partial(vary.seen, r, j), {p: e * len(batches[e]) + b for b, p in enumerate(batches[e])},
+                        silo, k, block, hub_blocks[j], phi_others[j][k], e, scored[e], labels, loss, l2, gradient,
+                        partial(vary.slope, j), len(there[j]), weights, partial(vary.seen, r, j), places[e],
                     )  # fmt: skip
                     block, memory = vary.step(block, slopes, memory, eta, r * local_steps + step)  # line 19
                 blocks.append(vary.block_sent(r, j, k, hub_blocks[j], block))

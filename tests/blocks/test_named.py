@@ -65,6 +65,8 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(tmp_path):
     (tmp_path / "answer.py").write_text("import no_such_package\n")
     with pytest.raises(ImportError, match="No module named 'no_such_package'"):
         find_function("answer:make", [tmp_path])
+    with pytest.raises(ImportError, match=r"make was in the script that trained; .*put make into a file of its own"):
+        find_function("__main__:make", [tmp_path])
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_a_second_run_reads_the_programs_that_the_first_compiled(tmp_path):
     assert run("second") == first
 
 
-@pytest.mark.parametrize("cache", ["", "/proc/nowhere"])
+@pytest.mark.parametrize("cache", ["", "/proc/nowhere", "~nobody-of-that-name/cache"])
 def test_without_a_folder_nothing_is_kept(cache):
     assert tdcd(cache, "-c", CODE).stdout == "None\n"
 

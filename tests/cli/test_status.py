@@ -97,3 +97,21 @@ def test_a_damaged_timeline_gets_a_sentence(hub):
 def test_the_age_of_phi(hub):
     (hub / "status.json").write_text(json.dumps({**FACTS, "phi_age": {"clinic": 1, "bank": 3}}))
     assert "  uses phi    of clinic: 1 round old; of bank: 3 rounds old" in lines_of(hub)
+
+
+def test_a_client_that_is_gone_in_the_middle_of_a_run_fails_its_probe(tmp_path):
+    facts = {name: value for name, value in FACTS.items() if not name.endswith("_loss")}
+    facts |= {"party": "client.lab.east", "phase": "training", "connected": ["hub.lab"], "status": None}
+    (tmp_path / "status.json").write_text(json.dumps(facts))
+    done = CliRunner().invoke(app, ["status", str(tmp_path)])
+    assert done.exit_code == 1
+    assert done.output.splitlines() == [
+        "client.lab.east: training, its process is gone: give the same command again",
+        "  round       9 of 20",
+        "  connected   hub.lab",
+    ]
+    nothing = CliRunner().invoke(app, ["status", str(tmp_path / "other")])
+    assert nothing.exit_code == 2
+    assert "other has no status.json: give the run folder of a hub (--out of tdcd hub), or --out of tdcd client" in (
+        nothing.stderr
+    )

@@ -10,7 +10,7 @@ from tdcd.compare import Contender, compare, network_of, plan_all, write_page
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute
 from tdcd.compare.prediction import Prediction
-from tdcd.compare.tables import joining, summary
+from tdcd.compare.tables import costs, joining, summary
 from tdcd.config import ConfigError, check_config
 from tdcd.core.ledger import Ledger, PhiBytes
 from tdcd.core.network import Link, Network, preset
@@ -28,8 +28,8 @@ KEYS = {
     "network": {"preset": "wan", "hub_hub": {"latency_ms": 8, "mbit_s": 80}, "step_ms": 3},
 }
 CONFIG = check_config(KEYS)
-NAMES = ["sgd", "distributed-sgd", "fedbcd", "local-sgd"]
-LABELS = ["tdcd", "sgd", "distributed-sgd", "fedbcd", "local-sgd/silo1", "local-sgd/silo2"]
+NAMES = ["sgd", "distributed-sgd", "fedbcd", "hierarchical-sgd", "local-sgd"]
+LABELS = ["tdcd", "sgd", "distributed-sgd", "fedbcd", "hierarchical-sgd", "local-sgd/silo1", "local-sgd/silo2"]
 NETWORK = network_of(CONFIG.network)
 STEP = 0.003
 
@@ -57,6 +57,12 @@ def test_predicted_times_follow_from_who_is_apart(done):
     comparison, _ = done
     per_round = {contender.label: contender.prediction.seconds_per_round for contender in comparison.contenders}
     assert per_round["sgd"] == pytest.approx(STEP)
+    # 212 of the 354 rows are at home in the first silo, and get 5 columns from the second. Two rounds later hubs meet.
+    hierarchical = next(each for each in comparison.contenders if each.label == "hierarchical-sgd")
+    moving, model = 0.008 + 212 * 5 * 4 / 1e7, 11 * 4
+    inside = 2 * (0.005 + model / 1.25e7) + 3 * STEP
+    ends = [hierarchical.seconds(record) for record in hierarchical.run.history[:2]]
+    assert ends == [pytest.approx(moving), pytest.approx(moving + 2 * inside + 2 * (0.008 + model / 1e7))]
     # Two hubs swap 32 numbers of 4 bytes at 10 MB/s; phi of one minibatch is a third of a step.
     assert per_round["fedbcd"] == pytest.approx(STEP / 3 + 0.008 + 128 / 1e7 + 3 * STEP)
     # A block of 6 numbers down and up between client and hub.
@@ -86,17 +92,17 @@ def test_nothing_runs_again_for_another_network(done):
 
 
 def test_an_interrupted_comparison_goes_on_and_gives_the_same(done, tmp_path):
-    seen = []
+    stopped, plans = [], plan_all(CONFIG, NAMES)
     with pytest.raises(Interrupted):
         compare(
-            plan_all(CONFIG, NAMES),
+            plans,
             NETWORK,
             tmp_path,
             step_seconds=STEP,
-            observe=seen.append,
-            should_stop=lambda: len(seen) == 6,
+            observe=lambda step: stopped.append(step) if step.progress.round else None,
+            should_stop=lambda: bool(stopped),
         )
-    assert {step.label for step in seen} == {"tdcd", "sgd"}
+    assert not all((tmp_path / label / "history.jsonl").exists() for label in LABELS)
     resumed = compare(plan_all(CONFIG, NAMES), NETWORK, tmp_path, step_seconds=STEP)
     for contender, whole in zip(resumed.contenders, done[0].contenders, strict=True):
         assert contender.run.history == whole.run.history
@@ -118,18 +124,15 @@ def test_the_summary_tells_when_tdcds_loss_was_reached(done):
     comparison, _ = done
     level = 1.01 * comparison.tdcd.run.final.train_loss
     head, rows = summary(comparison)
-    assert head == [
-        "",
-        "train loss",
-        "held-out RMSE",
-        "held-out R²",
-        "rounds",
-        "sent",
-        "predicted time",
-        "time to TDCD's loss + 1%",
-    ]
+    assert head == ["", "train loss", "held-out RMSE", "held-out R²", "needs"]
     assert [row[0] for row in rows] == LABELS
-    assert rows[1][4:6] == ["18", "0 bytes"]
+    assert [row[-1] for row in rows[:4]] == ["–", "all data in one place", "–", "each silo's rows in one place"]
+    head, rows = costs(comparison)
+    assert head == ["", "rounds", "sent", "of it raw data", "predicted time", "time to TDCD's loss + 1%"]
+    assert [row[0] for row in rows] == LABELS
+    # 354 rows of 10 columns and a label, of 4 bytes each; to hubs, labels go with both silos' rows.
+    assert rows[1][1:4] == ["18", "15.6 kB", "15.6 kB"]
+    assert rows[3][2:4] == ["18.5 kB", "17.0 kB"]
     for contender, row in zip(comparison.contenders, rows, strict=True):
         reached = [record for record in contender.run.history if record.train_loss <= level]
         assert (row[-1] == "never") == (not reached)
@@ -139,7 +142,8 @@ def test_the_summary_tells_when_tdcds_loss_was_reached(done):
 def contender(silo, train_loss, rmse, r2, like):
     metrics = {"train": {}, "test": {"rmse": rmse, "r2": r2}}
     run = replace(like.run, history=[replace(like.run.final, train_loss=train_loss, metrics=metrics)])
-    return Contender(silo or "tdcd", silo, (run,), Compute(0.0, 1.0), Prediction((Work(0.0, 0.0, 1.0),), Overlap()))
+    prediction = Prediction((Work(0.0, 0.0, 1.0),), Overlap())
+    return Contender(silo or "tdcd", silo, (run,), Compute(0.0, 1.0), prediction, 0.05)
 
 
 def test_gains_count_up_when_the_federation_is_better(done):
@@ -182,7 +186,7 @@ def test_without_local_sgd_or_held_out_samples_the_page_leaves_that_out(tmp_path
     page = write_page(comparison, tmp_path).read_text()
     assert page.count("<svg") == 4
     assert "joining" not in page
-    assert summary(comparison).head[1:3] == ["train loss", "rounds"]
+    assert summary(comparison).head == ["", "train loss", "needs"]
 
 
 def test_a_diverged_run_is_named_and_the_others_go_on(tmp_path):
@@ -196,10 +200,10 @@ def test_a_diverged_run_is_named_and_the_others_go_on(tmp_path):
 
 def test_unknown_names_and_another_algorithm_are_refused_at_once():
     with pytest.raises(ConfigError) as caught:
-        plan_all(CONFIG, ["fedavg", "tdcd", "overlap=1"])
+        plan_all(CONFIG, ["fedprox", "tdcd", "overlap=1"])
     assert caught.value.problems == [
-        "--with fedavg: there is no such baseline; there are sgd, distributed-sgd, fedbcd, local-sgd, tdcd-reused, and "
-        "tdcd,KEY=VALUE",
+        "--with fedprox: there is no such baseline; there are sgd, distributed-sgd, fedbcd, fedavg, hierarchical-sgd, "
+        "local-sgd, tdcd-reused, and tdcd,KEY=VALUE",
         "--with tdcd: it is there anyway; say what to change, as in tdcd,overlap=2",
         "--with overlap=1: 'overlap=1' changes nothing; write tdcd before it, as in tdcd,overlap=1",
     ]

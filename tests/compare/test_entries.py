@@ -5,14 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from tdcd.compare import compare, network_of, plan_all, write_page
+from tdcd.compare import compare, network_of, num_runs, plan_all, write_page
 from tdcd.compare.entries import parse_entries
 from tdcd.compare.tables import summary
 from tdcd.config import ConfigError, check_config
 from tdcd.core.optimizers import ClientOptimizer
 from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
-from tdcd.training.run import run
+from tdcd.training.run import run, simulate
+from tdcd.training.train import ledger_of
 
 KEYS = {
     "data": {"source": "diabetes"},
@@ -67,6 +68,7 @@ def test_other_local_steps_are_as_many_in_all(steps, rounds, every):
         ("tdcd,phi_bits=5", "exchange.phi_bits = 5: must be 32, 8 or 4"),
         ("tdcd,batch_size=9999", "train.batch_size = 9999: there are only 354 training samples"),
         ("tdcd,period.silo1=2,period.silo2=2", "silos: every silo has a period above 1"),
+        ("tdcd,clients=0", "federation.clients = 0"),
         ("sgd,overlap=1", "'overlap=1' changes nothing; write tdcd before it"),
     ],
 )
@@ -96,7 +98,9 @@ def test_a_variants_run_is_that_of_its_configuration(done, tmp_path):
     alone = run(check_config(keys), tmp_path / "alone")
     variant = comparison.contenders[2]
     assert variant.label == "tdcd,period.silo2=3,overlap=1"
-    assert [record.train_loss for record in variant.runs[1].history] == [record.train_loss for record in alone.history]
+    # Seeds run as one batch, which agrees to rounding.
+    losses = [record.train_loss for record in alone.history]
+    assert [record.train_loss for record in variant.runs[1].history] == pytest.approx(losses, rel=1e-5)
     assert [record.bytes for record in variant.runs[1].history] == [record.bytes for record in alone.history]
 
 
@@ -153,8 +157,8 @@ def test_the_page_shows_bands_and_its_numbers_every_seed(done):
     ):
         assert words in page
     assert "TDCD with period.silo2 = 3, overlap = 1. A slow silo makes one update" in page
-    # Matplotlib draws a band as a collection of its own, under each of the four lines.
-    assert page.count("fill-opacity: 0.2") >= 16
+    # In each of the four figures, a band under each of the four lines.
+    assert page.count('class="band"') >= 16
     numbers = json.loads((out / "compare.json").read_text())
     assert numbers["slower"] == {"silo2": 4}
     entry = numbers["runs"]["tdcd,overlap=1,phi_bits=8"]
@@ -163,3 +167,49 @@ def test_the_page_shows_bands_and_its_numbers_every_seed(done):
     assert entry["final"]["train loss"] == pytest.approx(np.mean(finals))
     tdcd = numbers["runs"]["tdcd"]["seeds"]
     assert all(each["to_tdcd_loss"]["round"] <= 6 for each in tdcd)
+
+
+def test_other_numbers_of_clients_split_the_same_rows():
+    planned = only("tdcd,clients=6")
+    assert [silo.num_clients for silo in planned.federation.silos] == [6, 6]
+    before = plan_all(CONFIG, [])["tdcd"][0].federation
+    for silo, same in zip(planned.federation.silos, before.silos, strict=True):
+        np.testing.assert_array_equal(silo.features, same.features)
+
+
+def test_clients_that_stay_away_send_nothing():
+    (_, everybody), (_, some) = (
+        (label, plans[0]) for label, plans in plan_all(CONFIG, ["tdcd,participation=0.4"]).items()
+    )
+    whole, part = (
+        ledger_of(simulate(planned), simulate(planned).init().blocks).traffic(5, "bytes")
+        for planned in (everybody, some)
+    )
+    # One client of three and one of two: a third of the first silo's rows, half of the second's.
+    phi, blocks = 4 * 32 * 4, (6 * 4, 5 * 4)
+    assert whole.client_to_hub == 5 * (2 * phi + 3 * blocks[0] + 2 * blocks[1])
+    assert part.client_to_hub == round(5 * (1 / 3 + 1 / 2) * phi) + 5 * (blocks[0] + blocks[1])
+
+
+def test_tuning_takes_the_best_step_size_of_as_many_for_each(done):
+    """The run with the configuration's step size serves as one of those that are tried, and the best as the result."""
+    untuned, out = done
+    plans = plan_all(CONFIG, ["fedbcd", "tdcd,step_size=0.02"], seeds=2)
+    comparison = compare(plans, NETWORK, out, step_seconds=0.003, tune=True)
+    for contender in comparison.contenders[:2]:
+        assert [*contender.tried] == [0.005, 0.015, 0.05, 0.15, 0.5]
+        losses = {size: loss for size, loss in contender.tried.items() if np.isfinite(loss)}
+        assert contender.step_size == min(losses, key=losses.__getitem__)
+        assert {run.config["train"]["step_size"] for run in contender.runs} == {contender.step_size}
+        assert contender.run.final.train_loss == pytest.approx(losses[contender.step_size])
+    assert comparison.tdcd.tried[0.05] == pytest.approx(untuned.tdcd.run.final.train_loss)
+    assert [*comparison.contenders[2].tried] == [0.02]
+    table = summary(comparison)
+    column = table.head.index("step size")
+    assert table.rows[2][column] == "0.02 (given)"
+    page = write_page(comparison, out).read_text()
+    assert "is the one of 0.005, 0.015, 0.05, 0.15, 0.5 that had the lowest training loss" in page
+    entry = json.loads((out / "compare.json").read_text())["runs"]["fedbcd"]
+    assert len(entry["tried"]) == 5
+    # Five tries and a second seed of two entries, and two seeds of the third.
+    assert num_runs(plans, tune=True) == 6 + 6 + 2

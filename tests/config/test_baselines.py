@@ -9,7 +9,7 @@ from tdcd import Federation, Silo, train
 from tdcd.config import ConfigError, check_config
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import plan
-from tdcd.core.ledger import Ledger, PhiBytes, by_link
+from tdcd.core.ledger import Ledger, Moved, PhiBytes, Traffic, by_link
 from tdcd.core.schedule import batch_ids
 from tdcd.training.run import execute, resume
 
@@ -34,6 +34,8 @@ def run(planned):
         rounds=planned.config.train.rounds,
         evaluate_every=planned.config.evaluate.every,
         colocation=planned.colocation,
+        moved=planned.moved,
+        variant=planned.variant,
     )
 
 
@@ -50,7 +52,8 @@ def losses(result):
 
 
 def test_labels_are_names_and_local_sgd_has_one_a_silo(results):
-    labels = ["sgd", "distributed-sgd", "fedbcd", "local-sgd/silo1", "local-sgd/silo2", "tdcd-reused"]
+    horizontal = ["fedavg", "hierarchical-sgd"]
+    labels = ["sgd", "distributed-sgd", "fedbcd", *horizontal, "local-sgd/silo1", "local-sgd/silo2", "tdcd-reused"]
     assert list(results) == ["tdcd", *labels]
 
 
@@ -74,7 +77,8 @@ def test_sgd_is_minibatch_sgd_on_the_uncut_table(results):
 def test_distributed_sgd_takes_the_same_steps_as_sgd_and_pays_for_them(results):
     central, distributed = results["sgd"], results["distributed-sgd"]
     np.testing.assert_allclose(losses(distributed), losses(central), rtol=1e-12)
-    assert all(record.bytes.total == 0 for record in central.history)
+    # 354 rows of 10 columns and their labels, in 8 bytes each, once: before the first step. The column of ones is made.
+    assert {record.bytes for record in central.history} == {Traffic(hub_to_hub=354 * (10 + 1) * 8)}
     each = by_link(Ledger([6, 5], [3, 2], PhiBytes(32 * 8, 32 * 8), itemsize=8).after(1), "bytes")
     assert [record.bytes for record in distributed.history] == [each * record.round for record in distributed.history]
 
@@ -84,7 +88,9 @@ def test_fedbcd_has_one_client_a_silo_and_reuses_minibatches(results):
     assert [silo.num_clients for silo in planned.federation.silos] == [1, 1]
     assert planned.settings == replace(BASE.settings, minibatches="reused")
     sent = results["fedbcd"].history[-1].bytes
-    assert (sent.client_to_hub, sent.hub_to_client) == (0, 0)
+    # In each silo every row's 5 columns and its label, from the clients to the hub; then only phi.
+    assert (sent.client_to_hub, sent.hub_to_client) == (2 * 354 * (5 + 1) * 8, 0)
+    assert results["fedbcd"].history[-1].messages.client_to_hub == 3 + 2
     # Two hubs, six rounds, one minibatch of 32 numbers of 8 bytes.
     assert sent.hub_to_hub == 2 * 6 * 32 * 8
 
@@ -120,22 +126,24 @@ def test_full_minibatches_stay_full():
 
 
 def test_an_unknown_name_lists_those_there_are():
-    message = "no baseline 'fedavg'; there are sgd, distributed-sgd, fedbcd, local-sgd, tdcd-reused"
+    message = "no baseline 'fedprox'; there are sgd, distributed-sgd, fedbcd, fedavg, hierarchical-sgd, local-sgd, "
     with pytest.raises(ValueError, match=message):
-        baseline_plans("fedavg", BASE)
+        baseline_plans("fedprox", BASE)
 
 
-@pytest.mark.parametrize("name", ["sgd", "distributed-sgd", "fedbcd", "local-sgd", "tdcd-reused"])
+@pytest.mark.parametrize("name", list(BASELINES))
 def test_the_configuration_names_an_algorithm_and_what_was_resolved_means_the_same(name):
     silo = {"silo": "silo2"} if name == "local-sgd" else {}
     named = plan(check_config(KEYS | {"train": KEYS["train"] | {"algorithm": name} | silo}))
     expected = list(baseline_plans(name, BASE).values())[-1]
     again = plan(check_config(named.config.model_dump(exclude_none=True)))
     for found in (named, again):
-        assert (found.config, found.settings, found.colocation) == (
+        assert (found.config, found.settings, found.colocation, found.moved, found.variant) == (
             expected.config,
             expected.settings,
             expected.colocation,
+            expected.moved,
+            expected.variant,
         )
         assert repr(found.federation) == repr(expected.federation)
         assert found.blocks == expected.blocks
@@ -159,8 +167,8 @@ def test_a_baselines_run_folder_resumes(tmp_path):
     [
         (
             {"algorithm": "fedbdc"},
-            "train.algorithm = 'fedbdc': must be 'tdcd', 'sgd', 'distributed-sgd', 'fedbcd', 'local-sgd' or "
-            "'tdcd-reused'",
+            "train.algorithm = 'fedbdc': must be 'tdcd', 'sgd', 'distributed-sgd', 'fedbcd', 'fedavg', "
+            "'hierarchical-sgd', 'local-sgd' or 'tdcd-reused'",
         ),
         ({"algorithm": "local-sgd"}, SILO),
         ({"silo": "silo1"}, SILO),
@@ -193,3 +201,9 @@ def test_labels_at_one_silo_are_a_star_of_phi_and_slopes():
     found = train(*planned[1:5], rounds=6, evaluate_every=6, variant=planned.variant).history[-1]
     assert found.messages.hub_to_hub == 6 * 2
     assert found.train_loss == pytest.approx(run(BASE).history[-1].train_loss, rel=1e-12)
+
+
+def test_a_pixel_moves_as_one_byte():
+    keys = {"data": {"source": "digits"}, "train": {"algorithm": "sgd"}, "evaluate": {"holdout": 0.0}}
+    # Each half has 32 pixels; a label is a number of 4 bytes, and goes once.
+    assert plan(check_config(keys)).moved == (Moved("hub_to_hub", (1797 * (32 + 4), 1797 * 32)),)

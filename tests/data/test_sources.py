@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
@@ -26,6 +26,17 @@ def test_embedded_tables(source, shape, task, num_classes):
     assert len(table.columns) == (0 if table.is_images else shape[1])
     assert table.held_out is None
     assert source in SOURCES
+
+
+def test_embedded_tables_are_those_of_scikit_learn():
+    digits, breast_cancer, diabetes = load_digits(), load_breast_cancer(), load_diabetes(scaled=False)
+    np.testing.assert_array_equal(load("digits").features, digits.images / 16)
+    for table, theirs in ((load("breast_cancer"), breast_cancer), (load("diabetes"), diabetes)):
+        np.testing.assert_array_equal(table.features, theirs.data)
+        assert list(table.columns) == list(theirs.feature_names)
+        np.testing.assert_array_equal(table.labels, theirs.target)
+    np.testing.assert_array_equal(load("digits").labels, digits.target)
+    assert list(load("breast_cancer").classes) == list(breast_cancer.target_names)
 
 
 def test_pixels_of_the_digits_run_from_0_to_1():
@@ -77,9 +88,11 @@ def test_the_folder_is_the_argument_or_the_variable_or_in_the_home(monkeypatch, 
     assert data_folder(Path("here")) == tmp_path / "here"
 
 
-def test_scikit_learn_is_imported_only_when_it_is_needed():
+def test_its_tables_are_read_without_scikit_learn():
     # Subprocess, because other tests import it here.
-    code = "import sys, tdcd.data; sys.exit('sklearn' in sys.modules)"
+    code = (
+        "import sys; from tdcd.data import load; load('digits'), load('diabetes'); sys.exit('sklearn' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

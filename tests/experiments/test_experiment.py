@@ -3,7 +3,7 @@
 import pytest
 
 from tdcd.config import check_config
-from tdcd.experiments.experiment import FIGURES, NAMES, SETS, expand, load_experiment, merge
+from tdcd.experiments.experiment import AS_PRINTED, FIGURES, NAMES, PAPER, SETS, expand, load_experiment, merge
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -13,12 +13,12 @@ def test_every_curve_is_a_valid_configuration(name, full):
     for curve in experiment.curves:
         check_config(curve.keys)
     assert len({curve.slug for curve in experiment.curves}) == len(experiment.curves)
-    assert experiment.num_seeds >= (3 if check_config(experiment.curves[0].keys).data.source == "mnist" else 5)
+    assert experiment.num_seeds >= 5
     assert experiment.chosen
 
 
 # Section 5 of the paper, and the swept quantity.
-PAPER = {
+SETTINGS = {
     "fig2a": ({"silos": 4, "clients": 5, "batch_size": 100, "step_size": 0.001, "rows": 20_000}, "local_steps"),
     "fig2b": ({"clients": 2, "local_steps": 4, "batch_size": 20, "rows": 2000}, "silos"),
     "fig2c": ({"silos": 4, "local_steps": 4, "batch_size": 500, "rows": 2000}, "clients"),
@@ -29,7 +29,7 @@ PAPER = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_full_size_is_the_papers(name):
-    fixed, swept = PAPER[name]
+    fixed, swept = SETTINGS[name]
     values = []
     for curve in load_experiment(name, full=True).curves:
         config = check_config(curve.keys)
@@ -77,7 +77,7 @@ def test_one_silo_is_four_times_slower_and_can_have_that_period(name):
 
 
 def test_a_set_of_experiments_has_one_name():
-    assert expand([]) == [*FIGURES, "error", "accuracy"]
+    assert expand([]) == [*PAPER]
     assert expand(["fig2b", "stragglers"]) == ["fig2b", *SETS["stragglers"]]
     assert expand(["bits-cnn"]) == ["bits-cnn"]
     assert {*expand([]), *expand([*SETS])} == {*NAMES}
@@ -95,10 +95,31 @@ def test_an_unknown_experiment_lists_those_there_are():
 
 
 def test_how_a_run_is_carried_out_can_be_set_and_nothing_else():
-    chosen = load_experiment("fig2b", full=True, assignments=["train.precision=float32", "data.keep=host"])
-    for curve, plain in zip(chosen.curves, load_experiment("fig2b", full=True).curves, strict=True):
+    chosen = load_experiment("fig3b", full=True, assignments=["train.precision=float32", "data.keep=host"])
+    for curve, plain in zip(chosen.curves, load_experiment("fig3b", full=True).curves, strict=True):
         config = check_config(curve.keys)
         assert (config.train.precision, config.data.keep) == ("float32", "host")
+        assert check_config(plain.keys).train.precision == "tf32"
         assert config.train.model_copy(update={"precision": "tf32"}) == check_config(plain.keys).train
     with pytest.raises(ValueError, match=r"--set train\.rounds=5: .* only train\.precision and data\.keep can be set"):
         load_experiment("fig2b", full=True, assignments=["train.rounds=5"])
+
+
+def test_the_size_is_the_papers_unless_something_is_smaller():
+    smaller = {name for name in NAMES if not load_experiment(name, full=False).full_size}
+    assert smaller == {"fig3a", "fig3b", "accuracy", "stragglers-cnn", "bits-cnn"}
+    assert all(load_experiment(name, full=True).full_size for name in NAMES)
+
+
+@pytest.mark.parametrize("name", AS_PRINTED)
+def test_the_objective_as_printed_differs_in_lambda_alone(name):
+    printed, plain = load_experiment(name, full=True), load_experiment(name.removesuffix("-lambda1"), full=True)
+    for ours, other in zip(printed.curves, plain.curves, strict=True):
+        assert ours.label == other.label
+        assert ours.keys == merge(other.keys, {"model": {"l2": 1.0}})
+
+
+def test_ridge_regression_runs_in_full_float32_on_any_device():
+    for name in NAMES:
+        config = check_config(load_experiment(name, full=True).curves[0].keys)
+        assert config.train.precision == ("float32" if config.model.block == "linear" else "tf32")

@@ -1,18 +1,22 @@
 """Sweeps on a small table: gathered right, resumed curve by curve, and honest about stand-ins."""
 
+import csv
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
+import tdcd
 from tdcd import Federation, load, standardize
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
 from tdcd.experiments.experiment import NAMES, Curve, Experiment, load_experiment, merge
 from tdcd.experiments.page import write_page
+from tdcd.experiments.results import joined, read_results
 from tdcd.experiments.sweep import predicted_ends, ridge_optimum, run_experiment, stand_in
 
 BASE = {
@@ -45,6 +49,9 @@ def test_curves_are_gathered_from_the_run_folders(done):
             assert curve.losses[seed].tolist() == [json.loads(line)["train_loss"] for line in lines]
         assert curve.megabytes[-1] == pytest.approx(sum(json.loads(lines[-1])["bytes"].values()) / 1e6)
     assert result.stand_in == ""
+    assert [curve.local_steps for curve in result.curves] == [1, 4]
+    assert [curve.hub_messages for curve in result.curves] == [2, 2]
+    assert {curve.parameters for curve in result.curves} == {11}
     assert (result.curves[0].losses[0] != result.curves[0].losses[1]).any()
 
 
@@ -138,21 +145,70 @@ def test_absent_data_is_replaced_and_said_loudly(tmp_path):
     result = run_experiment(tiny(data=wanted), tmp_path / "out")
     assert result.data == "superconductors (synthetic)"
     assert "train.csv" in result.stand_in
-    page = write_page({"fig2a": result}, tmp_path / "out", full=False).read_text()
-    assert "stand-in data" in page
+    page = write_page(tmp_path / "out", {"fig2a": result}).read_text()
+    assert (result.name, result.stand_in != "") == ("fig2a", True)
+    # In the caption of every figure, in every row of every table, in every picture and every line of the table.
+    mark = "stand-in data: superconductors (synthetic)"
+    assert page.count(f" · {mark}</figcaption>") == page.count("<figure>") == 3
+    assert page.count(f'<th scope="row">Q = 1 · {mark}</th>') == 1
+    assert page.count(f'<th scope="row">fig2a, section 5 · {mark}</th>') == 2
+    with (tmp_path / "out" / "fig2a.csv").open() as lines:
+        assert {row["data"] for row in csv.DictReader(lines)} == {mark}
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["claims"][0]["mark"] == mark
     assert "fig2a: run on superconductors (synthetic), not on the paper&#x27;s data" in page
 
 
 def test_the_page_shows_figures_claims_and_choices(done):
     result, out = done
-    page = write_page({"fig2a": result}, out, full=True).read_text()
+    page = write_page(out, {"fig2a": result}).read_text()
     assert page.count("<svg") == 3
     assert (out / "fig2a.png").read_bytes().startswith(b"\x89PNG")
     assert "A tiny &lt;experiment&gt;" in page
     assert "the paper&#x27;s size" in page
     numbers = json.loads((out / "results.json").read_text())
     assert numbers["claims"][0]["verdict"] in ("holds", "does not hold", "not decided at this size")
-    assert numbers["figures"]["fig2a"]["curves"][1]["rounds"] == [0, 2, 4, 6]
+    curve = numbers["figures"]["fig2a"]["curves"][1]
+    assert curve["rounds"] == [0, 2, 4, 6]
+    np.testing.assert_allclose(curve["losses"], result.curves[1].losses, rtol=1e-8)
+    with (out / "fig2a.csv").open() as lines:
+        rows = [row for row in csv.DictReader(lines) if (row["curve"], row["seed"]) == ("Q = 4", "1")]
+    assert [float(row["loss"]) for row in rows] == curve["losses"][1]
+    assert [int(row["local_steps"]) for row in rows] == [0, 8, 16, 24]
+
+
+def test_results_say_what_they_were_made_with(done):
+    result, out = done
+    (made,) = result.made["with"]
+    assert made["versions"]["tdcd"] == tdcd.__version__
+    assert made["hardware"]["device"].startswith("cpu")
+    assert result.made["started"] <= result.made["ended"]
+    page = write_page(out, {"fig2a": result}).read_text()
+    assert f"Made with tdcd {tdcd.__version__}" in page
+    assert "matrix products in float32" in page
+
+
+def test_figures_that_are_there_stay(done, tmp_path):
+    result, _ = done
+    write_page(tmp_path, {"fig2a": result})
+    earlier = read_results(tmp_path / "results.json")
+    assert earlier["fig2a"].made == result.made
+    both = joined({"fig2c": replace(result, name="fig2c", full_size=False)}, earlier)
+    page = write_page(tmp_path, both).read_text()
+    assert "fig2a: the paper&#x27;s size" in page
+    assert "fig2c: smaller" in page
+    again = read_results(tmp_path / "results.json")
+    assert [*again] == ["fig2a", "fig2c"]
+    before = (tmp_path / "results.json").read_text()
+    write_page(tmp_path, again)
+    assert (tmp_path / "results.json").read_text() == before
+
+
+@pytest.mark.parametrize(("text", "said"), [('{"figures": {}}', "is of another version"), ("{", "is damaged")])
+def test_results_that_cannot_be_read_are_named(tmp_path, text, said):
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"results\.json {said}.* move it away"):
+        read_results(tmp_path / "results.json")
+    assert read_results(tmp_path / "none.json") == {}
 
 
 def late():
@@ -176,9 +232,9 @@ def test_predicted_time_follows_the_slow_silo(tmp_path):
     assert plain[0] == both[0] == 0
     ends = predicted_ends(check_config(experiment.curves[1].keys), 6, 0.5)
     assert both.tolist() == [ends[index] for index in (0, 2, 4, 6)]
-    page = write_page({"stragglers-tiny": result}, tmp_path, full=False).read_text()
+    page = write_page(tmp_path, {"stragglers-tiny": result}).read_text()
     assert "What overlap, periods and few bits are for" in page
-    assert "Claims of the paper" not in page
+    assert "What the paper says" not in page
     assert "predicted seconds" in page
     numbers = json.loads((tmp_path / "results.json").read_text())
     assert numbers["figures"]["stragglers-tiny"]["curves"][1]["seconds"][-1] == pytest.approx(ends[6], rel=1e-5)

@@ -22,7 +22,7 @@ from tdcd.simulation.simulate import Simulation
 TOLERANCE = 1e-10
 
 
-CROWD = Shape(clients=(60, 3, 50), columns=(2, 3, 1), num_samples=1500, batch_size=300, local_steps=2)
+CROWD = Shape(clients=(60, 3, 50), columns=(2, 3, 1), num_samples=600, batch_size=150, local_steps=2)
 """Enough clients for several groups, with padding."""
 MIXED = Shape(clients=(3, 4), columns=(2, 3), num_samples=60, batch_size=12, blocks=(Linear(), Mlp((4,))))
 
@@ -33,10 +33,15 @@ def run(problem: Problem, engine: str, keep: str = "auto") -> list:
 
 
 @pytest.mark.parametrize(
-    ("engine", "loss"),
-    [("grouped", "softmax"), ("grouped", "squared"), ("flat", "squared"), ("flat", "logistic"), ("clients", "softmax")],
+    ("engine", "loss", "gradient", "minibatches"),
+    [
+        ("grouped", "softmax", "unbiased", "fresh"),
+        ("grouped", "squared", "mean", "reused"),
+        ("flat", "squared", "unbiased", "fresh"),
+        ("flat", "logistic", "mean", "reused"),
+        ("clients", "softmax", "mean", "fresh"),
+    ],
 )
-@pytest.mark.parametrize(("gradient", "minibatches"), [("unbiased", "fresh"), ("mean", "reused")])
 def test_many_clients_agree_with_the_oracle(engine, loss, gradient, minibatches):
     """In several groups, or in several segments of a minibatch, or none."""
     problem = Problem.draw(CROWD, Objective(loss, 0.1), 5, "shuffled", gradient=gradient, minibatches=minibatches)
@@ -66,8 +71,11 @@ def test_every_row_is_in_one_segment_of_its_client(num_clients, batch_size):
     law()
 
 
-@pytest.mark.parametrize(("engine", "shape"), [("grouped", CROWD), ("clients", MIXED)], ids=["grouped", "clients"])
-@pytest.mark.parametrize("minibatches", ["fresh", "full"])
+@pytest.mark.parametrize(
+    ("engine", "shape", "minibatches"),
+    [("grouped", CROWD, "fresh"), ("grouped", CROWD, "full"), ("clients", MIXED, "fresh")],
+    ids=["grouped-fresh", "grouped-full", "clients"],
+)
 def test_data_on_the_host_and_on_the_device_give_the_same(engine, shape, minibatches):
     problem = Problem.draw(shape, Objective("logistic", 0.1), 2, "shuffled", minibatches=minibatches)
     assert distance(run(problem, engine, "host"), run(problem, engine, "device")) < 1e-13
@@ -89,9 +97,10 @@ def test_many_calls_in_flight_do_not_disturb_each_other(engine):
 
 
 @pytest.mark.parametrize(
-    ("engine", "block"), [("grouped", Linear()), ("flat", Linear()), ("clients", Mlp((3,)))], ids=str
+    ("engine", "block", "dtype"),
+    [("grouped", Linear(), np.uint8), ("flat", Linear(), np.float32), ("clients", Mlp((3,)), np.uint8)],
+    ids=["grouped", "flat", "clients"],
 )
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_samples_may_lie_in_mapped_files_of_whole_numbers_or_single_precision(tmp_path, engine, block, dtype):
     rng = np.random.default_rng(0)
     problem = Problem.draw(Shape((3, 5), (4, 6), 200, 20, blocks=(block,) * 2), Objective("logistic"), 1, "shuffled")

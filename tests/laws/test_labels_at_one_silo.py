@@ -80,8 +80,7 @@ def test_it_does_not_matter_which_silo_has_them(at):
     assert distance(trained(problem, at), problem.simulate(ROUNDS, engine="clients")) < 1e-12
 
 
-@pytest.mark.parametrize("local_steps", [1, 8])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("loss", "local_steps"), [("squared", 1), ("logistic", 5), ("softmax", 5)])
 def test_it_is_the_same_for_any_number_of_local_steps(loss, local_steps):
     problem = draw(loss).with_settings(local_steps=local_steps)
     assert distance(trained(problem), problem.simulate(ROUNDS, engine="clients")) < 1e-12

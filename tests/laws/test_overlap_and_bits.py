@@ -4,9 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from problems import Problem, Shape, arrays, distance, examples
+from problems import Problem, Shape, arrays, distance
 
 import oracle
 from tdcd.blocks import Linear, Mlp
@@ -54,13 +52,14 @@ def change_in(bits):
     return sent
 
 
-@examples(5)
-@given(
-    st.sampled_from([0, 1, 2, 3]),
-    st.sampled_from([(), (3, 1), (1, 4)]),
-    st.sampled_from([32, 8, 4]),
-    st.sampled_from([32, 8]),
-    st.sampled_from(["squared", "logistic", "softmax"]),
+@pytest.mark.parametrize(
+    ("overlap", "periods", "phi_bits", "block_bits", "loss"),
+    [
+        (0, (3, 1), 32, 32, "squared"),
+        (1, (), 4, 32, "softmax"),
+        (2, (1, 4), 32, 8, "logistic"),
+        (3, (3, 1), 8, 8, "squared"),
+    ],
 )
 def test_any_overlap_period_and_bits_are_the_plain_loops(overlap, periods, phi_bits, block_bits, loss):
     problem = Problem.draw(SHAPE, Objective(loss, 0.1), SEED)
@@ -95,8 +94,7 @@ def test_every_overlap_and_period_reaches_the_ridge_solution(timing):
     assert np.concatenate([block[0][:, 0] for block in found]) == pytest.approx(solution, abs=1e-9)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("rows", [7, 8])
+@pytest.mark.parametrize(("bits", "rows"), [(8, 7), (4, 8)])
 def test_errors_are_within_half_a_width_and_zero_on_average(bits, rows):
     """Of rows of a client as of all; in NumPy's arrays; an odd number of them, none, and columns of zeros too."""
     quantised, shape = Quantised(bits), (5, 20, 3)

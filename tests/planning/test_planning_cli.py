@@ -37,6 +37,7 @@ def test_a_plan_is_printed_and_nothing_is_written(tmp_path):
         "Q safe step size pilot's step size rounds predicted time rounds by Theorem 1",
         "Q client to hub hub to client hub to hub sent in all",
         "is the fastest on this network",
+        "Warning: step_size = 0.005 is",
         "- Rounds are counted in pilot runs of the simulation",
         "a round bytes per round rounds predicted time",
         "- Overlap",
@@ -53,7 +54,10 @@ def test_a_run_is_held_against_its_bound(tmp_path):
     assert done.exit_code == 0, done.stderr
     for expected in ("T = 50", "staleness: eta^2 L_max^2 sigma^2 Q^2 N^2", "The bound holds", "Page: r/bound.html"):
         assert expected in words(done.stdout)
-    assert (tmp_path / "r" / "bound.html").read_text().startswith("<!DOCTYPE html>")
+    assert "bound, sigma at the ends of its interval" in words(done.stdout)
+    page = (tmp_path / "r" / "bound.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "95 % interval of sigma_max" in page
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,14 @@ def test_where_the_step_size_diverges_the_safe_one_is_tried(tables):
     assert "Q = 50 diverges with that step size" in table.reason
 
 
+def test_a_recommendation_beyond_the_safe_step_size_warns_by_how_much(tables):
+    best = tables["wan"].recommended
+    assert best.step_size == 0.005 > best.safe_step_size
+    assert f"step_size = 0.005 is {0.005 / best.safe_step_size:.3g} times the safe one of Q = 20" in best.warning
+    assert tables["wan"].forecasts[0].warning is None
+    assert replace(best, safe_step_size=None).warning is None
+
+
 def test_the_time_limit_ends_what_would_never_end(ridge, tables, monkeypatch):
     """The minibatches' noise keeps every run above such a target. By this clock each part of one takes 100 s."""
     news = []

@@ -1,5 +1,7 @@
 """A model from any run predicts from raw rows what the engine that trained it says of the prepared ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -96,6 +98,29 @@ def test_frames_that_are_apart_give_a_model_that_takes_such_frames(trained, two_
         np.testing.assert_allclose(same.predict_proba(by_place), model.predict_proba({"bank": bank, "shop": aligned}))
 
 
+def test_a_file_is_written_where_it_can_be_and_refused_where_it_cannot(trained, tmp_path):
+    trained.model.save(tmp_path / "new" / "folder" / "wants.tdcd")
+    assert Model.load(tmp_path / "new" / "folder" / "wants.tdcd").silos == ("bank", "shop")
+    with pytest.raises(OSError, match=rf"^{tmp_path}/new is a folder: give a file, such as {tmp_path}/new/model.tdcd$"):
+        trained.model.save(tmp_path / "new")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=rf"^{tmp_path}/file/wants.tdcd cannot be written: {tmp_path}/file is no folder$"):
+        trained.model.save(tmp_path / "file" / "wants.tdcd")
+
+
+def test_a_module_of_a_script_cannot_be_kept_in_a_file(trained, tmp_path):
+    pytest.importorskip("torch", reason="the PyTorch bridge needs the extra tdcd[torch]")
+    from tdcd.blocks.torch import TorchBlock
+
+    def make():
+        raise NotImplementedError
+
+    make.__module__, make.__qualname__ = "__main__", "make"
+    parts = {name: part._replace(block=TorchBlock(make)) for name, part in trained.model.parts.items()}
+    with pytest.raises(ValueError, match=r"the module of TorchBlock is made by __main__:make, .* put make into a file"):
+        replace(trained.model, parts=parts).save(tmp_path / "wants.tdcd")
+
+
 def test_coefficients_of_frames_are_those_of_the_scores(trained, two_frames):
     bank, shop = two_frames
     found = trained.model.coefficients()
@@ -116,6 +141,10 @@ def test_coefficients_of_frames_are_those_of_the_scores(trained, two_frames):
         (lambda bank, shop: {"bank": bank}, "the table of silo 'shop' is missing: give one for each of bank, shop"),
         (lambda bank, shop: {"bank": bank, "shop": shop, "x": shop}, "there is no silo 'x'"),
         (lambda bank, shop: {"bank": bank.drop_columns("age"), "shop": shop}, "table 'bank': has no column 'age'"),
+        (
+            lambda bank, shop: {"bank": bank.select(["income", "wants"]), "shop": shop.drop_columns("id")},
+            "table 'bank': has no column 'age'; there are 'income', 'wants'$",
+        ),
         (lambda bank, shop: {"bank": bank, "shop": shop.drop_columns("id")}, "'shop' has no id column 'id'"),
         (lambda bank, shop: {"bank": bank, "shop": shop.slice(1)}, "1 ids are not in all tables: silo 'shop' lacks"),
         (

@@ -2,8 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
-FORBIDDEN = ("matplotlib", "sklearn", "tdcd.simulation", "tdcd.report")
+FORBIDDEN = ("jax", "optax", "matplotlib", "sklearn", "tdcd.simulation", "tdcd.report")
 
 CLIENT = """
 import sys
@@ -21,3 +22,39 @@ def test_a_client_loads_neither_figures_nor_data_sets_nor_the_simulation():
     loaded = done.stdout.split()
     assert "tdcd.runtime.protocol.client" in loaded
     assert [name for name in loaded if name.startswith(FORBIDDEN)] == []
+
+
+WITHOUT_JAX = """
+import sys
+class NoJax:
+    def find_spec(self, name, path, target=None):
+        if name == "jax":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, NoJax())
+from in_process import InProcess
+from tdcd.config import check_config
+from tdcd.runtime.process.client_data import ClientData
+import numpy as np
+config = check_config({
+    "model": {"block": "linear", "loss": "logistic", "l2": 0.1},
+    "federation": {"labels": "a"},
+    "train": {"rounds": 3, "local_steps": 2, "batch_size": 8, "step_size": 0.1},
+    "evaluate": {"holdout": 0.25},
+    "silos": [{"name": "a", "hub": "127.0.0.1:1", "clients": 2}, {"name": "b", "hub": "127.0.0.1:2", "clients": 2}],
+}, "test")
+rng, data = np.random.default_rng(0), {}
+for silo in "ab":
+    for client, ids in (("c1", range(0, 12)), ("c2", range(12, 24))):
+        labels = np.array([float(i % 2) for i in ids]) if silo == "a" else None
+        rows = rng.normal(size=(12, 3)).astype("float32")
+        data[f"client.{silo}.{client}"] = ClientData([str(i) for i in ids], labels, rows)
+federation = InProcess(config, data).run()
+print([record.round for record in federation.history["hub.a"]], federation.ends["hub.a"].status)
+"""
+
+
+def test_a_federation_of_linear_blocks_trains_where_there_is_no_jax():
+    command = [sys.executable, "-c", WITHOUT_JAX]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parent, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[0, 3] finished"

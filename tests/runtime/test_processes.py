@@ -298,6 +298,12 @@ def own_certificates(everything, folder, party):
     return folder
 
 
+def says(folder):
+    """``tdcd status`` of a party, as a probe asks for it: the exit status and the first line."""
+    done = tdcd("status", folder, cwd=folder)
+    return done.exit_code, done.output.splitlines()[0]
+
+
 def test_hubs_and_clients_started_by_hand(tables, tmp_path):
     """Two hubs and three clients, each with its own files: one is late, a hub is stopped and started again."""
     out = {silo: tmp_path / f"run-{silo}" for silo in ("silo1", "silo2")}
@@ -312,7 +318,7 @@ def test_hubs_and_clients_started_by_hand(tables, tmp_path):
 
         def client(silo, name):
             party, data = f"client.{silo}.{name}", tables.parent / silo / f"{name}.csv"
-            own = ("--certs", certs[party], "--data", data)
+            own = ("--certs", certs[party], "--data", data, "--out", tmp_path / f"said-{party}")
             return start(party, "client", tables, "--silo", silo, "--client", name, *own)
 
         one, two, early, other = hub("silo1"), hub("silo2"), client("silo1", "c1"), client("silo2", "c1")
@@ -320,13 +326,19 @@ def test_hubs_and_clients_started_by_hand(tables, tmp_path):
         wait_until(lambda: status(out["silo2"]).get("missing") == ["hub.silo1"], one, two, early, other)
         assert status(out["silo1"])["phase"] == "gathering"
         assert not (out["silo1"] / "history.jsonl").read_text()
+        said = tmp_path / "said-client.silo1.c1"
+        wait_until(lambda: status(said).get("connected") == ["hub.silo1"], one, two, early, other)
+        assert says(said) == (0, "client.silo1.c1: joining, alive")
         late = client("silo1", "c2")
         wait_until(lambda: status(out["silo1"]).get("round", 0) >= 20, one, two, early, other, late)
         one.send_signal(signal.SIGTERM)
         assert one.wait(SOON) == 130
         assert "Interrupted: in round" in (tmp_path / "hub.silo1.log").read_text()
         wait_until(lambda: "hub.silo1" in status(out["silo2"])["missing"], two, early, other, late)
+        assert says(said) == (0, "client.silo1.c1: dialling, alive")
         assert [process.wait(SOON) for process in (hub("silo1"), two, early, other, late)] == [0] * 5
+        assert says(said) == (0, "client.silo1.c1: finished, ended")
+        assert status(said)["round"] == 399
         assert hub("silo1").wait(SOON) == 0
     assert "holds the whole run already" not in (tmp_path / "hub.silo2.log").read_text()
     whole = simulated(tables, tmp_path / "run")

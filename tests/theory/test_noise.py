@@ -56,6 +56,18 @@ def test_noise_is_that_of_the_drawn_minibatches_and_comes_near_that_of_all(rule)
     expected = np.max([largest_squares(SPLIT, model, drawn, rule) for model in models], axis=0)
     assert found.per_silo == pytest.approx(np.sqrt(expected), rel=1e-9)
     assert found.draws == 1200
+    # For the client, silo and model with the most noise; with 599 degrees of freedom t is 1.9639.
+    noisiest = max(
+        (
+            [np.sum((client_gradient(slopes, rows, batch, rule) - slopes.mean(axis=0)) ** 2) for batch in drawn]
+            for model in models
+            for slopes, clients in zip(slopes_of(SPLIT, model), SPLIT.rows, strict=True)
+            for rows in clients
+        ),
+        key=np.mean,
+    )
+    half = 1.9639 * np.std(noisiest, ddof=1) / np.sqrt(600)
+    assert found.interval == pytest.approx(np.sqrt([np.mean(noisiest) - half, np.mean(noisiest) + half]), rel=1e-4)
     every = list(combinations(range(7), 3))
     assert found.per_silo == pytest.approx(
         np.sqrt(np.max([largest_squares(SPLIT, m, every, rule) for m in models], axis=0)), rel=0.1
@@ -85,6 +97,7 @@ def test_the_bias_is_how_far_a_clients_own_rows_are_off():
     ]
     assert found.bias == pytest.approx(expected)
     assert (found.per_silo, found.draws) == (found.bias, 0)
+    assert found.interval == (found.maximum, found.maximum)
 
 
 def test_copies_of_the_same_rows_leave_no_bias():

@@ -2,6 +2,8 @@
 
 import builtins
 import json
+import shutil
+import socket
 import struct
 import threading
 from pathlib import Path
@@ -103,6 +105,37 @@ def test_a_refusal_of_mlflow_is_a_sentence(run, store, tmp_path, monkeypatch):
     done = tdcd("track", run, "--to", "mlflow", "--at", store, cwd=tmp_path)
     assert done.exit_code == 2
     assert f"Error: MLflow at {store} refuses the run: " in done.stderr
+
+
+def test_a_server_that_is_not_there_is_soon_named(run, store, tmp_path):
+    """MLflow by itself asks again and again for four minutes, which is for a server that is away for a while."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        calls, address = [], f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def hang_up():
+            while True:
+                try:
+                    calls.append(listening.accept()[0].close())
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        done = tdcd("track", run, "--to", "mlflow", "--at", address, cwd=tmp_path)
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert done.exit_code == 2
+    assert f"Error: MLflow at {address} refuses the run: " in done.stderr
+    assert 1 < len(calls) < 6
+
+
+def test_a_store_that_fails_in_between_is_a_sentence(run, store, tmp_path):
+    from tdcd.tracking.mlflow_tracker import MlflowTracker
+
+    tracker = MlflowTracker("run", store, "credit")
+    shutil.rmtree(next((tmp_path / "mlruns").glob("*/*/meta.yaml")).parent)
+    with pytest.raises(ValueError, match=r"^MLflow at file:.*/mlruns does not take the run any more: Run .* not found"):
+        track(RunFolder.open(run), tracker)
 
 
 @pytest.mark.parametrize("extra", ["mlflow", "tensorboard"])

@@ -4,14 +4,12 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.cnn import Cnn
 from tdcd.blocks.mlp import Mlp
+from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Tree
 
 PORTION_ON_CPU, PORTION = 1 << 20, 1 << 22

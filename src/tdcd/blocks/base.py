@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, runtime_checkable
 
-from jax import Array
-
+from tdcd.core.lazy import Array
 from tdcd.core.objective import Tree
 
 

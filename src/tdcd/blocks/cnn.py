@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 from math import prod
 
-import jax
-import jax.numpy as jnp
-from jax import Array
-
-from tdcd.blocks.convolution import plain_layers
 from tdcd.blocks.kernels.choice import fit
 from tdcd.blocks.kernels.geometry import layers_of
+from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Tree
 
 
@@ -86,6 +82,9 @@ class Cnn:
 
             images = convolve_layers(convolutions, images, jnp.asarray(count, jnp.int32))
         else:
+            # Nor does everybody who reads a configuration need JAX.
+            from tdcd.blocks.convolution import plain_layers  # noqa: PLC0415
+
             images = plain_layers(convolutions, images)
         rows = images.reshape(images.shape[0], -1)
         rows = jax.nn.relu(rows @ block["embedding"]["weight"] + block["embedding"]["bias"])

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import prod
 
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
+from tdcd.core.lazy import Array
 from tdcd.core.objective import Tree
 
 
@@ -15,9 +15,17 @@ class Linear:
 
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
         """A ``[D_j, C]`` of zeros."""
-        return {"weight": jnp.zeros((prod(feature_shape), num_outputs))}
+        return {"weight": np.zeros((prod(feature_shape), num_outputs), np.float32)}
 
     def phi(self, block: Tree, features: Array) -> Array:
         """X theta; images are flattened."""
-        scores: Array = features.reshape(features.shape[0], -1) @ block["weight"]
+        scores: Array = _flat(features) @ block["weight"]
         return scores
+
+    def weighted_sum(self, features: Array, slopes: Array) -> Tree:
+        r"""The gradient of rows' losses, :math:`X^\top S`, from S, their slopes by phi, ``[rows, C]``."""
+        return {"weight": _flat(features).T @ slopes}
+
+
+def _flat(features: Array) -> Array:
+    return features.reshape(features.shape[0], -1)

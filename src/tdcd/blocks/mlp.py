@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
+from tdcd.core.lazy import Array, compiled, jax
 from tdcd.core.objective import Tree
 
 
@@ -26,12 +25,11 @@ class Mlp:
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
         """Weights drawn from ``key``: a ``weight`` and a ``bias`` per hidden layer, and the ``slice``."""
         widths = [prod(feature_shape), *self.hidden]
-        keys = jax.random.split(key, len(widths))
-        layers = [
-            {"weight": jax.random.normal(k, (fan_in, fan_out)) * (2 / fan_in) ** 0.5, "bias": jnp.zeros(fan_out)}
-            for k, (fan_in, fan_out) in zip(keys, pairwise(widths), strict=False)
-        ]
-        return {"hidden": layers, "slice": jax.random.normal(keys[-1], (widths[-1], num_outputs)) / widths[-1] ** 0.5}
+        # Two programs, not one: fused, the product would be rounded otherwise.
+        drawn = _normals(key, shapes=tuple(pairwise([*widths, num_outputs])))
+        *weights, last = _scaled(drawn, [(2 / fan_in) ** 0.5 for fan_in in widths[:-1]], widths[-1] ** 0.5)
+        layers = [{"weight": weight, "bias": np.zeros(weight.shape[1], np.float32)} for weight in weights]
+        return {"hidden": layers, "slice": last}
 
     def phi(self, block: Tree, features: Array) -> Array:
         """The hidden layers, then the slice; images are flattened."""
@@ -40,3 +38,18 @@ class Mlp:
             rows = jax.nn.relu(rows @ layer["weight"] + layer["bias"])
         scores: Array = rows @ block["slice"]
         return scores
+
+
+# Of all layers at once, since a program takes longer to load than to run.
+@compiled("shapes")
+def _normals(key: Array, *, shapes: tuple[tuple[int, int], ...]) -> list[Array]:
+    return [
+        jax.random.normal(own, shape) for own, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True)
+    ]
+
+
+@compiled()
+def _scaled(drawn: list[Array], scales: list[float], divisor: float) -> list[Array]:
+    """All but the last times their scale; the last one divided."""
+    *weights, last = drawn
+    return [*(weight * scale for weight, scale in zip(weights, scales, strict=True)), last / divisor]

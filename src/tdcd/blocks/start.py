@@ -1,11 +1,13 @@
 """Initial blocks."""
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
 from tdcd.blocks.base import Block
+from tdcd.blocks.linear import Linear
+from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
+from tdcd.core.trees import map_tree
 
 
 def start_block(
@@ -16,13 +18,23 @@ def start_block(
     Args:
         name: the silo's, for the message if the block refuses samples of that shape.
     """
+    if isinstance(block, Linear):
+        # Nothing is drawn, and JAX not needed.
+        started = block.init(None, feature_shape, num_outputs)  # type: ignore[arg-type]
+        return map_tree(lambda leaf: leaf.astype(settings.dtype), started)
     # Drawn in single precision, so that both precisions start from the same values.
     with jax.enable_x64(False):
         high, low = divmod(settings.seed, 2**32)
-        root = jax.random.fold_in(jax.random.key(low), high)
+        key = _key(np.uint32(low), np.uint32(high), np.uint32(silo))
         try:
-            drawn = block.init(jax.random.fold_in(root, silo), feature_shape, num_outputs)
+            drawn = block.init(key, feature_shape, num_outputs)
         except ValueError as error:
             raise ValueError(f"silo '{name}': {error}" if name else str(error)) from None
     with jax.enable_x64(settings.dtype == "float64"):
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, settings.dtype), drawn)
+        return map_tree(lambda leaf: jnp.asarray(leaf, settings.dtype), drawn)
+
+
+@compiled()
+def _key(low: Array, high: Array, silo: Array) -> Array:
+    """Of a seed of 64 bits and a silo; as one program, since each takes longer to load than to run."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(low), high), silo)

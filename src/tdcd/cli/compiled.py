@@ -21,10 +21,11 @@ def keep_compiled() -> Path | None:
     chosen = os.environ.get(VARIABLE, "~/.cache/tdcd")
     if not chosen or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return None
-    folder = Path(chosen).expanduser().absolute() / "compiled" / (platform.node() or "machine")
     try:
+        folder = Path(chosen).expanduser().absolute() / "compiled" / (platform.node() or "machine")
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):
+        # A user without a home folder, as in containers, is a RuntimeError.
         return None
     if not os.access(folder, os.W_OK):
         return None

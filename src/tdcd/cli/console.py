@@ -1,9 +1,10 @@
-"""What the terminal shows: live progress and result tables."""
+"""What the terminal shows: live progress and result tables. A command imports only what it shows."""
+# ruff: noqa: PLC0415 - see tdcd.cli.app
 
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import rich.box
 import rich.progress
@@ -11,22 +12,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tdcd.audit import Audit
-from tdcd.audit.tables import overview
-from tdcd.compare.comparison import Comparison
-from tdcd.compare.tables import joining, summary
-from tdcd.config import Config
 from tdcd.core.stopping import Interrupted
-from tdcd.experiments.claims import Claim
-from tdcd.planning import MeasuredBound, Ranking, Recommendation
-from tdcd.planning.advice import advice, configuration_lines
-from tdcd.planning.tables import constants_in_words, over_q, over_variants, sent, terms
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
-from tdcd.theory import Progress as Estimate
-from tdcd.training.result import Result
-from tdcd.training.sweep.runner import SweepProgress
-from tdcd.training.train import Progress
+
+if TYPE_CHECKING:
+    from tdcd.audit import Audit
+    from tdcd.compare.comparison import Comparison
+    from tdcd.config import Config
+    from tdcd.experiments.evidence import Claim
+    from tdcd.planning import Forecast, MeasuredBound, Ranking, Recommendation
+    from tdcd.theory import Progress as Estimate
+    from tdcd.training.result import Result
+    from tdcd.training.sweep.runner import SweepProgress
+    from tdcd.training.train import Progress
 
 VERBATIM: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 """For lines that are to be copied."""
@@ -82,7 +81,7 @@ class RunDisplay(Display):
         self._task = self._bar.add_task("train", total=None, loss="...", speed="")
         self._tenths = -1
 
-    def observe(self, news: Progress) -> None:
+    def observe(self, news: "Progress") -> None:
         """Show the run's progress."""
         bar = self._bar.tasks[0]
         if bar.total is None:
@@ -115,7 +114,7 @@ class SweepDisplay(Display):
         """An experiment starts after ``runs_before`` runs of others."""
         self._before = runs_before
 
-    def observe(self, news: SweepProgress) -> None:
+    def observe(self, news: "SweepProgress") -> None:
         """Show the sweep's progress."""
         now, rounds = news.progress.round, news.progress.rounds
         done = self._before + news.done
@@ -134,7 +133,7 @@ class EstimateDisplay(Display):
         self._task = self._bar.add_task("starting", total=None)
         self._finished = 0
 
-    def observe(self, news: Estimate) -> None:
+    def observe(self, news: "Estimate") -> None:
         """Show the progress of an estimate, and end it if the user asked to stop."""
         if self._stopped:
             raise Interrupted("Interrupted; nothing was written.")
@@ -145,7 +144,7 @@ class EstimateDisplay(Display):
         self._finished = news.total if news.done == news.total else 0
 
 
-def show_result(console: Console, result: Result, page: Path) -> None:
+def show_result(console: Console, result: "Result", page: Path) -> None:
     """The final figures, and where everything is."""
     shown, last = result.final, next(record for record in reversed(result.history) if not record.diverged)
     table = Table("", "training", "held out")
@@ -185,26 +184,31 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def show_claims(console: Console, says: str, claims: Sequence[Claim]) -> None:
+def show_claims(console: Console, says: str, claims: Sequence["Claim"]) -> None:
     """The verdicts, where there are any."""
     table = Table("figure", says, "verdict", "measured")
     for claim in claims:
         style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
-        table.add_row(claim.figure, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
+        where = f"{claim.figure} (stand-in data)" if claim.mark else claim.figure
+        table.add_row(where, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
     if claims:
         console.print(table)
 
 
-def show_comparison(console: Console, comparison: Comparison, page: Path) -> None:
+def show_comparison(console: Console, comparison: "Comparison", page: Path) -> None:
     """How the algorithms did, what joining gains each silo, and where the page is."""
-    console.print(_table(summary(comparison)), "")
+    from tdcd.compare.tables import costs, joining, summary
+
+    console.print(_table(summary(comparison)), "", _table(costs(comparison)), "", sep="\n")
     if comparison.silo_only:
         console.print(_table(joining(comparison)), "")
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def show_recommendation(console: Console, found: Recommendation) -> None:
+def show_recommendation(console: Console, found: "Recommendation") -> None:
     """The table over Q, what each sends, the row to take, and how far to trust it."""
+    from tdcd.planning.tables import constants_in_words, over_q, sent
+
     kind = "the least possible" if found.optimum_known else "the lowest of the pilot runs"
     facts = [
         f"Target loss {figure(found.target)}: before training it is {figure(found.initial)}, {kind} is "
@@ -217,22 +221,36 @@ def show_recommendation(console: Console, found: Recommendation) -> None:
     chosen = found.forecasts.index(found.recommended)
     console.print("", _table(over_q(found), chosen), "", _table(sent(found), chosen), "", sep="\n")
     console.print(found.reason, style="bold green", highlight=False)
+    _warn(console, found.recommended)
     console.print(*(f"- {note}" for note in found.notes), sep="\n", highlight=False)
 
 
-def show_ranking(console: Console, ranking: Ranking, config: Config) -> None:
+def _warn(console: Console, forecast: "Forecast") -> None:
+    if forecast.warning:
+        console.print(forecast.warning, style="bold yellow", highlight=False)
+
+
+def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None:
     """The table over overlap, periods and bits, what to make of it, and the lines to write into the configuration."""
+    from tdcd.planning.advice import advice, configuration_lines
+    from tdcd.planning.tables import over_variants
+
     content, chosen = over_variants(ranking)
     console.print("", f"With Q = {ranking.local_steps}:", "", sep="\n", highlight=False)
     console.print(_table(content, chosen), "")
     *notes, conclusion = advice(ranking)
     console.print(conclusion, style="bold green", highlight=False)
+    taken = ranking.recommended
+    if taken is not ranking.own and taken.forecast is not None:
+        _warn(console, taken.forecast)
     console.print(*(f"- {note}" for note in notes), sep="\n", highlight=False)
     console.print("", "To take it, write:", "", *configuration_lines(ranking, config), sep="\n", **VERBATIM)
 
 
-def show_bound(console: Console, result: MeasuredBound, page: Path) -> None:
+def show_bound(console: Console, result: "MeasuredBound", page: Path) -> None:
     """The bound's terms beside what was measured, the verdict, and where the page is."""
+    from tdcd.planning.tables import constants_in_words, terms
+
     console.print(f"Constants: {constants_in_words(result.constants)}.", highlight=False)
     console.print("", _table(terms(result)), "", sep="\n")
     console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
@@ -240,8 +258,10 @@ def show_bound(console: Console, result: MeasuredBound, page: Path) -> None:
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def show_audit(console: Console, found: Audit, page: Path) -> None:
+def show_audit(console: Console, found: "Audit", page: Path) -> None:
     """What attacks recovered, mode by mode, and where the page is."""
+    from tdcd.audit.tables import overview
+
     for group, table in overview(found):
         console.print(group, style="bold", highlight=False)
         console.print(_table(table), "")

@@ -4,6 +4,7 @@ What they need is imported when they run: simulations start faster, and work whe
 """
 # ruff: noqa: PLC0415
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ from tdcd.federation.party_names import client_of, hub_of
 
 if TYPE_CHECKING:
     from tdcd.runtime.process.driver import Outcome
+    from tdcd.runtime.process.launch import Trial
 
 FederationFile = Annotated[
     Path, typer.Argument(help="The TOML file that all parties of the federation share.", metavar="FEDERATION.toml")
@@ -109,6 +111,7 @@ def client(
     ids: Annotated[Path | None, typer.Option(help="A text file of the ids to train on, as tdcd align writes.")] = None,
     label_key: LabelKey = None,
     certs: Certs = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for status.json, for tdcd status [default: none].")] = None,
     party: Own = None,
     insecure: Insecure = False,
 ) -> None:
@@ -126,7 +129,7 @@ def client(
     stop = _Stop()
     open_log(client_of(silo, name))
     with reported(), stoppable(stop.ask):
-        files = {"certs": certs, "data": data, "labels": labels, "ids": ids, "label_key": label_key}
+        files = {"certs": certs, "data": data, "labels": labels, "ids": ids, "label_key": label_key, "out": out}
         own = own_file(party, **{name: text_of(path) for name, path in files.items()}, insecure=insecure)
         outcome = run_client(read_job(federation), silo, name, own, lambda: stop.asked)
     end(outcome)
@@ -152,11 +155,12 @@ def up(
 
 
 def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage) -> None:
-    from tdcd.config.resolve import plan
-    from tdcd.report import write_report
+    from tdcd.runtime.process.forking import warm_up
+
+    # What follows takes about as long as the parties' imports.
+    warm_up()
     from tdcd.runtime.process.launch import Trial
     from tdcd.runtime.process.watch import TrialDisplay
-    from tdcd.training.silo_only import train_silo_only
 
     stop = _Stop()
     with reported(), ended_at_once(), stoppable(stop.ask, cleanly=True):
@@ -169,11 +173,19 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
         if outcome.status in ("finished", "diverged"):
             report = trial.gather()
             if trial.job.config.evaluate.alone and outcome.status == "finished":
-                # Also each silo without the others, in a simulation of the same rows.
-                train_silo_only(plan(trial.job.config), folder, lambda: stop.asked)
-                report = write_report(folder)
+                report = _train_alone(trial, lambda: stop.asked)
             screen.print(f"Run folder: {folder}\nReport: {report}", soft_wrap=True, highlight=False)
     end(outcome)
+
+
+def _train_alone(trial: "Trial", should_stop: Callable[[], bool]) -> Path:
+    """Also train each silo without the others, in a simulation of the same rows; the new report."""
+    from tdcd.config.resolve import plan
+    from tdcd.report import write_report
+    from tdcd.training.silo_only import train_silo_only
+
+    train_silo_only(plan(trial.job.config), trial.folder, should_stop)
+    return write_report(trial.folder)
 
 
 def end(outcome: "Outcome") -> None:

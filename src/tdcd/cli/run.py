@@ -64,6 +64,7 @@ def _run(
     from tdcd.cli.sweep import requested as sweep_requested
     from tdcd.cli.sweep import sweep as run_sweep
     from tdcd.config.resolve import plan as plan_config
+    from tdcd.simulation.devices import Devices
     from tdcd.training.run import execute
     from tdcd.training.run import resume as resume_run
 
@@ -78,19 +79,18 @@ def _run(
     display = RunDisplay(screen)
     with reported(), interruptible(display):
         line = chosen_devices(devices, coordinator, process, processes)
+        hosts = Devices.first(line).hosts
         if resume is not None:
-            if coordinator is not None:
-                raise ConfigError(["--resume continues in one process: leave --coordinator out"])
             if config is not None or out is not None:
                 raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
-            page.show(resume)
-            result = resume_run(
-                resume, assignments, devices=line, observe=display.observe, should_stop=display.should_stop
-            )
+            if not process:
+                page.show(resume)
+            watched = {"observe": display.observe, "should_stop": display.should_stop}
+            result = resume_run(resume, assignments, line, hosts, **watched)
         else:
             checked = checked_config(config, assignments)
             folder = out or _next_folder(checked.data.source)
-            planned = plan_config(checked, devices=line)
+            planned = plan_config(checked, devices=line, hosts=hosts)
             if not process:
                 show_labels(planned.federation.labels_in_words)
                 page.show(folder)

@@ -1,4 +1,4 @@
-"""``tdcd status``: what a hub is doing, from its run folder."""
+"""``tdcd status``: what a hub or a client is doing, from its folder."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,9 @@ HEIGHTS, PLAIN_HEIGHTS = " ▁▂▃▄▅▆▇█·", " .:-=+*%#x"
 """How much of a cell's time was work, and last a hub that did not run; the second for terminals of ASCII only."""
 WORK, WAIT = "blue", "yellow"
 
-Folder = Annotated[Path, typer.Argument(help="A hub's run folder, or the folder of `tdcd up`.", metavar="FOLDER")]
+Folder = Annotated[
+    Path, typer.Argument(help="A hub's run folder, the folder of `tdcd up`, or --out of a client.", metavar="FOLDER")
+]
 
 
 def status(
@@ -26,9 +28,10 @@ def status(
 ) -> None:
     """Say what a hub is doing: its round and loss, who is connected, who is missing and for how long.
 
-    The bar is its time in training so far: the higher, the more of it was work; the rest was waiting for others.
+    A client that was given --out says its round and whether its hub is connected. The bar is a hub's time in training
+    so far: the higher, the more of it was work; the rest was waiting for others.
 
-    Exit status: 0 the hub is alive or its run is over, 1 its process is gone in the middle of a run, 2 bad input.
+    Exit status: 0 the party is alive or its run is over, 1 its process is gone in the middle of a run, 2 bad input.
     """
     with reported():
         found = [(read_status(hub), _timeline(hub)) for hub in _hubs_in(folder)]

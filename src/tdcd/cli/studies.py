@@ -13,14 +13,14 @@ from tdcd.core.choices import Preset
 from tdcd.experiments.experiment import PAPER, SETS, expand, load_experiment
 
 if TYPE_CHECKING:
-    from tdcd.experiments.sweep import ExperimentResult
+    from tdcd.experiments.results import ExperimentResult
 
 
 def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FIGURE]...", help=f"{', '.join(PAPER)}: all by default; {', '.join(SETS)}: beyond the paper."
+            metavar="[FIGURE]...", help=f"{', '.join(PAPER)}: all by default; {', '.join(SETS)}: not by default."
         ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The paper's size; the CNN figures then need a GPU.")] = False,
@@ -39,19 +39,23 @@ def reproduce(
             help="Also show times of real processes: the file of `python -m benchmarks stragglers --json FILE`."
         ),
     ] = None,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Run nothing: write the page again from results.json in --out.")
+    ] = False,
     devices: OnDevices = None,
 ) -> None:
     """Reproduce the paper's figures, check its claims, and write one page that shows both.
 
-    Each curve is run with several seeds, each run into its own folder. Ctrl-C keeps what was done: the same command
-    continues from there, curve by curve. Data sets are downloaded once into $TDCD_DATA; where that fails, a stand-in is
-    used and the page says so at the top.
+    Each curve is run with several seeds, each run into its own folder. Figures that the folder has already stay on the
+    page. Ctrl-C keeps what was done: the same command continues from there, curve by curve. Data sets are downloaded
+    once into $TDCD_DATA; where that fails, a stand-in is used, and the page says so wherever it matters.
     """
     from tdcd.cli.console import SweepDisplay, show_claims
-    from tdcd.experiments.claims import judge_claims
     from tdcd.experiments.measured import read_measured
     from tdcd.experiments.page import write_page
     from tdcd.experiments.promises import judge_promises
+    from tdcd.experiments.remarks import judge_as_printed, judge_claims
+    from tdcd.experiments.results import joined, read_results
     from tdcd.experiments.sweep import run_experiment
 
     folder = out or Path("runs") / ("reproduce-full" if full else "reproduce")
@@ -59,22 +63,29 @@ def reproduce(
     with reported():
         spread = chosen_devices(devices)
         real = None if measured is None else read_measured(measured)
-        experiments = [load_experiment(name, full=full, assignments=assignments) for name in expand(names or [])]
+        wanted = [] if redraw else expand(names or [])
+        experiments = [load_experiment(name, full=full, assignments=assignments) for name in wanted]
+        earlier = read_results(folder / "results.json")
+        if redraw and not earlier:
+            raise ValueError(f"{folder / 'results.json'} is not there: give the folder of a reproduction with --out")
         display = SweepDisplay(screen, sum(experiment.num_runs for experiment in experiments))
+        done = 0
         results: dict[str, ExperimentResult] = {}
         with interruptible(display):
             for experiment in experiments:
-                display.begin(sum(done.experiment.num_runs for done in results.values()))
+                display.begin(done)
                 results[experiment.name] = run_experiment(
                     experiment, folder, devices=spread, observe=display.observe, should_stop=display.should_stop
                 )
-        page = write_page(results, folder, full=full, assignments=assignments, measured=real)
+                done += experiment.num_runs
+        together = joined(earlier, results)
+        page = write_page(folder, together, assignments=assignments, measured=real)
     for result in results.values():
         if result.stand_in:
-            line = f"{result.experiment.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
+            line = f"{result.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
             errors.print(line, style="bold yellow", highlight=False)
-    show_claims(screen, "the paper says", judge_claims(results))
-    show_claims(screen, "it should be so", judge_promises(results))
+    show_claims(screen, "the paper says", [*judge_claims(together), *judge_as_printed(together)])
+    show_claims(screen, "it should be so", judge_promises(together))
     screen.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
@@ -89,6 +100,9 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, from the configuration's on.")] = 1,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Try five step sizes for every entry with the first seed, and take the best.")
+    ] = False,
     network: Annotated[
         str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
     ] = None,
@@ -103,7 +117,7 @@ def compare(
     """
     from tdcd.cli.console import SweepDisplay, show_comparison
     from tdcd.compare import compare as compare_plans
-    from tdcd.compare import network_of, plan_all, write_page
+    from tdcd.compare import network_of, num_runs, plan_all, write_page
     from tdcd.core.network import preset
 
     with reported():
@@ -112,7 +126,7 @@ def compare(
         step_ms = checked.network.step_ms
         plans = plan_all(checked, names or list(BASELINES), chosen_devices(devices), seeds=seeds)
         folder = out or Path("runs") / f"compare-{config.stem if config else checked.data.source}"
-        display = SweepDisplay(screen, seeds * len(plans))
+        display = SweepDisplay(screen, num_runs(plans, tune=tune))
         with interruptible(display):
             comparison = compare_plans(
                 plans,
@@ -120,6 +134,7 @@ def compare(
                 folder,
                 step_seconds=None if step_ms is None else step_ms / 1e3,
                 slower=checked.network.slower,
+                tune=tune,
                 observe=display.observe,
                 should_stop=display.should_stop,
             )

@@ -2,5 +2,6 @@
 
 from tdcd.compare.comparison import Comparison, Contender, compare, network_of, plan_all
 from tdcd.compare.page import write_page
+from tdcd.compare.running import num_runs
 
-__all__ = ["Comparison", "Contender", "compare", "network_of", "plan_all", "write_page"]
+__all__ = ["Comparison", "Contender", "compare", "network_of", "num_runs", "plan_all", "write_page"]

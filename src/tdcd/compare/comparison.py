@@ -1,29 +1,24 @@
-"""Running TDCD and its baselines, each into a run folder of its own, and timing their rounds on a network.
+"""TDCD and what it is compared with: planned, run, and their rounds timed on a network. The network changes no run."""
 
-A run that is finished is not run again, and one that was interrupted continues. The network changes no run.
-"""
-
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tdcd.compare.compute import Compute, given, measured
+from tdcd.compare.compute import Compute
 from tdcd.compare.entries import Entry, changed_plan, parse_entries
-from tdcd.compare.prediction import Prediction, predict
+from tdcd.compare.prediction import Prediction
+from tdcd.compare.running import run_entries
+from tdcd.compare.timing import computes_alike, time_rounds
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
-from tdcd.config.baselines import baseline_plans
+from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import Plan
 from tdcd.core.network import Link, Network, preset
 from tdcd.records.history import Record
 from tdcd.report.folder import Run
-from tdcd.simulation.simulate import Simulation
-from tdcd.training.run import finish, simulate
-from tdcd.training.sweep.plans import plan_alike
+from tdcd.training.sweep.plans import plan_alike, with_arrays_of
 from tdcd.training.sweep.runner import SweepProgress
-from tdcd.training.train import Progress, ledger_of
 
 NEAR = 0.01
 """A loss that is above TDCD's by this fraction at most is as good: the last steps of a run win next to nothing."""
@@ -40,6 +35,11 @@ class Contender:
     """One per seed."""
     compute: Compute
     prediction: Prediction
+    step_size: float
+    tried: Mapping[float, float] = field(default_factory=dict)
+    """By step size, the final training loss with the first seed; empty if it was not tuned."""
+    needs: str = ""
+    """What TDCD leaves where it is, and this needs in another place."""
 
     @property
     def title(self) -> str:
@@ -91,6 +91,11 @@ class Comparison:
         return self.contenders[0]
 
     @property
+    def is_tuned(self) -> bool:
+        """Whether several step sizes were tried."""
+        return bool(self.tdcd.tried)
+
+    @property
     def num_seeds(self) -> int:
         """Runs of each contender."""
         return len(self.tdcd.runs)
@@ -136,7 +141,12 @@ def plan_all(
     plans: dict[str, tuple[Plan, ...]] = {}
     for planned in plan_alike(configs, devices):
         for label, own in _contenders(planned, entries).items():
-            plans[label] = (*plans.get(label, ()), own)
+            if label in plans:
+                # Columns that an entry has put side by side are in memory once.
+                shared = with_arrays_of(own.federation, plans[label][0].federation)
+                plans[label] = (*plans[label], own._replace(federation=shared))
+            else:
+                plans[label] = (own,)
     return plans
 
 
@@ -167,6 +177,7 @@ def compare(
     *,
     step_seconds: float | None = None,
     slower: Mapping[str, float] | None = None,
+    tune: bool = False,
     observe: Callable[[SweepProgress], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
@@ -176,59 +187,28 @@ def compare(
         plans: from :func:`plan_all`.
         step_seconds: what a client takes for a local step; by default measured here.
         slower: how many times longer the clients of a silo compute, by its name.
+        tune: every entry with its best step size of :data:`.running.GRID`.
     """
-    done, contenders = 0, []
-    for label, by_seed in plans.items():
-        runs = []
-        for planned in by_seed:
-
-            def news(progress: Progress, label: str = label, before: int = done) -> None:
-                observe(SweepProgress(label, 1, progress, before + progress.round / max(progress.rounds, 1)))
-
-            folder = _folder(out, label, planned, by_seed[0])
-            finish(planned, folder, observe=news, should_stop=should_stop)
-            runs.append(Run.read(folder))
-            done += 1
+    entrants = run_entries(plans, out, tune=tune, observe=observe, should_stop=should_stop)
+    tdcd, contenders = entrants["tdcd"], []
+    for label, entrant in entrants.items():
+        first = entrant.plans[0]
         # Clients that compute the same are timed once: timings differ, and would look like the variant's doing.
-        timed = out / "tdcd" if _computes_alike(by_seed[0], plans["tdcd"][0]) else runs[0].path
-        compute, prediction = _predict(by_seed[0], timed, network, step_seconds, slower or {})
-        contenders.append(Contender(label, by_seed[0].config.train.silo, tuple(runs), compute, prediction))
+        timed = (tdcd if computes_alike(first, tdcd.plans[0]) else entrant).runs[0].path
+        timing = time_rounds(first, timed, network, step_seconds, slower or {})
+        needs = _needs(label, tdcd.plans[0])
+        contenders.append(
+            Contender(
+                label, first.config.train.silo, entrant.runs, *timing, first.settings.step_size, entrant.tried, needs
+            )
+        )
     return Comparison(network, tuple(contenders), slower or {})
 
 
-def _folder(out: Path, label: str, planned: Plan, first: Plan) -> Path:
-    """The first seed's runs are where those of a single seed are, so that more seeds can follow."""
-    return out / label if planned.config.seed == first.config.seed else out / f"seed-{planned.config.seed}" / label
-
-
-def _computes_alike(planned: Plan, tdcd: Plan) -> bool:
-    """Whether a client's phi and local steps are the same work."""
-    settings = replace(planned.settings, step_size=tdcd.settings.step_size)
-    return planned.federation is tdcd.federation and (settings, planned.variant.update) == (
-        tdcd.settings,
-        tdcd.variant.update,
-    )
-
-
-def _predict(
-    planned: Plan, folder: Path, network: Network, step_seconds: float | None, slower: Mapping[str, float]
-) -> tuple[Compute, Prediction]:
-    simulation = simulate(planned)
-    if step_seconds is None:
-        compute = _measured_once(planned, simulation, folder / "compute.json")
-    else:
-        compute = given(step_seconds, planned)
-    ledger = ledger_of(simulation, simulation.init().blocks, planned.colocation)
-    return compute, predict(planned, ledger, network, compute, slower)
-
-
-def _measured_once(planned: Plan, simulation: Simulation, path: Path) -> Compute:
-    """Measured, and kept beside the run: the same folder gives the same page."""
-    if path.exists():
-        try:
-            return Compute(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path} is damaged ({error}): remove it, and the time is measured again") from None
-    compute = measured(planned, simulation)
-    path.write_text(json.dumps(compute._asdict()) + "\n")
-    return compute
+def _needs(label: str, tdcd: Plan) -> str:
+    """What an entry needs in another place than TDCD does, in words."""
+    name = label.partition("/")[0]
+    if name not in BASELINES:
+        return ""
+    has_labels = tdcd.variant.knowledge.label_silo is None or name in ("sgd", "local-sgd")
+    return "; ".join(filter(None, [BASELINES[name].needs, "" if has_labels else "labels at every silo"]))

@@ -11,6 +11,8 @@ from tdcd.config.baselines import BASELINES
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import Plan, settings_of
 from tdcd.config.schema import Config, ExchangeSection, TrainSection
+from tdcd.training.sweep.plans import planned as plan_again
+from tdcd.training.sweep.plans import with_arrays_of
 
 NOT_VARIED = ("algorithm", "silo", "rounds", "folder", "precision", "engine")
 """Keys under ``[train]`` that say how long, where or on what to train, and not how."""
@@ -19,7 +21,7 @@ SECTIONS = {
     **dict.fromkeys(ExchangeSection.model_fields, "exchange"),
 }
 """The keys that a variant may change, and the section that each is in."""
-PERIOD = "period."
+CLIENTS, PERIOD = "clients", "period."
 
 
 class Entry(NamedTuple):
@@ -77,7 +79,7 @@ def _wrong_name(entry: Entry) -> list[str]:
 
 
 def _wrong_key(text: str, key: str, silos: Sequence[str]) -> list[str]:
-    keys = [*SECTIONS, *(PERIOD + silo for silo in silos)]
+    keys = [*SECTIONS, CLIENTS, *(PERIOD + silo for silo in silos)]
     if key in keys:
         return []
     near = difflib.get_close_matches(key, keys, n=1)
@@ -87,20 +89,27 @@ def _wrong_key(text: str, key: str, silos: Sequence[str]) -> list[str]:
 
 def changed_plan(planned: Plan, entry: Entry) -> Plan:
     """TDCD's plan with an entry's keys, for as many local steps."""
-    keys = planned.config.model_dump()
+    keys, where = planned.config.model_dump(), f"--with {entry.label}"
     for key, text in entry.changes:
         value = _toml_value(text)
         if key.startswith(PERIOD):
             _set_period(keys, planned.config, key.removeprefix(PERIOD), value)
+        elif key == CLIENTS:
+            _set_clients(keys, value, where)
         else:
             keys[SECTIONS[key]][key] = value
-    config = _as_many_steps(check_config(keys, f"--with {entry.label}"), planned.config)
+    config = _as_many_steps(check_config(keys, where), planned.config)
     settings = settings_of(config)
     try:
         settings.effective_batch_size(planned.federation.num_samples)
     except ValueError as error:
-        raise ConfigError([f"train.{error}"], f"--with {entry.label}") from None
-    return planned._replace(config=config, settings=settings, variant=variant_of(config))
+        raise ConfigError([f"train.{error}"], where) from None
+    changed = planned._replace(config=config, settings=settings, variant=variant_of(config))
+    if config.client_counts == planned.config.client_counts:
+        return changed
+    split = plan_again(config, planned.execution.devices)
+    federation = with_arrays_of(split.federation, planned.federation)
+    return changed._replace(federation=federation, assembled=split.assembled)
 
 
 def _toml_value(text: str) -> Any:
@@ -109,6 +118,16 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def _set_clients(keys: dict[str, Any], clients: Any, where: str) -> None:
+    """Give every silo so many clients."""
+    if any(silo["client"] for silo in keys["silos"]):
+        raise ConfigError([f"clients = {clients}: the tables of [[silos.client]] say who holds which rows"], where)
+    if not keys["silos"]:
+        keys["federation"][CLIENTS] = clients
+    for silo in keys["silos"]:
+        silo[CLIENTS] = clients
 
 
 def _set_period(keys: dict[str, Any], config: Config, name: str, period: Any) -> None:

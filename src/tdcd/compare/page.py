@@ -1,6 +1,7 @@
 """One page that shows a comparison, and its numbers as JSON."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.compare.comparison import Comparison, Contender
-from tdcd.compare.tables import figures, gain, joining, means, summary
+from tdcd.compare.tables import costs, figures, gain, joining, means, summary
 from tdcd.config.baselines import BASELINES
 from tdcd.records.history import Record
 from tdcd.report import html
@@ -22,6 +23,8 @@ VARIANTS = {
     "phi_bits": "Phi is sent in so many bits per number.",
     "block_bits": "Clients send the change of their block in so many bits per number.",
     "protect": "Hubs learn only the sum of the other silos' phi, in fixed point.",
+    "participation": "Only this part of every silo's clients, drawn anew, answers in a round.",
+    "clients": "The rows of every silo are with so many clients.",
     "protect_blocks": "Hubs learn only the weighted sum of their clients' blocks, in fixed point.",
 }
 """What a key makes of TDCD, in words."""
@@ -56,9 +59,16 @@ def write_page(comparison: Comparison, out: Path) -> Path:
         html.section(
             "What it cost to get there",
             html.paragraph(
+                "What is sent includes raw data that an entry needs in another place, once, before the first round. "
+                "The last column is the predicted time until the first evaluation at which the training loss was at "
+                "most 1% above where TDCD ended with the same seed; never means not within these local steps."
+            ),
+            html.table(*costs(comparison), numbers=True),
+            html.paragraph(
                 "Curves end with the first evaluation past what TDCD took. All were evaluated after the same local "
                 "steps, so those that communicate after each one have few points here; between points the lines say "
-                "nothing." + _bands(comparison)
+                "nothing. Curves begin where raw data is in its place; those that would begin past TDCD's end are left "
+                "out." + _bands(comparison)
             ),
             html.figures(_figures(comparison)),
         ),
@@ -73,17 +83,27 @@ def write_page(comparison: Comparison, out: Path) -> Path:
 
 def _summary(comparison: Comparison) -> Iterator[html.Html]:
     yield html.paragraph(
-        "All took as many local steps, with the same step size and seed unless their name says otherwise. The last "
-        "column is the predicted time until the first evaluation at which the training loss was at most 1% above where "
-        "TDCD ended; never means not within these local steps."
+        f"All took as many local steps, with the same seed{_step_sizes(comparison)}. The last column says what "
+        "an entry needs in another place than TDCD does."
     )
     if comparison.num_seeds > 1:
         yield html.paragraph(
             f"Figures are means over {comparison.num_seeds} seeds, ± half of the range between the lowest and the "
             "highest. Each seed splits the rows, starts the blocks and draws the minibatches anew, the same for all "
-            "algorithms. The last column compares each seed with TDCD's run of that seed."
+            "algorithms."
         )
     yield html.table(*summary(comparison), numbers=True)
+
+
+def _step_sizes(comparison: Comparison) -> str:
+    """How they were chosen."""
+    if not comparison.is_tuned:
+        return ", and with the configuration's step size unless their name says otherwise; --tune tunes it for each"
+    tried = ", ".join(f"{size:g}" for size in comparison.tdcd.tried)
+    return (
+        f". The step size of each is the one of {tried} that had the lowest training loss at the end with the first "
+        "seed, unless its name says otherwise: as many tries for each"
+    )
 
 
 def _bands(comparison: Comparison) -> str:
@@ -101,8 +121,8 @@ def _figures(comparison: Comparison) -> Iterator[tuple[html.Html, str]]:
     ]
     for title, axis, measure in measures:
         end = measure(comparison.tdcd, comparison.tdcd.run.history[-1])
-        curves = [_curve(contender, measure, end) for contender in comparison.together]
-        yield line_figure(curves, axis, LOSS), f"Loss over {title}"
+        shown = [one for one in comparison.together if measure(one, one.run.history[0]) < max(end, 1e-9)]
+        yield line_figure([_curve(one, measure, end) for one in shown], axis, LOSS), f"Loss over {title}"
 
 
 def _curve(contender: Contender, measure: Measure, end: float) -> Curve:
@@ -138,8 +158,9 @@ def _joining(comparison: Comparison) -> Iterator[html.Html]:
     yield html.section(
         "What joining the federation gains each silo",
         html.paragraph(
-            "Alone, a silo trains on its own columns, with its own clients, for as many rounds and with the same step "
-            "size, which was not tuned for it. A gain is counted so that more is better, for errors too."
+            "Alone, a silo trains on its own columns, with its own clients, for as many rounds"
+            + ("" if comparison.is_tuned else " and with the same step size, which was not tuned for it")
+            + ". A gain is counted so that more is better, for errors too."
         ),
         html.table(*joining(comparison), numbers=True),
         html.figures(drawn),
@@ -188,7 +209,7 @@ def _words(comparison: Comparison) -> list[tuple[str, str]]:
     tdcd = "Q local steps between two communications; columns and rows stay where they are."
     variants = [(label.replace(",", ", "), _variant(label)) for label in labels if label.startswith("tdcd,")]
     ran = {label.partition("/")[0] for label in labels}
-    return [("tdcd", tdcd), *variants, *((name, words) for name, words in BASELINES.items() if name in ran)]
+    return [("tdcd", tdcd), *variants, *((name, baseline.words) for name, baseline in BASELINES.items() if name in ran)]
 
 
 def _variant(label: str) -> str:
@@ -222,6 +243,9 @@ def _entry(contender: Contender, levels: Sequence[float]) -> dict[str, Any]:
     longest = max((run.history for run in contender.runs), key=len)
     return {
         "silo": contender.silo,
+        "needs": contender.needs,
+        "step_size": contender.step_size,
+        "tried": {f"{size:g}": loss if math.isfinite(loss) else None for size, loss in contender.tried.items()},
         "final": means(contender),
         "round_seconds": contender.prediction.seconds_per_round,
         **contender.compute._asdict(),

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tdcd.compare.compute import Compute
+from tdcd.config.all_columns import NAME as ALL
 from tdcd.config.resolve import Plan
-from tdcd.core.ledger import Ledger
+from tdcd.core.ledger import Ledger, Moved
 from tdcd.core.network import Network
 from tdcd.core.pace import Work, round_ends, seconds_per_round, silo_works
 from tdcd.core.timing import Overlap, Timing
@@ -17,15 +18,21 @@ class Prediction:
 
     works: tuple[Work, ...]
     overlap: Overlap
+    moving: float = 0.0
+    """What it takes to move raw data to where it is needed, before the first round."""
+    centre: tuple[int, float] = (1, 0.0)
+    """How many rounds there are between two averages at a centre, and what one takes."""
 
     @property
     def seconds_per_round(self) -> float:
         """What a round takes in the long run."""
-        return seconds_per_round(self.works, self.overlap)
+        every, seconds = self.centre
+        return seconds_per_round(self.works, self.overlap) + seconds / every
 
     def ends(self, rounds: int) -> list[float]:
-        """When each of the first rounds is over, from round 0, which is the start."""
-        return round_ends(self.works, self.overlap, rounds)
+        """When each of the first rounds is over, from round 0, which is when all data is in its place."""
+        (every, seconds), ends = self.centre, round_ends(self.works, self.overlap, rounds)
+        return [self.moving + end + number // every * seconds for number, end in enumerate(ends)]
 
 
 def predict(
@@ -39,7 +46,9 @@ def predict(
             that place is none of theirs.
     """
     silos = planned.federation.silos
-    times = [1.0 if planned.colocation == "all" else slower.get(silo.name, 1.0) for silo in silos]
+    # Who holds all columns may be of any silo, and all wait for the slowest.
+    slowest = {ALL: max(slower.values(), default=1.0), **slower}
+    times = [1.0 if planned.colocation == "all" else slowest.get(silo.name, 1.0) for silo in silos]
     works = silo_works(
         network,
         ledger,
@@ -48,7 +57,17 @@ def predict(
         slower=times,
         **compute._asdict(),
     )
-    return Prediction(works, _as_overlap(planned.variant.timing, len(silos)))
+    overlap, centre = _as_overlap(planned.variant.timing, len(silos)), (1, 0.0)
+    if ledger.centre is not None:
+        model = sum(ledger.parameters) * ledger.itemsize
+        centre = ledger.centre.every, 2 * network.hub_hub.seconds(model)
+    return Prediction(works, overlap, sum(_moving(moved, network) for moved in ledger.moved), centre)
+
+
+def _moving(moved: Moved, network: Network) -> float:
+    """All senders at once, each on a link of its own: as long as the one with most to send."""
+    link = network.hub_hub if moved.link == "hub_to_hub" else network.client_hub
+    return link.seconds(max(moved.bytes)) if any(moved.bytes) else 0.0
 
 
 def _as_overlap(timing: Timing, num_silos: int) -> Overlap:

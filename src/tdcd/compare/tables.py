@@ -9,26 +9,55 @@ from tdcd.report.folder import metric_title
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 
+NOTHING = "–"
 LOWER_IS_BETTER = ("loss", "rmse", "deviance", "mae")
 
 
 def summary(comparison: Comparison) -> TextTable:
-    """One row per algorithm: how good, at what price, and what it took to get as far as TDCD."""
+    """One row per algorithm: how good it is, and what it needs that TDCD does not."""
     names = list(figures(comparison.tdcd.run.final))
-    head = ["", *names, "rounds", "sent", "predicted time", "time to TDCD's loss + 1%"]
-    return TextTable(head, [_row(contender, comparison.levels, names) for contender in comparison.contenders])
+    sizes = ["step size"] if comparison.is_tuned else []
+    rows = []
+    for contender in comparison.contenders:
+        by_name = over_seeds(contender)
+        rows.append(
+            [
+                contender.title + _diverged(contender),
+                *(_with_spread(by_name.get(name, [])) for name in names),
+                *([_step_size(contender)] if comparison.is_tuned else []),
+                contender.needs or NOTHING,
+            ]
+        )
+    return TextTable(["", *names, *sizes, "needs"], rows)
 
 
-def _row(contender: Contender, levels: Sequence[float], names: Sequence[str]) -> list[str]:
-    last, by_name = contender.run.history[-1], over_seeds(contender)
-    return [
-        contender.title + _diverged(contender),
-        *(_with_spread(by_name.get(name, [])) for name in names),
-        f"{last.round:,}",
-        bytes_in_words(last.bytes.total),
-        duration(contender.seconds(last)),
-        _time_to(contender, levels),
-    ]
+def costs(comparison: Comparison) -> TextTable:
+    """One row per algorithm: at what price, and what it took to get as far as TDCD."""
+    head = ["", "rounds", "sent", "of it raw data", "predicted time", "time to TDCD's loss + 1%"]
+    rows = []
+    for contender in comparison.contenders:
+        # What was sent before the first round.
+        moved, last = contender.run.history[0].bytes.total, contender.run.history[-1]
+        rows.append(
+            [
+                contender.title,
+                f"{last.round:,}",
+                bytes_in_words(last.bytes.total),
+                bytes_in_words(moved) if moved else NOTHING,
+                duration(contender.seconds(last)),
+                _time_to(contender, comparison.levels),
+            ]
+        )
+    return TextTable(head, rows)
+
+
+def _step_size(contender: Contender) -> str:
+    """The one with the lowest loss; if it is the last of those that were tried, a further one may be better."""
+    tried, size = contender.tried, f"{contender.step_size:g}"
+    if len(tried) < 2:
+        return f"{size} (given)"
+    ends = {min(tried): "smallest", max(tried): "largest"}
+    return size + (f" ({ends[contender.step_size]} tried)" if contender.step_size in ends else "")
 
 
 def _diverged(contender: Contender) -> str:

@@ -5,28 +5,58 @@ All of them take as many local steps as the plan, and are evaluated at the same 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.config.all_columns import fedavg, hierarchical
+from tdcd.config.raw_data import to_hubs, to_one_place
 from tdcd.config.schema import ExchangeSection
+from tdcd.federation.hosts import mapped_rows
 from tdcd.federation.silos import Silo
 
 if TYPE_CHECKING:
     from tdcd.config.resolve import Plan
 
 
-BASELINES: Mapping[str, str] = {
-    "sgd": "Centralised minibatch SGD on the same model: all columns and rows in one place, one step at a time. "
-    "Nothing is sent, but all raw data was first.",
-    "distributed-sgd": "The same federation with Q = 1: it communicates after every step.",
-    "fedbcd": "FedBCD: each silo has its rows in one place (K = 1), and one minibatch serves all Q local steps. "
-    "Only hubs send, but clients' raw data was gathered first.",
-    "local-sgd": "Local SGD (FedAvg) inside one silo that sees only its own columns: what it could do alone.",
-    "tdcd-reused": "TDCD with one minibatch for all Q local steps instead of Q fresh ones: Q times less phi is sent.",
+class Baseline(NamedTuple):
+    """What TDCD is compared with."""
+
+    words: str
+    needs: str = ""
+    """What TDCD leaves where it is, and this needs in another place."""
+
+
+ALL_COLUMNS = "all columns of a row with one client"
+BASELINES: Mapping[str, Baseline] = {
+    "sgd": Baseline(
+        "Centralised minibatch SGD on the same model, one step at a time. All raw data and every label move to one "
+        "place first; after that nothing is sent.",
+        "all data in one place",
+    ),
+    "distributed-sgd": Baseline("The same federation with Q = 1: it communicates after every step."),
+    "fedbcd": Baseline(
+        "FedBCD: one client per silo, and one minibatch for all Q local steps. Clients move their rows and labels to "
+        "their hub first; after that hubs send phi.",
+        "each silo's rows in one place",
+    ),
+    "fedavg": Baseline(
+        "FedAvg on all columns: the clients of all silos, each with all columns of its rows, take Q local steps on the "
+        "whole model, and one server averages them. What the other silos know of a row moves to its client first.",
+        ALL_COLUMNS,
+    ),
+    "hierarchical-sgd": Baseline(
+        "Hierarchical local SGD on all columns: as FedAvg, but each silo's hub averages its own clients after every "
+        "round, and a centre averages the hubs after every few.",
+        ALL_COLUMNS,
+    ),
+    "local-sgd": Baseline("Local SGD (FedAvg) inside one silo that sees only its own columns: what it could do alone."),
+    "tdcd-reused": Baseline(
+        "TDCD with one minibatch for all Q local steps instead of Q fresh ones: Q times less phi is sent."
+    ),
 }
-"""What each baseline is, in words."""
+"""By name."""
 
 
 def baseline_plans(name: str, plan: "Plan") -> dict[str, "Plan"]:
@@ -59,11 +89,15 @@ def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":
     if algorithm != "tdcd":
         plan = _in_step(plan)
     if algorithm == "sgd":
-        plan = _set(_gathered(plan), local_steps=1)._replace(colocation="all")
+        plan = _set(_gathered(plan), local_steps=1)._replace(colocation="all", moved=to_one_place(plan))
     elif algorithm == "distributed-sgd":
         plan = _set(plan, local_steps=1)
     elif algorithm == "fedbcd":
-        plan = _set(_gathered(plan), minibatches=reused)._replace(colocation="silo")
+        plan = _set(_gathered(plan), minibatches=reused)._replace(colocation="silo", moved=to_hubs(plan))
+    elif algorithm == "fedavg":
+        plan = fedavg(plan)
+    elif algorithm == "hierarchical-sgd":
+        plan = hierarchical(plan)
     elif algorithm == "tdcd-reused":
         plan = _set(plan, minibatches=reused)
     elif algorithm == "local-sgd":
@@ -110,7 +144,7 @@ def _noted(plan: "Plan", **changes: Any) -> "Plan":
 def _gathered(plan: "Plan") -> "Plan":
     """Each silo's rows with a single client."""
     everything = (np.arange(plan.federation.num_samples),)
-    silos = tuple(replace(silo, rows=everything, clients=()) for silo in plan.federation.silos)
+    silos = tuple(replace(silo, rows=everything, clients=(), test_rows=()) for silo in plan.federation.silos)
     return plan._replace(federation=replace(plan.federation, silos=silos))
 
 
@@ -133,6 +167,6 @@ def _with_bias(silo: Silo) -> Silo:
         flat = features.reshape(len(features), -1)
         return np.concatenate([flat, np.ones((len(flat), 1), flat.dtype)], axis=1)
 
-    held_out = None if silo.test_features is None else extended(silo.test_features)
+    held_out = None if silo.test_features is None else mapped_rows(silo.test_features, extended)
     columns = (*silo.columns, "bias") if silo.columns else ()
-    return replace(silo, features=extended(silo.features), columns=columns, test_features=held_out)
+    return replace(silo, features=mapped_rows(silo.features, extended), columns=columns, test_features=held_out)

@@ -49,13 +49,16 @@ class ClientSection(Section):
     """One client of a silo, with a table of its own."""
 
     name: Name
+    """What its party, its certificate and the report are called by."""
     table: str
+    """Its CSV or Parquet file; a real client is given ``--data`` instead."""
 
 
 class SiloSection(Section):
     """A silo by name: who it is, and what it holds."""
 
     name: Name
+    """What its hub, its certificate and the report are called by."""
     hub: Address | None = None
     """Where its hub listens, ``host:port``; only the real federation needs it."""
     clients: Positive | Annotated[list[Name], Field(min_length=1)] | None = None
@@ -97,11 +100,13 @@ class FederationSection(Section):
     clients: Positive | Annotated[list[Positive], Field(min_length=1)] | None = None
     """How many per silo, or one number for each, without ``[[silos]]``; 5 by default."""
     rows: RowRule = "shuffled"
+    """How a simulation deals a silo's rows to its clients: in order, at random, or with skewed labels."""
     sizes: list[PositiveFloat] | list[list[PositiveFloat]] | None = None
     """Relative shard sizes, one per client, or one such list per silo."""
     alpha: PositiveFloat = 1.0
     """Concentration of a Dirichlet split: the smaller, the more the clients' labels differ."""
     aligned: bool = False
+    """Whether every silo splits the rows in the same way."""
     strips: bool | None = None
     """Cut images into upright strips (the default for images) rather than into runs of pixels."""
     bias: bool | None = None

@@ -10,6 +10,7 @@ from threading import RLock
 from typing import Any
 
 _LOCK = RLock()
+WAY_ON = "other scripts cannot import it: put {} into a file of its own, import it from there, and train again"
 
 
 def find_function(name: str, folders: Sequence[Path]) -> Callable[..., Any]:
@@ -23,6 +24,8 @@ def find_function(name: str, folders: Sequence[Path]) -> Callable[..., Any]:
     with _LOCK, _importing_from(places):
         _forget_namesake(module.partition(".")[0], places)
         try:
+            if module == "__main__" and not hasattr(sys.modules[module], function):
+                raise ImportError(f"{function} was in the script that trained; {WAY_ON.format(function)}")
             found: Callable[..., Any] = getattr(importlib.import_module(module), function)
         except ModuleNotFoundError as error:
             if error.name != module:

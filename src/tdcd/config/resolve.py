@@ -1,18 +1,19 @@
 """From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
 
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection
-from tdcd.config.baselines import rewrite
+from tdcd.config.baselines import BASELINES, rewrite
 from tdcd.config.losses import chosen_loss, named_loss, standardizes
 from tdcd.config.members import variant_of
 from tdcd.config.named import find_function
 from tdcd.core import randomized
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Colocation
+from tdcd.core.ledger import Colocation, Moved
 from tdcd.core.losses import Loss, Task, fitting, needs_labels
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
@@ -20,6 +21,7 @@ from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
 from tdcd.data.randomized import randomize_table
 from tdcd.federation.fitting import start_fitting
+from tdcd.federation.hosts import Hosts, kept_here
 from tdcd.federation.silos import Federation
 from tdcd.tables.assemble import Assembled, assemble
 
@@ -39,24 +41,35 @@ class Plan(NamedTuple):
     """On which devices and how to run."""
     colocation: Colocation = "none"
     """Which parties share a machine."""
+    moved: tuple[Moved, ...] = ()
+    """The raw data that was moved there."""
     assembled: Assembled | None = None
     """How a federation from files was made."""
 
 
-def plan(config: Config, data: Table | Assembled | None = None, devices: int | None = 1) -> Plan:
+def plan(
+    config: Config, data: Table | Assembled | None = None, devices: int | None = 1, hosts: Hosts | None = None
+) -> Plan:
     """Load the data and settle what depends on it; everything that does not fit is reported at once.
 
     Args:
         data: if it is at hand already.
         devices: over which clients are spread; JAX's default one if None.
+        hosts: the processes that run it together, each with the rows of its own clients; this one alone by default.
     """
+    baseline = BASELINES.get(config.train.algorithm)
+    if hosts is not None and baseline is not None and baseline.needs:
+        words = f"needs {baseline.needs}, and several processes each have the rows of their own clients"
+        raise ConfigError([f"train.algorithm = {config.train.algorithm!r}: {words}; leave --coordinator out"])
     if data is None and config.data.source == "files":
-        data = assemble(config, bias=has_bias(config))
+        data = assemble(config, bias=has_bias(config), hosts=hosts)
     assembled = data if isinstance(data, Assembled) else None
     if assembled is not None:
         federation, task, strips = assembled.federation, assembled.label_encoding.task, False
     else:
-        federation, task, strips = _cut(config, None if isinstance(data, Assembled) else data)
+        cut = partial(_cut, config, None if isinstance(data, Assembled) else data)
+        federation, task, strips = cut() if hosts is None else hosts.together(cut)
+        federation = kept_here(federation, hosts)
     if config.train.class_weights is not None:
         federation = _class_weighted(federation, config, task)
     loss = config.model.loss or fitting(task)[0]

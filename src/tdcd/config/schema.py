@@ -31,13 +31,16 @@ class LinkSection(Section):
     """One kind of link."""
 
     latency_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """How long a message is on its way, one way."""
     mbit_s: PositiveFloat
+    """How many megabits it carries per second."""
 
 
 class NetworkSection(Section):
     """The links that ``tdcd plan`` and ``tdcd compare`` predict times for; no run depends on them."""
 
     preset: Preset = "wan"
+    """Links of a usual kind: in one building, between cities, or to phones."""
     client_hub: LinkSection | None = None
     """In place of the preset's link between a client and its hub."""
     hub_hub: LinkSection | None = None
@@ -69,7 +72,9 @@ class Config(Section):
     name: Annotated[str, Field(min_length=1, max_length=80)] | None = None
     """What pages call the run; of a file with ``data.source = "files"``, by default the file's name without .toml."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Of the row splits, the blocks' initial values and the minibatches."""
     dtype: Dtype = "float32"
+    """Of features, blocks and phi. Data is read, centred and scaled in float64 and rounded last."""
     data: DataSection = DataSection()
     federation: FederationSection = FederationSection()
     model: ModelSection = ModelSection()

@@ -38,6 +38,7 @@ class ModelSection(Section):
     huber_delta: PositiveFloat = DELTA
     """Where the Huber loss becomes linear, in standard deviations of the labels if they are standardised."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Lambda: the objective has this over 2 times the squared norm of all parameters in it."""
     bins: Annotated[int, Field(ge=2, le=1000)] | None = None
     """With ``data.source = "files"``: amounts become so many bins at most, of about equally many training rows."""
 
@@ -50,11 +51,17 @@ class TrainSection(Section):
     silo: str | None = None
     """The silo that trains alone, for ``local-sgd``."""
     rounds: Annotated[int, Field(ge=0)] = 200
+    """Communication rounds."""
     local_steps: Positive = 10
+    """Q: gradient steps that a client takes between two communications."""
     batch_size: Positive = 128
+    """B: samples in a global minibatch; each client works on those that it holds."""
     step_size: PositiveFloat = 0.05
+    """Eta: of a client's local steps."""
     minibatches: Minibatches = "fresh"
+    """Q different ones per round, one for all Q steps, or every sample in every step."""
     gradient: Gradient = "unbiased"
+    """M / (n_k B) times the sum over the client's rows of the minibatch, or their mean."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
     """What a sample counts in the loss by its class: "balanced", so that all classes count the same together, or a
     weight by class, 1 for those that are not named."""
@@ -113,6 +120,7 @@ class EvaluateSection(Section):
     """When and on what the global model is measured."""
 
     every: Positive = 5
+    """Rounds between two evaluations of the global model."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """The fraction of samples that nobody trains on."""
     stratify: bool = False

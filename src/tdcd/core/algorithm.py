@@ -22,23 +22,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
 from tdcd.core.choices import Gradient
+from tdcd.core.lazy import Array, jax, jnp, library_of
 from tdcd.core.objective import Objective, Tree
+from tdcd.core.trees import leaves_of, map_tree
 from tdcd.core.update import State, Update
 
 Apply = Callable[[Tree, Array], Array]
 """A block's phi: (block, features ``[rows, ...]``) to ``[rows, C]``."""
 Losses = Callable[[Array, Any], Array]
 """The loss of every row: (its own phi ``[..., C]``, what the client knows of it) to ``[...]``."""
-
-
-def library_of(array: Array) -> Any:
-    """The library that an array belongs to: JAX in a client and in the simulation, NumPy in a hub."""
-    return array.__array_namespace__()
+Slopes = Callable[[Array, Any], Array]
+"""Its derivative by that phi, ``[..., C]``, of the same two."""
 
 
 def _pick(rows: Array, which: Array) -> Array:
@@ -64,11 +61,11 @@ def average(client_blocks: Tree, shares: Array) -> Tree:
 
     def mean(leaf: Array) -> Array:
         library = library_of(leaf)
-        exact = {"precision": jax.lax.Precision.HIGHEST} if library is jnp else {}
+        exact = {} if library is np else {"precision": jax.lax.Precision.HIGHEST}
         summed: Array = library.tensordot(shares.astype(leaf.dtype), leaf, axes=1, **exact)
         return summed
 
-    return jax.tree.map(mean, client_blocks)
+    return map_tree(mean, client_blocks)
 
 
 def phi(block: Tree, features: Array, *, apply: Apply) -> Array:
@@ -140,9 +137,13 @@ def row_weight(counts: Array, *, gradient: Gradient, num_samples: Any, batch_siz
         batch_size: B; if samples are absent, how many each minibatch still has, of the shape of ``counts``.
         held: n_k, the rows the client holds in all; of that shape, or one for all minibatches.
     """
-    if gradient == "mean":
-        return 1 / jnp.maximum(counts, 1).astype(held.dtype)
-    return jnp.broadcast_to(num_samples / (held * batch_size), counts.shape)
+    library = library_of(counts)
+    weight: Array = (
+        1 / library.maximum(counts, 1).astype(held.dtype)
+        if gradient == "mean"
+        else (library.broadcast_to(num_samples / (held * batch_size), counts.shape))
+    )
+    return weight
 
 
 def row_weights(
@@ -159,7 +160,9 @@ def row_weights(
         ``[E, P]``.
     """
     weight = row_weight(counts, gradient=gradient, num_samples=num_samples, batch_size=batch_size, held=held)
-    return jnp.where(jnp.arange(num_rows) < counts[:, None], weight[:, None], 0)
+    library = library_of(counts)
+    weights: Array = library.where(library.arange(num_rows) < counts[:, None], weight[:, None], 0)
+    return weights
 
 
 class Descent(NamedTuple):
@@ -171,6 +174,8 @@ class Descent(NamedTuple):
     update: Update
     step_size: Array
     """eta."""
+    slopes: Slopes | None = None
+    """The derivative of the losses, if it is written out: NumPy does not differentiate."""
 
 
 class Minibatch(NamedTuple):
@@ -194,8 +199,8 @@ def local_update(moving: Moving, gradient: Tree, descent: Descent) -> Moving:
     .. math:: \theta \leftarrow \theta - \eta\, \big(g(\Phi_{-k,j}, \theta; \zeta^\tau) + \lambda\, \theta\big)
     """
     block, state = moving
-    penalty = jax.grad(descent.objective.penalty)(block)
-    whole = jax.tree.map(jnp.add, gradient, penalty)
+    l2 = descent.objective.l2
+    whole = map_tree(lambda slope, leaf: slope + l2 * leaf, gradient, block)
     return descent.update.step(block, whole, state, descent.step_size)
 
 
@@ -220,8 +225,8 @@ def linear_step(
         phi: ``[..., C]``, every row's own phi: its features times its client's block.
         weighted_sum: from dloss ``[..., C]``, the slope of each row's loss, to the clients' gradients.
     """
-    dloss = jax.grad(lambda phi: jnp.sum(descent.losses(phi, known)))(phi)
-    return local_update(moving, weighted_sum(dloss), descent)
+    slopes = descent.slopes or jax.grad(lambda phi, known: jnp.sum(descent.losses(phi, known)))
+    return local_update(moving, weighted_sum(slopes(phi, known)), descent)
 
 
 def local_steps(
@@ -232,7 +237,7 @@ def local_steps(
     step: Callable[[Moving, Any], Moving],
     descent: Descent,
     steps: int,
-    scan: Callable[..., Any] = jax.lax.scan,
+    scan: Callable[..., Any] | None = None,
 ) -> Tree:
     r"""Q gradient steps on one client's block, the other silos frozen.
 
@@ -244,13 +249,14 @@ def local_steps(
         iteration: local steps taken before this round.
         step: :func:`local_step` with its block's phi, or an engine's own way of calling it.
         steps: Q.
-        scan: how to loop.
+        scan: how to loop; by default as JAX does.
     """
+    scan = scan or jax.lax.scan
     start = (block, descent.update.start(block, iteration))
-    if jax.tree.leaves(minibatches)[0].shape[0] == steps:
+    if leaves_of(minibatches)[0].shape[0] == steps:
         (stepped, _), _ = scan(lambda moving, minibatch: (step(moving, minibatch), None), start, minibatches)
         return stepped
-    only = jax.tree.map(lambda part: part[0], minibatches)
+    only = map_tree(lambda part: part[0], minibatches)
     (stepped, _), _ = scan(lambda moving, _: (step(moving, only), None), start, length=steps)
     return stepped
 

@@ -4,7 +4,9 @@ from typing import Literal
 
 from tdcd.core.losses import LossName
 
-Algorithm = Literal["tdcd", "sgd", "distributed-sgd", "fedbcd", "local-sgd", "tdcd-reused"]
+Algorithm = Literal[
+    "tdcd", "sgd", "distributed-sgd", "fedbcd", "fedavg", "hierarchical-sgd", "local-sgd", "tdcd-reused"
+]
 EngineName = Literal["auto", "clients", "grouped", "flat"]
 Gradient = Literal["unbiased", "mean"]
 Keep = Literal["auto", "device", "host"]

@@ -11,18 +11,16 @@ silo. When that silo is dropped, its other columns count as zero, and the column
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from tdcd.core import algorithm
-from tdcd.core.algorithm import Apply, Minibatch, library_of
+from tdcd.core.algorithm import Apply, Minibatch
 from tdcd.core.exchange import AsItIs, Exchange, Sending, SummedExchange, Wire, sum_others
+from tdcd.core.lazy import Array, compiled, jax, jnp, library_of
 from tdcd.core.objective import Tree
+from tdcd.core.trees import leaves_of
 
 STREAM = 0x64726F70
 """Separates this draw from all others of the same seed."""
@@ -79,7 +77,7 @@ class SiloDropout:
         """What is left of a silo's phi where it is dropped: 0, or the intercept ``[C]``."""
         if silo != self.intercept or not self.rate:
             return 0
-        return apply(block, jnp.zeros((1, num_features), jax.tree.leaves(block)[0].dtype).at[:, -1].set(1))[0]
+        return apply(block, jnp.zeros((1, num_features), leaves_of(block)[0].dtype).at[:, -1].set(1))[0]
 
     def minibatch(self, minibatch: Minibatch, sending: Sending, alone: Any) -> Minibatch:
         """Clients' rows ``[..., P]`` at the places of ``sending``: where the silo is dropped, they weigh nothing.
@@ -97,7 +95,7 @@ class SiloDropout:
         return Minibatch(jnp.where(kept[..., None] | is_ones, features, 0), known, weights)
 
 
-@partial(jax.jit, static_argnames=("shape",))
+@compiled("shape")
 def _drawn(seed: Any, round_index: Any, silo: Any, *, shape: tuple[int, int]) -> Array:
     key = Sending(seed, round_index, silo, stream=np.uint32(STREAM)).key
     return jax.random.uniform(key, shape, np.float32)

@@ -3,16 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.core import algorithm
+from tdcd.core.lazy import Array, compiled, jax
 from tdcd.core.objective import Tree
+from tdcd.core.trees import leaves_of
 
 Wire = Mapping[str, Any]
 """Named arrays, as they are sent."""
@@ -53,7 +52,7 @@ class Sending(NamedTuple):
         return drawn if self.places is None else drawn.reshape(-1, self.shape[-1])[self.places]
 
 
-@partial(jax.jit, static_argnames=("shape",))
+@compiled("shape")
 def _dither(seed: Any, round_index: Any, silo: Any, stream: Any, *, shape: tuple[int, ...]) -> Array:
     return half_open(Sending(seed, round_index, silo, stream=stream).key, shape)
 
@@ -151,10 +150,12 @@ class WholeBlock:
 
 def sent_up(block: Tree, exchange: BlockExchange) -> Tree:
     """The shapes and dtypes of what a client sends up for its block."""
-    with jax.enable_x64(any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(block))):
+    if exchange == WholeBlock():
+        return block
+    with jax.enable_x64(any(leaf.dtype == np.float64 for leaf in leaves_of(block))):
         return jax.eval_shape(lambda tree: exchange.encode(tree, tree, Sending(seed_words(0), 0, 0)), block)
 
 
 def bytes_up(block: Tree, exchange: BlockExchange) -> int:
     """The bytes that a client sends up for its block."""
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent_up(block, exchange)))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves_of(sent_up(block, exchange)))

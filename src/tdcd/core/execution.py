@@ -4,9 +4,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import jax
-
 from tdcd.core.choices import EngineName, Keep, Precision
+from tdcd.core.lazy import jax
 
 ALGORITHMS = {"float32": "float32", "tf32": "default", "bfloat16": "BF16_BF16_F32"}
 """What JAX calls each :data:`Precision`; its default on a GPU is TF32 where there is any."""

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
-from jax import Array
 
-from tdcd.core.algorithm import library_of
 from tdcd.core.choices import MASK_RANGE
 from tdcd.core.exchange import Sending, Wire
+from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.objective import Tree
+from tdcd.core.trees import leaves_of, map_tree
 
 _MARK = np.uint32(2**31)
 """What a number beyond the range becomes: no sum of numbers within it is this large."""
@@ -121,11 +120,11 @@ class FixedBlocks:
 
     def part(self, block: Tree, share: Any) -> Tree:
         """Whole steps of what a block within the range adds to the average; of a JAX or a NumPy tree."""
-        return jax.tree.map(lambda leaf: self.fixed.steps(leaf * share), block)
+        return map_tree(lambda leaf: self.fixed.steps(leaf * share), block)
 
     def average(self, total: Tree, dtype: Any) -> Tree:
         """The average, from the sum of all parts."""
-        return jax.tree.map(lambda leaf: self.fixed.numbers(leaf, dtype), total)
+        return map_tree(lambda leaf: self.fixed.numbers(leaf, dtype), total)
 
     def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
         """The part of a client that holds all rows."""
@@ -133,4 +132,4 @@ class FixedBlocks:
 
     def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:
         """What was sent, to within half a step."""
-        return self.average(sent, jax.tree.leaves(before)[0].dtype)
+        return self.average(sent, leaves_of(before)[0].dtype)

@@ -19,12 +19,11 @@ those, labels at one silo are refused.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
+from tdcd.core.lazy import Array, jax, jnp, library_of
 from tdcd.core.objective import Objective
 
 
@@ -68,6 +67,15 @@ class Knowledge(Protocol):
         ...
 
 
+@runtime_checkable
+class WrittenOut(Knowledge, Protocol):
+    """Knowledge whose derivative is written out, so that a client need not differentiate."""
+
+    def slopes(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
+        """The derivative of :meth:`losses` by phi, ``[..., C]``; of an objective where that is written out."""
+        ...
+
+
 @dataclass(frozen=True)
 class LabelsEverywhere:
     """Every client has the labels of its rows, and gets the sum of the other silos' phi: lines 13 and 14."""
@@ -88,6 +96,10 @@ class LabelsEverywhere:
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The objective's own loss, of the client's phi and that of the others."""
         return objective.losses(phi + known.received, known.labels)
+
+    def slopes(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
+        """The objective's own."""
+        return objective.slopes(phi + known.received, known.labels)
 
 
 @dataclass(frozen=True)
@@ -115,8 +127,16 @@ class LabelsAt:
             return objective.losses(phi + known.received, known.labels)
         return objective.change(known.received, phi - known.phi_start)
 
+    def slopes(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
+        """The objective's own where the labels are; elsewhere what the slope has become since the round began."""
+        if silo == self.silo:
+            return objective.slopes(phi + known.received, known.labels)
+        return objective.change_slopes(known.received, phi - known.phi_start)
+
 
 def slope(scores: Array, labels: Array, objective: Objective) -> Array:
     """The derivative of every row's loss by its scores, ``[..., C]``."""
+    if library_of(scores) is np and objective.is_written_out:
+        return objective.slopes(scores, labels)
     found: Array = jax.grad(lambda scores: jnp.sum(objective.losses(scores, labels)))(scores)
     return found

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from operator import mul
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Colocation = Literal["none", "silo", "all"]
 """Which parties share a machine: none; those of a silo; or all of them."""
 Link = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
+Count = Literal["bytes", "messages"]
+COUNTS: tuple[Count, ...] = get_args(Count)
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,16 @@ class Traffic:
     hub_to_client: int = 0
     """Blocks and the rows of the others' phi, from a hub to its clients."""
     hub_to_hub: int = 0
-    """Phi, from each hub to every other; with labels at one silo phi to its hub, and slopes back."""
+    """Phi, from each hub to every other; with labels at one silo phi to its hub, and slopes back. Of baselines that
+    need it, raw data between organisations, and the models of hubs and their centre."""
+
+    def __add__(self, other: Self) -> Self:
+        """The traffic of both."""
+        return type(self)(
+            self.client_to_hub + other.client_to_hub,
+            self.hub_to_client + other.hub_to_client,
+            self.hub_to_hub + other.hub_to_hub,
+        )
 
     def __mul__(self, times: int) -> Self:
         """The traffic of ``times`` such rounds."""
@@ -43,10 +55,26 @@ class Traffic:
 class Sent(NamedTuple):
     """All messages of one kind in a round."""
 
-    kind: Literal["block", "phi", "phi_others", "slope"]
+    kind: Literal["block", "phi", "phi_others", "slope", "rows"]
     link: Link
     messages: int
     bytes: int
+
+
+class Moved(NamedTuple):
+    """Raw data that an algorithm needs in another place than where it is, moved once, before the first round."""
+
+    link: Link
+    bytes: tuple[int, ...]
+    """What each sender sends: a client to its hub, or all clients of a silo together to another organisation."""
+
+
+class Centre(NamedTuple):
+    """Where the models of several hubs are averaged."""
+
+    hubs: int
+    every: int
+    """Rounds between two averages."""
 
 
 class PhiBytes(NamedTuple):
@@ -97,7 +125,8 @@ class Ledger:
     to exchange, so its clients send blocks only. What parties on one machine tell each other is not sent. Phi counts
     in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges blocks, and gets
     the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may
-    be left over per client and round, which is not counted.
+    be left over per client and round, which is not counted. If only some clients answer, those exchange blocks, and phi
+    is taken to be of their part of the rows. A baseline that needs raw data in another place sends it before round 0.
 
     >>> for sent in Ledger([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4).after(1):
     ...     print(*sent)
@@ -121,6 +150,12 @@ class Ledger:
     """m of each silo, if not all step in every round."""
     is_star: bool = False
     """Whether one silo has the labels."""
+    answering: Sequence[int] | None = None
+    """Of each silo, the clients that answer in a round, if not all do."""
+    moved: Sequence[Moved] = ()
+    """What is sent before the first round."""
+    centre: Centre | None = None
+    """Of hierarchical local SGD: one silo's clients are those of several hubs, which average at a centre."""
 
     def after(self, rounds: int) -> tuple[Sent, ...]:
         """All messages of the first rounds."""
@@ -128,47 +163,61 @@ class Ledger:
         periods = self.periods or [1] * len(down)
         # Of each silo: the updates that began, and those that ended; the last one of a slow silo may not.
         begun, ended = [-(-rounds // period) for period in periods], [rounds // period for period in periods]
-        asked, answered = _times(self.clients, begun), _times(self.clients, ended)
+        clients = self.answering or self.clients
+        asked, answered = _times(clients, begun), _times(clients, ended)
+        # What part of the rows of a round each silo sends phi of.
+        parts = [some / everybody for some, everybody in zip(clients, self.clients, strict=True)]
         num_silos, phi = len(down), self.phi
-        found: list[Sent] = []
+        found: list[Sent] = [
+            Sent("rows", link, sum(size > 0 for size in sizes), sum(sizes)) for link, sizes in self.moved
+        ]
         if self.colocation == "none":
             found += [
                 Sent("block", "hub_to_client", sum(asked), sum(_times(asked, down))),
                 Sent("block", "client_to_hub", sum(answered), sum(_times(answered, self.blocks_up or down))),
             ]
             if num_silos > 1:
-                sent = rounds * (num_silos * phi.client_hub + sum(self.clients) * phi.per_client)
-                got = sum(ended) * phi.client_hub + sum(answered) * phi.per_client
+                sent = round(rounds * sum(parts) * phi.client_hub) + rounds * sum(clients) * phi.per_client
+                got = round(sum(map(mul, ended, parts)) * phi.client_hub) + sum(answered) * phi.per_client
                 found.append(Sent("phi", "client_to_hub", sum(asked), sent))
                 found.append(Sent("phi_others", "hub_to_client", sum(answered), got))
         if self.colocation != "all" and num_silos > 1:
             pairs = rounds * (1 if self.is_star else num_silos) * (num_silos - 1)
-            found.append(Sent("phi", "hub_to_hub", pairs, pairs * phi.hub_hub))
+            part = sum(parts) / num_silos
+            found.append(Sent("phi", "hub_to_hub", pairs, round(pairs * part * phi.hub_hub)))
             if self.is_star:
-                found.append(Sent("slope", "hub_to_hub", pairs, pairs * phi.client_hub))
+                found.append(Sent("slope", "hub_to_hub", pairs, round(pairs * part * phi.client_hub)))
+        if self.centre is not None:
+            models = 2 * self.centre.hubs * (rounds // self.centre.every)
+            found.append(Sent("block", "hub_to_hub", models, models * sum(down)))
         return tuple(found)
 
-    def traffic(self, rounds: int, count: Literal["bytes", "messages"]) -> Traffic:
+    def traffic(self, rounds: int, count: Count) -> Traffic:
         """The bytes, or the messages, of the first rounds, by link class."""
         if self._is_even:
-            return self._per_round[count] * rounds
+            return self._before[count] + self._per_round[count] * rounds
         return by_link(self.after(rounds), count)
 
     @cached_property
     def _is_even(self) -> bool:
         """Whether every round sends the same."""
-        return set(self.periods or [1]) == {1}
+        return set(self.periods or [1]) == {1} and self.centre is None and self.answering is None
+
+    @cached_property
+    def _before(self) -> dict[str, Traffic]:
+        return {count: by_link(self.after(0), count) for count in COUNTS}
 
     @cached_property
     def _per_round(self) -> dict[str, Traffic]:
-        return {"bytes": by_link(self.after(1), "bytes"), "messages": by_link(self.after(1), "messages")}
+        one = replace(self, moved=()).after(1)
+        return {count: by_link(one, count) for count in COUNTS}
 
 
 def _times(some: Sequence[int], others: Sequence[int]) -> list[int]:
     return [one * other for one, other in zip(some, others, strict=True)]
 
 
-def by_link(sent: Sequence[Sent], count: Literal["bytes", "messages"]) -> Traffic:
+def by_link(sent: Sequence[Sent], count: Count) -> Traffic:
     """The bytes, or the messages, of each link class.
 
     >>> by_link(Ledger([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4).after(1), "bytes")

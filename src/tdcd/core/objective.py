@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
+from tdcd.core.lazy import Array
 from tdcd.core.losses import LOSSES, Loss, loss_of, needs_labels, no_curvature
 from tdcd.core.randomized import KEPT, Response, problem_with
+from tdcd.core.trees import Tree, leaves_of
 
-Tree = Any
-"""A block's parameters: any nesting of dicts, lists and tuples of arrays."""
+__all__ = ["Objective", "Tree"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Objective:
 
     The losses are in :mod:`tdcd.core.losses`. Paper, section 2.2.
 
-    >>> Objective("squared").losses(jnp.array([[3.0]]), jnp.array([1.0])).tolist()
+    >>> Objective("squared").losses(np.array([[3.0]]), np.array([1.0])).tolist()
     [2.0]
     """
 
@@ -104,10 +102,26 @@ class Objective:
         assert self.kind.change is not None
         return self.kind.change(slope, change, self.response(slope.shape[-1]))
 
+    @property
+    def is_written_out(self) -> bool:
+        """Whether the loss's derivatives are, so that nobody needs to differentiate it."""
+        return self.kind.slopes is not None
+
+    def slopes(self, phi: Array, labels: Array) -> Array:
+        """The derivative of every sample's loss by its scores, ``[..., C]``; of a loss where it is written out."""
+        assert self.kind.slopes is not None
+        return self.kind.slopes(phi, labels, self.response(phi.shape[-1]))
+
+    def change_slopes(self, slope: Array, change: Array) -> Array:
+        """The derivative of :meth:`change` by the change: the slope after it."""
+        assert self.kind.change_slopes is not None
+        return self.kind.change_slopes(slope, change, self.response(slope.shape[-1]))
+
     def response(self, outputs: int) -> Response:
         """What happened to the labels; a single output has two classes."""
         return KEPT if self.label_epsilon is None else Response.of(self.label_epsilon, max(2, outputs))
 
     def penalty(self, block: Tree) -> Array:
         """The regulariser of one block, l2 / 2 times the sum of its squared parameters."""
-        return self.l2 / 2 * sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(block)), jnp.zeros(()))
+        sums: list[Array] = [(leaf**2).sum() for leaf in leaves_of(block)]
+        return self.l2 / 2 * sum(sums[1:], start=sums[0])

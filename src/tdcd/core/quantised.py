@@ -9,13 +9,10 @@ regression stay unbiased.
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import Array
-
-from tdcd.core.algorithm import library_of
 from tdcd.core.exchange import Sending, Wire, half_open
+from tdcd.core.lazy import Array, jax, jnp, library_of
 from tdcd.core.objective import Tree
+from tdcd.core.trees import leaves_of, like, map_tree
 
 
 def _steps(numbers: Any, width: Any, dither: Any, bits: int) -> Any:
@@ -94,11 +91,11 @@ class QuantisedChange:
     def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
         """Whole steps and widths, array by array."""
         sent = []
-        for change, dither in self._with_dither(jax.tree.map(jnp.subtract, block, before), sending):
+        for change, dither in self._with_dither(map_tree(jnp.subtract, block, before), sending):
             columns = tuple(range(change.ndim - 1)) if change.ndim > 1 else None
             width = jnp.max(jnp.abs(change), axis=columns) / (2 ** (self.bits - 1) - 1)
             sent.append({"steps": _steps(change, width, dither, self.bits), "width": width})
-        return jax.tree.unflatten(jax.tree.structure(block), sent)
+        return like(block, sent)
 
     def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:
         """The block before, and the change to within half a width."""
@@ -108,10 +105,10 @@ class QuantisedChange:
             part["width"] * (part["steps"].astype(leaf.dtype) - dither)
             for part, (leaf, dither) in zip(parts, self._with_dither(before, sending), strict=True)
         ]
-        return jax.tree.map(jnp.add, before, jax.tree.unflatten(jax.tree.structure(before), changes))
+        return map_tree(jnp.add, before, like(before, changes))
 
     def _with_dither(self, tree: Tree, sending: Sending) -> list[tuple[Array, Array]]:
         return [
             (leaf, half_open(jax.random.fold_in(sending.key, index), leaf.shape).astype(leaf.dtype))
-            for index, leaf in enumerate(jax.tree.leaves(tree))
+            for index, leaf in enumerate(leaves_of(tree))
         ]

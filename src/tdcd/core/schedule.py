@@ -30,6 +30,16 @@ def num_exchanged(minibatches: Minibatches, local_steps: int) -> int:
     return local_steps if minibatches == "fresh" else 1
 
 
+def is_small(batch_size: int, num_samples: int) -> bool:
+    """Whether minibatches are a quarter of the samples at most: they are then the first distinct ones of some draws."""
+    return 4 * batch_size <= num_samples
+
+
+def draws_for(batch_size: int) -> int:
+    """How many draws a small minibatch is looked for in: few of them are equal, so these are almost always enough."""
+    return batch_size + batch_size // 4 + 32
+
+
 def batch_ids(
     seed: int,
     rounds: Sequence[int],
@@ -57,7 +67,7 @@ def batch_ids(
     if not 1 <= batch_size <= num_samples:
         raise ValueError(f"batch_size must be between 1 and the {num_samples} samples, not {batch_size}")
     count = num_exchanged(minibatches, local_steps)
-    if 4 * batch_size > num_samples:
+    if not is_small(batch_size, num_samples):
         keys = _raw(seed, rounds, count * num_samples).reshape(-1, count, num_samples)
         return np.argsort(keys, axis=2, kind="stable")[:, :, :batch_size].astype(np.int32)
     draw = partial(_draw, seed, shape=(count, batch_size), num_samples=num_samples)
@@ -103,8 +113,7 @@ class Draws:
 def _draw(seed: int, rounds: Sequence[int], *, shape: tuple[int, int], num_samples: int) -> NDArray[np.int32]:
     """``[len(rounds), *shape]``: the minibatches of rounds that use a quarter of the samples at most."""
     count, size = shape
-    # Few draws collide then: this many are almost always enough.
-    width = size + size // 4 + 32
+    width = draws_for(size)
     raw = _raw(seed, rounds, count * width).reshape(-1, width)
     ids = _first_distinct(raw, size, num_samples).reshape(-1, count, size)
     for index in map(int, np.flatnonzero((ids < 0).any(axis=(1, 2)))):

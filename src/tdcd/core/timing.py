@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import jax.numpy as jnp
-from jax import Array
+from tdcd.core.lazy import Array, jnp
 
 
 class Timing(Protocol):

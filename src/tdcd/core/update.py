@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import jax
-from jax import Array
-
+from tdcd.core.lazy import Array
 from tdcd.core.objective import Tree
+from tdcd.core.trees import map_tree
 
 State = Any
 """The state of an update, as a tree of arrays; ``()`` for none."""
@@ -46,7 +45,7 @@ class Sgd:
 
     def step(self, block: Tree, gradient: Tree, state: State, step_size: Array) -> tuple[Tree, State]:
         """One step against the gradient."""
-        return jax.tree.map(lambda leaf, slope: leaf - step_size * slope, block, gradient), state
+        return map_tree(lambda leaf, slope: leaf - step_size * slope, block, gradient), state
 
 
 @dataclass(frozen=True)

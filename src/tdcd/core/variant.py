@@ -24,6 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.centre import CentreAverage
 from tdcd.core.dropout import SiloDropout
 from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, WholeBlock
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere
@@ -70,3 +71,8 @@ class Variant:
     def changed(self) -> tuple[str, ...]:
         """The parts that are not those of Algorithm 1."""
         return tuple(part.name for part in fields(self) if getattr(self, part.name) != part.default)
+
+    @property
+    def turns(self) -> int:
+        """Rounds of an engine that are one communication round: several where hubs take turns, see ``core.centre``."""
+        return self.hub_update.hubs if isinstance(self.hub_update, CentreAverage) else 1

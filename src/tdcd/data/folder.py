@@ -11,10 +11,16 @@ VARIABLE = "TDCD_DATA"
 def data_folder(folder: str | Path | None = None) -> Path:
     """The folder of downloaded and hand-placed data: ``folder``, else ``$TDCD_DATA``, else ``~/.cache/tdcd``.
 
+    For a user without a home folder, as in containers, ``~`` is the working folder.
+
     >>> data_folder("corpora").name
     'corpora'
     """
-    return Path(folder or os.environ.get(VARIABLE) or "~/.cache/tdcd").expanduser().absolute()
+    chosen = Path(folder or os.environ.get(VARIABLE) or "~/.cache/tdcd")
+    try:
+        return chosen.expanduser().absolute()
+    except RuntimeError:
+        return Path(*chosen.parts[1:]).absolute()
 
 
 class DataUnavailable(OSError):  # noqa: N818

@@ -38,6 +38,7 @@ def mnist(folder: Path) -> Table:
         np.concatenate([train_labels, test_labels]).astype(np.int32),
         "multiclass",
         held_out=np.arange(len(train_labels) + len(test_labels)) >= len(train_labels),
+        value_bytes=1,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tdcd.data import embedded
 from tdcd.data.folder import data_folder
 from tdcd.data.mnist import mnist
 from tdcd.data.superconductivity import superconductivity
@@ -52,21 +53,6 @@ def load(source: str, *, folder: str | Path | None = None, seed: int = 0, rows: 
     return table.take(np.sort(order[:rows]))
 
 
-def _embedded(source: str) -> Table:
-    """The tables that ship with scikit-learn, in their own units; the digits' 16 grey levels become 0 to 1."""
-    from sklearn import datasets  # noqa: PLC0415 - takes a second, which other sources need not wait
-
-    if source == "digits":
-        bunch = datasets.load_digits()
-        return Table(source, (bunch.images / 16).astype(np.float32), bunch.target.astype(np.int32), "multiclass")
-    bunch = datasets.load_breast_cancer() if source == "breast_cancer" else datasets.load_diabetes(scaled=False)
-    features, columns = bunch.data, tuple(str(name) for name in bunch.feature_names)
-    if source == "breast_cancer":
-        classes = tuple(str(name) for name in bunch.target_names)
-        return Table(source, features, bunch.target.astype(np.int32), "binary", columns, classes=classes)
-    return Table(source, features, bunch.target, "regression", columns)
-
-
 def _enlarged(digits: Table) -> Table:
     """The digits at the size of MNIST's, for networks made for those: no new detail, only larger pixels."""
     features = np.pad(np.kron(digits.features, np.ones((1, 3, 3), np.float32)), ((0, 0), (2, 2), (2, 2)))
@@ -74,10 +60,10 @@ def _enlarged(digits: Table) -> Table:
 
 
 _LOADERS: Mapping[str, Callable[[Path, int], Table]] = {
-    "digits": lambda folder, seed: _embedded("digits"),
-    "digits28": lambda folder, seed: _enlarged(_embedded("digits")),
-    "breast_cancer": lambda folder, seed: _embedded("breast_cancer"),
-    "diabetes": lambda folder, seed: _embedded("diabetes"),
+    "digits": lambda folder, seed: embedded.digits(),
+    "digits28": lambda folder, seed: _enlarged(embedded.digits()),
+    "breast_cancer": lambda folder, seed: embedded.breast_cancer(),
+    "diabetes": lambda folder, seed: embedded.diabetes(),
     "superconductors": lambda folder, seed: superconductors(seed),
     "superconductivity": lambda folder, seed: superconductivity(folder),
     "mnist": lambda folder, seed: mnist(folder),

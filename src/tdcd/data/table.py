@@ -48,6 +48,8 @@ class Table:
     """How the features were standardised, so that a model can take raw ones; None if they are raw."""
     classes: tuple[str, ...] = ()
     """The classes' names by number; empty if they are called by their numbers."""
+    value_bytes: int | None = None
+    """What a raw value takes up in the source, such as 1 for a pixel; None if that is as much as a number."""
 
     def __post_init__(self) -> None:
         """Refuse shapes and values that no model could train on."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from tdcd.tables.frames import PLACE
+from tdcd.tables.rows import PLACE
 
 LABEL, WEIGHT = " label", " weight"
 """The columns of the first silo's table that take y and the samples' weights; no column of X is called so."""
@@ -57,7 +57,9 @@ def settings_of(
         section: {name: _plain(parameters[name]) for name in names} for section, names in SECTIONS.items()
     }
     keys["model"]["loss"] = loss
-    keys["train"]["batch_size"] = min(int(parameters["batch_size"]), num_samples)
+    size = _plain(parameters["batch_size"])
+    # What is no number is left to the checks of the configuration.
+    keys["train"]["batch_size"] = min(size, num_samples) if isinstance(size, int) else size
     keys["evaluate"]["every"] = _plain(parameters["evaluate_every"])
     return {
         **keys,
@@ -68,6 +70,11 @@ def settings_of(
             for place, (silo, count) in enumerate(zip(silos, counts, strict=True))
         ],
     }
+
+
+def held_out(holdout: Any, num_samples: int) -> int:
+    """How many samples are; what is no number is left to the checks of the configuration."""
+    return round(holdout * num_samples) if isinstance(holdout, int | float | np.number) else 0
 
 
 def _seed(random_state: Any) -> int:

@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 from tdcd.core.losses import LOSSES
 from tdcd.core.losses.huber import DELTA
 from tdcd.estimators.columns import columns_by_silo
-from tdcd.estimators.settings import LABEL, WEIGHT, settings_of
+from tdcd.estimators.settings import LABEL, WEIGHT, held_out, settings_of
 from tdcd.prediction.model import Model
 from tdcd.records.history import Record
 from tdcd.tables.frames import arrow_of
@@ -101,7 +101,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         table = _table(X, getattr(self, "feature_names_in_", None))
         self._names = table.column_names
         self._columns = columns_by_silo(self.silos, self._names)
-        num_samples = len(labels) - round(self.holdout * len(labels))
+        num_samples = len(labels) - held_out(self.holdout, len(labels))
         weighted = weights is not None
         keys = settings_of(self.get_params(deep=False), [*self._columns], num_samples, loss, weighted=weighted)
         tables = self._by_silo(table)

@@ -1,7 +1,8 @@
 """An experiment: curves over communication rounds, each a configuration run with several seeds.
 
 Each is one TOML file beside this module: ``[config]`` is an ordinary configuration, every ``[[curves]]`` entry adds its
-own keys, and ``[quick]`` changes what the default size makes smaller.
+own keys, and ``[quick]`` changes what the default size makes smaller. ``like`` names another experiment, whose entries
+it has but for those of its own.
 """
 
 import re
@@ -14,17 +15,25 @@ from typing import Any, Literal
 from tdcd.config import ConfigError, override
 
 FIGURES = ("fig2a", "fig2b", "fig2c", "fig3a", "fig3b")
-PAPER = (*FIGURES, "error", "accuracy")
+REMARKS = ("error", "error-n", "error-k", "error-eta")
+"""On what the paper says after Theorem 1."""
+AS_PRINTED = ("fig2a-lambda1", "fig2b-lambda1", "fig2c-lambda1")
+"""With the objective as the paper prints it, lambda = 1."""
+PAPER = (*FIGURES, *REMARKS, "accuracy")
 """What is run unless something else is asked for."""
-SETS = {"stragglers": ("stragglers-ridge", "stragglers-cnn", "bits-ridge", "bits-cnn")}
+SETS = {
+    "lambda1": AS_PRINTED,
+    "stragglers": ("stragglers-ridge", "stragglers-cnn", "bits-ridge", "bits-cnn"),
+}
 """Experiments that are asked for by one name."""
 NAMES = (*PAPER, *(name for members in SETS.values() for name in members))
 FALLBACKS = {"superconductivity": "superconductors", "mnist": "digits28"}
 """What stands in for a data set that is not available."""
 
 
-Axis = Literal["rounds", "megabytes", "hub_megabytes", "seconds"]
-"""What curves are drawn against: communication rounds; bytes over all links, or between hubs alone; predicted time."""
+Axis = Literal["rounds", "steps", "megabytes", "hub_megabytes", "seconds"]
+"""What curves are drawn against: communication rounds; local steps; bytes over all links, or between hubs alone;
+predicted time."""
 SETTABLE = ("train.precision", "data.keep")
 """The keys that say how a run is carried out rather than what it computes."""
 
@@ -61,6 +70,8 @@ class Experiment:
     """The axes of its figures, the most important one first."""
     phi_share: float = 0.0
     """Where time is predicted: what the phi of a round takes, as a share of its local steps."""
+    full_size: bool = True
+    """Whether it is as large as the paper has it."""
 
     @property
     def num_runs(self) -> int:
@@ -90,13 +101,13 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
     if refused:
         allowed = " and ".join(SETTABLE)
         raise ConfigError([f"--set {refused[0]}: an experiment is as the paper has it; only {allowed} can be set"])
-    text = files("tdcd.experiments").joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    found = tomllib.loads(text)
+    found = _read(name)
     base = found["config"] if full else merge(found["config"], found.get("quick", {}))
-    curves = []
+    curves, smaller = [], not full and "quick" in found
     for entry in found["curves"]:
         keys = dict(entry)
         label, quick = keys.pop("label"), keys.pop("quick", {})
+        smaller |= not full and bool(quick)
         curves.append(Curve(label, override(merge(base, keys if full else merge(keys, quick)), assignments)))
     chosen = found["chosen"] + ([] if full else found.get("quick_chosen", []))
     return Experiment(
@@ -109,7 +120,14 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
         found.get("metric"),
         tuple(found.get("against", Experiment.against)),
         found.get("phi_share", Experiment.phi_share),
+        not smaller,
     )
+
+
+def _read(name: str) -> dict[str, Any]:
+    found = tomllib.loads(files("tdcd.experiments").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    like = found.pop("like", None)
+    return merge(_read(like), found) if like else found
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 A run that is finished is not run again, and one that was interrupted continues.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdcd.compare import network_of
 from tdcd.compare.compute import Compute
@@ -16,45 +16,15 @@ from tdcd.compare.prediction import predict
 from tdcd.config import Config, check_config
 from tdcd.data import DataUnavailable
 from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
+from tdcd.experiments.provenance import made_with
+from tdcd.experiments.results import CurveResult, ExperimentResult
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
+from tdcd.records.run_folder import RunFolder
 from tdcd.training.run import simulate
 from tdcd.training.sweep.plans import planned, source_table
 from tdcd.training.sweep.runner import SweepProgress, Task, run_all
 from tdcd.training.train import ledger_of
-
-
-@dataclass(frozen=True)
-class CurveResult:
-    """One curve's runs, one row per seed."""
-
-    label: str
-    rounds: NDArray[np.int64]
-    """``[evaluations]``."""
-    losses: NDArray[np.float64]
-    """``[seeds, evaluations]``: the training loss of the global model; not a number after a run diverged."""
-    megabytes: NDArray[np.float64]
-    """``[evaluations]``: sent over all links."""
-    hub_megabytes: NDArray[np.float64]
-    """``[evaluations]``: sent between hubs."""
-    metric: NDArray[np.float64] | None = None
-    """``[seeds, evaluations]``: the experiment's held-out metric."""
-    seconds: NDArray[np.float64] | None = None
-    """``[evaluations]``: the predicted time until this round is over, on the configuration's network."""
-
-
-@dataclass(frozen=True)
-class ExperimentResult:
-    """All curves of an experiment."""
-
-    experiment: Experiment
-    data: str
-    """The name of the table that was used."""
-    stand_in: str
-    """Why another table than the paper's was used; empty if it was not."""
-    curves: tuple[CurveResult, ...]
-    optimum: float | None
-    """The exact minimum of the objective, for ridge regression."""
 
 
 def run_experiment(
@@ -66,7 +36,7 @@ def run_experiment(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ExperimentResult:
     """Run what is missing under ``out`` and gather all curves; ``devices`` as for :func:`tdcd.config.resolve.plan`."""
-    experiment, reason = _with_available_data(experiment)
+    asked, (experiment, reason) = experiment, _with_available_data(experiment)
     tasks = [
         Task(
             f"{experiment.name}, {curve.label}, seed {seed}",
@@ -79,16 +49,30 @@ def run_experiment(
     histories = iter(run_all(tasks, devices=devices, observe=observe, should_stop=should_stop))
     results = []
     for curve in experiment.curves:
+        config = check_config(curve.keys)
         by_seed = [next(histories) for _ in range(experiment.num_seeds)]
-        gathered = _gather(curve.label, by_seed, experiment.metric)
+        folder = out / experiment.name / curve.slug / "seed-0"
+        gathered = _gather(curve.label, by_seed, experiment.metric, config, RunFolder(folder).facts())
         if "seconds" in experiment.against:
-            ends = predicted_ends(check_config(curve.keys), int(gathered.rounds[-1]), experiment.phi_share)
+            ends = predicted_ends(config, int(gathered.rounds[-1]), experiment.phi_share)
             gathered = replace(gathered, seconds=np.array(ends)[gathered.rounds])
         results.append(gathered)
     last = planned(tasks[-1].config)
     squared = last.objective.kind.target == "amount"
-    optimum = ridge_optimum(last.federation, last.objective.l2) if squared else None
-    return ExperimentResult(experiment, last.federation.name, reason, tuple(results), optimum)
+    return ExperimentResult(
+        asked.name,
+        experiment.title,
+        last.federation.name,
+        tuple(results),
+        ridge_optimum(last.federation, last.objective.l2) if squared else None,
+        reason,
+        experiment.full_size,
+        experiment.chosen,
+        experiment.inset,
+        experiment.metric,
+        experiment.against,
+        made_with(last.config, [task.folder for task in tasks]),
+    )
 
 
 def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
@@ -118,7 +102,9 @@ def stand_in(experiment: Experiment) -> Experiment:
     return replace(experiment, name=f"{experiment.name}-{source}", curves=tuple(curves))
 
 
-def _gather(label: str, histories: list[list[Record]], metric: str | None) -> CurveResult:
+def _gather(
+    label: str, histories: Sequence[list[Record]], metric: str | None, config: Config, facts: dict[str, Any]
+) -> CurveResult:
     longest = max(histories, key=len)
 
     def rows(value: Callable[[Record], float | None]) -> Iterator[list[float]]:
@@ -134,6 +120,11 @@ def _gather(label: str, histories: list[list[Record]], metric: str | None) -> Cu
         np.array([record.bytes.total / 1e6 for record in longest]),
         np.array([record.bytes.hub_to_hub / 1e6 for record in longest]),
         None if metric is None else np.array(list(rows(lambda record: record.metrics["test"][metric]))),
+        local_steps=config.train.local_steps,
+        batch_size=config.train.batch_size,
+        step_size=config.train.step_size,
+        hub_messages=longest[-1].messages.hub_to_hub // max(longest[-1].round, 1),
+        parameters=sum(silo["parameters"] for silo in facts["silos"]),
     )
 
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-import jax
-
 from tdcd.blocks.base import Block
 from tdcd.blocks.start import start_block
+from tdcd.core.lazy import jax
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.federation.silos import Federation, Silo

@@ -20,9 +20,10 @@ class Placement(NamedTuple):
     counts: Any
     """``[R, K, E]``: how many rows each client has."""
     rows: Any
-    """``[R, E, B]``: the minibatch's sample ids, one client's after the other's."""
+    """``[R, E, B]``: the minibatch's sample ids, one client's after the other's. On several hosts, what
+    :meth:`tdcd.simulation.host_tables.HostLayout.rows` gives."""
     slots: Any
-    """``[R, E, B]``: where in ``rows`` each sample of the minibatch is."""
+    """``[R, E, B]``: where in ``rows`` each sample of the minibatch is; on several hosts, see :func:`padded_slots`."""
 
 
 def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) -> NDArray[np.int32]:
@@ -67,6 +68,15 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
         np.take_along_axis(ids, order.reshape(ids.shape), axis=2),
         slots.reshape(ids.shape),
     )
+
+
+def padded_slots(placement: Placement) -> NDArray[np.int32]:
+    """``[R, E, B]``: where each sample is among the padded rows of all clients, one client's after the other's."""
+    width, counts = placement.positions.shape[3], placement.counts.transpose(0, 2, 1)
+    # Slots count the rows before a sample; among padded rows, those before its client's are more.
+    shift = np.arange(counts.shape[2]) * width + counts - np.cumsum(counts, axis=2)
+    by_row = np.repeat(shift.ravel(), counts.ravel()).reshape(placement.slots.shape)
+    return np.asarray(placement.slots + np.take_along_axis(by_row, placement.slots, axis=2), np.int32)
 
 
 class Padding:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tdcd.data.table import Scaling, Table, check_one_each, numbers
 from tdcd.federation.cutting import clients_of, column_groups, scaling_of, take
+from tdcd.federation.hosts import HostRows
 from tdcd.federation.partition import RowRule, Rows, shares_of, sizes_of, split_rows
 from tdcd.federation.weights import ClassWeights, checked, weigh_apart
 
@@ -28,13 +29,14 @@ class Silo:
     """One organisation: its columns of all samples, and the row numbers that each of its clients holds."""
 
     name: str
-    features: NDArray[Any]
-    """``[M, ...]``: the silo's columns of the training samples, in the federation's sample order."""
+    features: Any
+    """``[M, ...]``: the silo's columns of the training samples, in the federation's sample order. An array, or in one
+    of several processes :class:`tdcd.federation.hosts.HostRows`."""
     rows: Rows
     """One array of sample numbers per client."""
     columns: tuple[str, ...] = ()
     """The columns' names; empty for images."""
-    test_features: NDArray[Any] | None = None
+    test_features: Any = None
     """``[m, ...]``: the same columns of the held-out samples."""
     clients: tuple[str, ...] = ()
     """The clients' names, as many as ``rows``; c1, c2, ... by default."""
@@ -44,15 +46,22 @@ class Silo:
     """What the silo's tables call the id; empty where rows have none."""
     reading: Mapping[str, Any] = field(default_factory=dict)
     """How else its tables are read: what stands for a blank, decimal marks; keys of ``[data]``."""
+    test_rows: Rows = ()
+    """Which held-out samples are in each client's table; dealt out evenly by default."""
+    value_bytes: int | None = None
+    """What a raw value takes up in its source; None if that is as much as a number."""
 
     def __post_init__(self) -> None:
         """Name the clients that have no names; lists become arrays."""
         for name in ("features", "test_features"):
-            if getattr(self, name) is not None:
+            if not isinstance(getattr(self, name), HostRows | None):
                 object.__setattr__(self, name, numbers(getattr(self, name), f"silo '{self.name}': {name}"))
         object.__setattr__(self, "rows", tuple(np.asarray(rows) for rows in self.rows))
         if not self.clients:
             object.__setattr__(self, "clients", tuple(f"c{index + 1}" for index in range(len(self.rows))))
+        if self.rows and not self.test_rows and self.test_features is not None:
+            dealt = np.array_split(np.arange(len(self.test_features)), len(self.rows))
+            object.__setattr__(self, "test_rows", tuple(dealt))
 
     @property
     def num_clients(self) -> int:
@@ -62,7 +71,8 @@ class Silo:
     @property
     def feature_shape(self) -> tuple[int, ...]:
         """The shape of one sample here: ``(D_j,)``, or ``(height, width)``."""
-        return self.features.shape[1:]
+        shape: tuple[int, ...] = self.features.shape[1:]
+        return shape
 
     @property
     def rows_held(self) -> NDArray[np.int64]:
@@ -200,7 +210,8 @@ class Federation:
             held_out = None if test is None else take(test, parts[index], with_bias)
             own_columns, called = columns[index] + ("bias",) * with_bias, () if isinstance(given, int) else tuple(given)
             scaling = scaling_of(table, parts[index])
-            members.append(Silo(names[index], features, split, own_columns, held_out, called, scaling))
+            own = Silo(names[index], features, split, own_columns, held_out, called, scaling)
+            members.append(replace(own, value_bytes=table.value_bytes))
         labels, test_labels = table.labels, None if test is None else test.labels
         scale, mean = table.label_scale, table.label_mean
         cut = cls(tuple(members), labels, test_labels, scale, label_mean=mean, name=table.name)

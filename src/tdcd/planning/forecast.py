@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tdcd.core.ledger import Traffic
 from tdcd.planning.cost import Cost
+from tdcd.report.units import rounded_down
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,18 @@ class Forecast:
     def least_rounds(self) -> int:
         """Rounds to the target, or those that were not enough."""
         return self.simulated if self.rounds is None else self.rounds
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence if the pilot run's step size is larger than the safe one, and by how much; else None."""
+        safe = self.safe_step_size
+        if safe is None or self.step_size <= safe:
+            return None
+        return (
+            f"Warning: step_size = {rounded_down(self.step_size)} is {self.step_size / safe:.3g} times the safe one of "
+            f"Q = {self.local_steps}, {rounded_down(safe)}. The pilot run says that it works; Theorem 1 does not. "
+            f"With step_size = {rounded_down(safe)} or less it does."
+        )
 
     @property
     def traffic(self) -> Traffic:

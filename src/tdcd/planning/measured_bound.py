@@ -92,6 +92,15 @@ class MeasuredBound:
         return bool((self.gradients.averages <= np.array(limits)).all())
 
     @property
+    def bound_interval(self) -> tuple[float, float] | None:
+        """The bound with sigma at the ends of its interval; None without either."""
+        limit, interval, sigma = self.bound, self.noise.interval, self.noise.maximum
+        if limit is None or interval is None or not sigma:
+            return None
+        low, high = (limit.initial + (end / sigma) ** 2 * (limit.variance + limit.staleness) for end in interval)
+        return low, high
+
+    @property
     def timing(self) -> Overlap:
         """The run's overlap and periods."""
         return covered_timing(self.planned.variant)

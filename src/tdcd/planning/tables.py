@@ -6,7 +6,7 @@ from tdcd.planning.measured_bound import MeasuredBound
 from tdcd.planning.variants import Ranked, Ranking, worthwhile
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure, milliseconds, rounded_down
-from tdcd.theory import Constants
+from tdcd.theory import Constants, Noise
 from tdcd.theory.staleness import terms_in_words, timing_in_words
 
 
@@ -80,8 +80,15 @@ def terms(result: MeasuredBound) -> TextTable:
         words = terms_in_words(result.timing)
         parts = {words[name]: float(getattr(limit, name)) for name in words} | {"bound": limit.total}
         rows = [[term, figure(value), f"{value / limit.total:.0%}"] for term, value in parts.items()]
+    if result.bound_interval is not None:
+        low, high = map(figure, result.bound_interval)
+        rows.append(["bound, sigma at the ends of its interval", f"{low} to {high}", ""])
     head = ["average squared gradient norm", f"T = {result.iterations:,}", "of the bound"]
     return TextTable(head, [*rows, ["measured", figure(result.average), ""]])
+
+
+def _ends(noise: Noise) -> str:
+    return "" if noise.interval is None else " to ".join(map(figure, noise.interval))
 
 
 def bound_constants(result: MeasuredBound) -> TextTable:
@@ -94,6 +101,11 @@ def bound_constants(result: MeasuredBound) -> TextTable:
             ["L", figure(known.L), f"{known.kind}: {known.note}"],
             ["L_j, silo by silo", per_silo, f"{known.kind}; the largest is L_max"],
             ["sigma_max", figure(noise.maximum), f"sampled with {noise.draws} minibatches, at the run's start and end"],
+            *(
+                [["95 % interval of sigma_max", ends, "t interval over the minibatches"]]
+                if (ends := _ends(noise))
+                else []
+            ),
             ["L(start) - L_inf", figure(result.gap), "an upper bound"],
             ["N, K", f"{result.planned.federation.num_silos}, {result.num_clients:.4g}", "silos, and clients per silo"],
             ["eta, Q", f"{settings.step_size:g}, {settings.local_steps}", "the run's settings"],

@@ -4,11 +4,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Block
+from tdcd.core.lazy import jax
 from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation

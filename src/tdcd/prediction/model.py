@@ -18,12 +18,12 @@ from tdcd.core.settings import Dtype
 from tdcd.federation.silos import Federation
 from tdcd.prediction.missing import StandIns, check_without
 from tdcd.prediction.scores import SiloScores, by_id, by_place
-from tdcd.tables.frames import PLACE, arrow_of, frame_rows
+from tdcd.tables.frames import arrow_of, frame_rows
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.loader import read_rows
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.prepared import encoding_of, preparation_of
-from tdcd.tables.rows import Columns, RawRows
+from tdcd.tables.rows import PLACE, Columns, RawRows
 
 if TYPE_CHECKING:
     from tdcd.prediction.export import Coefficients

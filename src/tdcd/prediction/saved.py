@@ -12,13 +12,14 @@ from safetensors.numpy import load, save
 from tdcd.config import check_config
 from tdcd.config.block_names import block_keys
 from tdcd.config.losses import chosen_loss, loss_keys
+from tdcd.config.named import WAY_ON
 from tdcd.config.resolve import blocks_of
+from tdcd.core.trees import named_leaves
 from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
 from tdcd.records.run_folder import write_durably
-from tdcd.records.run_folder.model import named_leaves
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns
@@ -28,7 +29,9 @@ SomeModel = TypeVar("SomeModel", bound=Model)
 
 
 def save_file(model: Model, path: Path) -> None:
-    """Write a model with all its parts to one file."""
+    """Write a model with all its parts to one file; the folders that lead there are made."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give a file, such as {path / 'model.tdcd'}")
     if model.absent:
         name, file = next(iter(model.absent.items()))
         raise FileNotFoundError(
@@ -41,6 +44,10 @@ def save_file(model: Model, path: Path) -> None:
         raise ValueError(
             f"a file cannot keep blocks of your own ({kinds}): keep the run folder, and give them to Model.load"
         )
+    module = keys.get("module", "")
+    if module.startswith("__main__:"):
+        way_on = WAY_ON.format(module.removeprefix("__main__:"))
+        raise ValueError(f"the module of TorchBlock is made by {module}, a function of this script, and {way_on}")
     loss = loss_keys(model.loss)
     if loss is None:
         raise ValueError(f"a file cannot keep a loss of your own ({model.loss.name}): keep the run folder")
@@ -66,7 +73,12 @@ def save_file(model: Model, path: Path) -> None:
         for leaf, value in named_leaves(model.parts[name].parameters).items()
     }
     about["digest"] = digest_of(about, tensors)
-    write_durably(path, save(tensors, {KEY: json.dumps(about)}))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, save(tensors, {KEY: json.dumps(about)}))
+    except OSError as error:
+        why = f"{path.parent} is no folder" if path.parent.is_file() else error.strerror
+        raise OSError(f"{path} cannot be written: {why}") from None
 
 
 def load_file(kind: type[SomeModel], path: Path) -> SomeModel:

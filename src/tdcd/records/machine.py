@@ -9,36 +9,38 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from tdcd.core.lazy import jax
+
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "safetensors")
 """Whose versions may change the last bits of a run."""
+COMMIT = "TDCD_COMMIT"
+"""The commit that the package was built from, where it lies in no checkout: in an image, for example."""
 GIT_S = 5.0
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Of tdcd, with its commit if it runs from a checkout, of Python, and of what computes."""
+    """Of tdcd, with its commit if it runs from a checkout or was told, of Python, and of what computes."""
     # The package itself is above all layers: it imports them.
     found = {"tdcd": str(sys.modules["tdcd"].__version__), "python": platform.python_version()}
-    commit = _commit(Path(__file__).parents[1])
+    commit = os.environ.get(COMMIT) or _commit(Path(__file__).parents[1])
     if commit:
         found["commit"] = commit
     return found | {name: installed for name in PACKAGES if (installed := _installed(name))}
 
 
-@cache
 def hardware() -> dict[str, Any]:
-    """The processor, its cores, the memory in bytes, and the devices that JAX computes on."""
-    import jax  # noqa: PLC0415 - what only asks for versions starts faster without it
-
-    device = jax.devices()[0]
-    return {
+    """The processor, its cores, the memory in bytes, and the devices that JAX computes on, if it is loaded."""
+    found: dict[str, Any] = {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "device": f"{device.platform} {device.device_kind}",
-        "devices": jax.device_count(),
     }
+    if "jax" not in sys.modules:
+        return {**found, "device": "cpu", "devices": 1}
+    device = jax.devices()[0]
+    return {**found, "device": f"{device.platform} {device.device_kind}", "devices": jax.device_count()}
 
 
 def _installed(name: str) -> str:
@@ -48,6 +50,7 @@ def _installed(name: str) -> str:
         return ""
 
 
+@cache
 def _cpu() -> str:
     """The processor's name, as the system knows it."""
     try:

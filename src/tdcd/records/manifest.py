@@ -19,7 +19,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import numpy as np
 
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
+from tdcd.federation.hosts import Hosts, is_mapped
 from tdcd.federation.party_names import client_of
 from tdcd.federation.silos import Federation, Silo
 from tdcd.records.machine import hardware, versions
@@ -211,20 +212,40 @@ def keyed(key: bytes, digests: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def client_digests(federation: Federation) -> dict[str, str]:
+def client_digests(federation: Federation, hosts: Hosts | None = None) -> dict[str, str]:
     """Of each client's rows, by the client's name, in a simulation. Rows in a mapped file count by number only."""
-    return {
-        client_of(silo.name, client): _rows_digest(federation, silo, rows)
-        for silo in federation.silos
-        for client, rows in zip(silo.clients, silo.rows, strict=True)
-    }
+    return _by_client(federation, hosts, lambda silo, client: _rows_digest(federation, silo, silo.rows[client]))
+
+
+def held_out_digests(federation: Federation, hosts: Hosts | None = None) -> dict[str, str]:
+    """The same of each client's held-out rows."""
+
+    def one(silo: Silo, client: int) -> str:
+        rows, features = silo.test_rows[client], silo.test_features
+        return digest_of("", {"rows": rows} | ({} if is_mapped(features) else {"features": features[rows]}))
+
+    return {} if federation.test_labels is None else _by_client(federation, hosts, one)
+
+
+def _by_client(federation: Federation, hosts: Hosts | None, digest: Callable[[Silo, int], str]) -> dict[str, str]:
+    """A digest of each client by its name; of several hosts, each works out those of its own."""
+    names, found = [], {}
+    for silo in federation.silos:
+        has = np.ones(silo.num_clients, np.bool_) if hosts is None else hosts.has(silo.num_clients)
+        for client, name in enumerate(silo.clients):
+            names.append(client_of(silo.name, name))
+            if has[client]:
+                found[names[-1]] = digest(silo, client)
+    if hosts is not None:
+        found = {name: value for one in hosts.tell(lambda: found) for name, value in one.items()}
+    return {name: found[name] for name in names}
 
 
 def _rows_digest(federation: Federation, silo: Silo, rows: Any) -> str:
     arrays = {"rows": rows, "labels": federation.labels[rows]}
     if federation.weights is not None:
         arrays["weights"] = federation.weights[rows]
-    if not isinstance(silo.features, np.memmap):
+    if not is_mapped(silo.features):
         arrays["features"] = silo.features[rows]
     return digest_of([*silo.features.shape], arrays)
 

@@ -12,9 +12,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
+from tdcd.federation.hosts import HostRows, Hosts, row_bytes
 
 AXIS = "clients"
 """The mesh's only axis, along which clients are spread."""
+
+SAMPLES_AT_ONCE = 1 << 20
+"""Figures of samples are exchanged for so many at a time."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,18 @@ class Devices:
             return cls()
         every = [[d for d in jax.devices() if d.process_index == p][:count] for p in range(jax.process_count())]
         return cls(Mesh(np.array([device for line in every for device in line]), (AXIS,)))
+
+    @property
+    def hosts(self) -> Hosts | None:
+        """The processes of the line, if there are several: each has the rows of its own clients only."""
+        if self.mesh is None or jax.process_count() == 1:
+            return None
+        return Hosts(tuple(device.process_index for device in self.mesh.devices.flat), jax.process_index(), _exchange)
+
+    @property
+    def tables(self) -> PartitionSpec:
+        """How features that stay on the devices are spread: on several hosts, each device has its clients' rows."""
+        return WHOLE if self.hosts is None else spec(0)
 
     @property
     def count(self) -> int:
@@ -108,6 +124,42 @@ def agreed(number: int) -> int:
     if jax.process_count() == 1:
         return number
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def _exchange(message: bytes) -> list[bytes]:
+    """Every process's message; see :class:`tdcd.federation.hosts.Hosts`."""
+    sizes = [int(size) for size in multihost_utils.process_allgather(np.int32(len(message)))]
+    # Room in few sizes, since a program is compiled for each.
+    step = 1 << max(8, max(sizes).bit_length() - 4)
+    room = np.zeros(-(-max(sizes) // step) * step, np.uint8)
+    room[: len(message)] = np.frombuffer(message, np.uint8)
+    gathered = np.asarray(multihost_utils.process_allgather(room))
+    return [one[:size].tobytes() for one, size in zip(gathered, sizes, strict=True)]
+
+
+def of_first(tree: Tree, hosts: Hosts) -> Tree:
+    """Process 0's arrays; all processes have arrays of the same shapes."""
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    message = hosts.exchange(b"".join(array.tobytes() for array in arrays) if hosts.here == 0 else b"")[0]
+    found, start = [], 0
+    for array in arrays:
+        found.append(np.frombuffer(message, array.dtype, array.size, start).reshape(array.shape).copy())
+        start += array.nbytes
+    return jax.tree.unflatten(structure, found)
+
+
+def whole(table: HostRows, figures: NDArray[Any], hosts: Hosts) -> NDArray[Any]:
+    """``[M, ...]``: figures of all samples, from those ``[h, ...]`` of the rows that each process has."""
+    found = np.zeros((len(table), *figures.shape[1:]), figures.dtype)
+    numbers = table.here
+    for start in range(0, len(table), SAMPLES_AT_ONCE):
+        first, last = np.searchsorted(numbers, [start, start + SAMPLES_AT_ONCE])
+        for message in hosts.exchange(numbers[first:last].tobytes() + figures[first:last].tobytes()):
+            count = len(message) // (numbers.itemsize + row_bytes(figures))
+            own = np.frombuffer(message, numbers.dtype, count)
+            found[own] = np.frombuffer(message, figures.dtype, offset=own.nbytes).reshape(count, *figures.shape[1:])
+    return found
 
 
 def join(coordinator: str, process: int, processes: int) -> None:

@@ -7,23 +7,23 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.execution import Execution
 from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.fitting import start_fitting
+from tdcd.federation.hosts import HostRows, is_mapped, kept_here
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, weights_of
+from tdcd.simulation.host_tables import phi_of_all, put_table
 from tdcd.simulation.ranges import check_largest, fixed_point_of, largest_finite, start_largest
 from tdcd.simulation.staging import on_host, prefetch
 
@@ -88,11 +88,15 @@ class Simulation:
         variant: Variant | None,
         most_rounds: int = ROUNDS_PER_CALL,
     ) -> None:
-        self.runs, (self.federation, self.objective, self.settings) = runs, runs[0]
+        self.federation, self.objective, self.settings = runs[0]
         self.blocks, self.variant = tuple(blocks), variant or Variant()
         self.execution = execution or Execution()
         self.devices = Devices.first(self.execution.devices)
-        federation, settings, objective = self.federation, self.settings, self.objective
+        self.hosts = self.devices.hosts
+        if self.hosts is not None and len(runs) > 1:
+            raise ValueError(f"{len(runs)} runs at once need one process: several hosts train one run at a time")
+        federation, settings, objective = kept_here(self.federation, self.hosts), self.settings, self.objective
+        self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
         if len(blocks) != federation.num_silos:
             raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
         if len(getattr(self.variant.timing, "periods", ())) not in (0, len(blocks)):
@@ -106,7 +110,7 @@ class Simulation:
         with self._context():
             self._tables = [on_host(silo.features, settings.dtype) for silo in federation.silos]
             problem = Problem(
-                runs,
+                self.runs,
                 self.blocks,
                 self.variant,
                 self.batch_size,
@@ -118,11 +122,11 @@ class Simulation:
                 most_rounds,
                 weights_of(federation, settings.dtype, self.variant),
             )
-            on_device: list[Array] | None = None
-            if self._stays_on_device(problem):
-                on_device = [self.devices.hold(table) for table in self._tables]
+            both = zip(federation.silos, self._tables, strict=True)
+            stays = self._stays_on_device(problem)
+            on_device = [put_table(silo, table, self.devices) for silo, table in both] if stays else None
             self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
-        self._on_device = self.devices.here(on_device)
+        self._on_device = self.devices.here(on_device) if self.hosts is None else None
 
     @property
     def engine(self) -> str:
@@ -135,11 +139,11 @@ class Simulation:
             return self.execution.keep == "device"
         if jax.default_backend() == "cpu":
             # There the host gathers rows faster; but the clients engine gathers them again, and a file stays a file.
-            in_file = any(isinstance(table, np.memmap) for table in self._tables)
+            in_file = any(is_mapped(table) for table in self._tables)
             by_host = self.execution.engine in ("auto", "grouped") and problem.is_plain
-            return not by_host and not in_file
+            return not by_host and not in_file and self.hosts is None
         memory: int = jax.local_devices()[0].memory_stats()["bytes_limit"]
-        return sum(table.nbytes for table in self._tables) < FITS_WELL * memory
+        return bool(sum(table.nbytes for table in self._tables) < FITS_WELL * memory)
 
     def _context(self) -> Any:
         """The precision in which everything here is compiled and run."""
@@ -187,6 +191,7 @@ class Simulation:
     def advance(self, state: State, first_round: int, num_rounds: int) -> State:
         """The state ``num_rounds`` rounds later. Returns before the device has finished."""
         devices = self.devices
+        first_round, num_rounds = first_round * self.variant.turns, num_rounds * self.variant.turns
         with self._context():
             state = devices.everywhere(state)
         calls = self._calls(first_round, first_round + num_rounds)
@@ -200,29 +205,10 @@ class Simulation:
     def _calls(self, first_round: int, last_round: int) -> Iterator[Call]:
         """What the engine is to do for these rounds."""
         while first_round < last_round:
-            ids = self._ids(range(first_round, min(last_round, first_round + self.rounds_per_call)))
             with self._context():
-                call = self._engine.prepare(first_round, ids)
+                call = self._engine.prepare(range(first_round, min(last_round, first_round + self.rounds_per_call)))
             first_round += call.rounds
             yield call
-
-    def _ids(self, rounds: Sequence[int]) -> NDArray[np.int32]:
-        """``[S, R, E, B]``: the minibatches of every run."""
-        settings = self.settings
-        drawn = {
-            seed: batch_ids(
-                seed,
-                rounds,
-                num_samples=self.num_samples,
-                batch_size=self.batch_size,
-                local_steps=settings.local_steps,
-                minibatches=settings.minibatches,
-            )
-            for seed in {run.settings.seed for run in self.runs}
-        }
-        if len(self.runs) == 1:
-            return drawn[settings.seed][None]
-        return np.stack([drawn[run.settings.seed] for run in self.runs])
 
     @property
     def rounds_per_call(self) -> int:
@@ -262,6 +248,10 @@ class Simulation:
         fixed: FixedPoint | None,
     ) -> NDArray[Any]:
         """The sum of these silos' phi, from tables that may be ``resident`` on the device."""
+        if self.hosts is not None and isinstance(tables[0], HostRows):
+            with self._context():
+                phis = [phi_of_all(*three, self.hosts) for three in zip(hub_blocks, tables, blocks, strict=True)]
+                return np.asarray(sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis))
         several, total = len(self.runs) > 1, len(tables[0])
         with self._context():
             most = SCORES_AT_ONCE // (len(self.runs) * self.num_outputs) if several else ROWS_AT_ONCE

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.federation.cutting import aligned_empty
+from tdcd.federation.hosts import HostRows
 
 IN_FLIGHT = 2
 """Calls whose rows may be in memory: the one that the device works on, and the next."""
@@ -61,19 +62,25 @@ class StagingBuffers:
             memory[key] = aligned_empty(shape, dtype)
         return memory[key]
 
-    def take(self, name: Any, table: NDArray[Any], rows: NDArray[np.integer[Any]], rounds: int) -> NDArray[Any]:
+    def take(self, name: Any, table: Any, rows: NDArray[np.integer[Any]], rounds: int) -> NDArray[Any]:
         """``table[rows]`` for ``rows`` ``[S, R, ...]``, with room for ``rounds``; the spare room is undefined."""
+        if isinstance(table, HostRows):
+            # Padding may name a row that another process has: that finds any.
+            table, rows = table.rows, table.places[rows]
         runs, num_rounds, *shape = rows.shape
         room = self.room(name, (runs, rounds, *shape, *table.shape[1:]), table.dtype)
         if num_rounds == rounds:
-            return np.take(table, rows, axis=0, out=room, mode="clip")
+            taken: NDArray[Any] = np.take(table, rows, axis=0, out=room, mode="clip")
+            return taken
         for own, chosen in zip(room, rows, strict=True):
             np.take(table, chosen, axis=0, out=own[:num_rounds], mode="clip")
         return room
 
 
-def on_host(features: NDArray[Any], dtype: str) -> NDArray[Any]:
+def on_host(features: Any, dtype: str) -> Any:
     """The features as they stay: whole numbers and mapped files as they are, other arrays in the run's precision."""
+    if isinstance(features, HostRows):
+        return features.map(lambda rows: on_host(rows, dtype))
     if isinstance(features, np.memmap) or features.dtype.kind != "f" or features.dtype == dtype:
         return features
     converted = aligned_empty(features.shape, dtype)

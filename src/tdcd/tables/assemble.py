@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,10 @@ from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
 from tdcd.data.randomized import trial_key
 from tdcd.federation.cutting import aligned_empty
+from tdcd.federation.hosts import Hosts
 from tdcd.federation.partition import Rows, sizes_of, split_rows
 from tdcd.federation.silos import Federation, Silo
+from tdcd.tables.apart import TablesApart, Wanted
 from tdcd.tables.client_table import refuse_label, refuse_randomised, row_numbers
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
@@ -52,18 +55,25 @@ class _Samples(NamedTuple):
     numbers: Mapping[str, int]
     """By id, in order."""
     held_out: NDArray[np.bool_]
+    labels: NDArray[Any]
 
 
-def assemble(config: Config, tables: dict[str, list[RawRows]] | None = None, *, bias: bool) -> Assembled:
+def assemble(
+    config: Config, tables: dict[str, list[RawRows]] | None = None, *, bias: bool, hosts: Hosts | None = None
+) -> Assembled:
     """Read the silos' files and make a federation of them.
 
     Args:
         tables: of every silo, one or one per client, if they are at hand; they are taken out of it one by one.
         bias: give the first silo a column of ones.
+        hosts: the processes that do this together, each with the features of its own clients; none by default.
     """
+    apart = None if hosts is None else TablesApart(config, hosts)
     if tables is None:
         _check(config)
-        tables = _read(config)
+        tables = _read(config) if apart is None else apart.known()
+        if twice := [error for section in config.silos for error in _held_twice(section, tables[section.name])]:
+            raise TableError.joined(twice)
     ids = _common_ids(config, tables)
     numbers = {one: number for number, one in enumerate(ids)}
     # From here on there are randomised labels only, if the file asks for them.
@@ -71,15 +81,15 @@ def assemble(config: Config, tables: dict[str, list[RawRows]] | None = None, *, 
     held_out = choose_held_out(encoded, config.evaluate.holdout, config.data.seed, stratify=config.evaluate.stratify)
     if held_out.all():
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or add samples"])
-    samples = _Samples(numbers, held_out)
     labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
+    samples = _Samples(numbers, held_out, labels)
     weights = raw_weights(config, tables, numbers)
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     silos, preparations = [], {}
     for index, section in enumerate(config.silos):
         # Taken out, so that a silo's raw columns are freed when its features are there.
         parts = tables.pop(section.name)
-        silo, preparations[section.name] = _silo(config, index, parts, samples, labels, bias and index == 0)
+        silo, preparations[section.name] = _silo(config, index, parts, samples, bias and index == 0, apart)
         silos.append(silo)
     federation = Federation(
         tuple(silos),
@@ -132,7 +142,6 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
                     logger.warning("Warning: %s: %s", rows.source, caution)
             except TableError as error:
                 errors.append(error)
-        errors += _held_twice(section, tables[section.name])
     if errors:
         raise TableError.joined(errors)
     return tables
@@ -225,7 +234,7 @@ def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], secon
 
 
 def _silo(
-    config: Config, index: int, parts: list[RawRows], samples: _Samples, labels: NDArray[Any], bias: bool
+    config: Config, index: int, parts: list[RawRows], samples: _Samples, bias: bool, apart: TablesApart | None
 ) -> tuple[Silo, Preparation]:
     """One silo: its preparation, from its clients' summaries, and its features."""
     section, held_out = config.silos[index], samples.held_out
@@ -234,26 +243,35 @@ def _silo(
     test_number = np.append(np.where(held_out, np.cumsum(held_out) - 1, -1), -1)
     numbers = [part.places(samples.numbers) for part in parts]
     train, test = [train_number[number] for number in numbers], [test_number[number] for number in numbers]
-    # Every client has a table, or all share one.
-    copies = 1 if section.client else len(section.client_names)
     try:
-        rows = _rows(config, index, train, labels[~held_out])
-        summaries = {
-            name: summarize(part, np.isin(numbers, held), config.model.bins)
-            for name, held, part, numbers in zip(
-                section.client_names, rows, parts * copies, train * copies, strict=True
-            )
-        }
+        rows = _rows(config, index, train, samples.labels[~held_out])
+        kinds = [Wanted(int((~held_out).sum()), rows, train)]
+        if held_out.any():
+            kinds.append(Wanted.held_out(section, int(held_out.sum()), test))
+        if apart is not None:
+            summaries = apart.summaries(section, kinds[0])
+        else:
+            # Every client has a table, or all share one.
+            copies = 1 if section.client else len(section.client_names)
+            summaries = {
+                name: summarize(part, np.isin(numbers, held), config.model.bins)
+                for name, held, part, numbers in zip(
+                    section.client_names, rows, parts * copies, train * copies, strict=True
+                )
+            }
         preparation = Preparation.of_clients(summaries, config)
     except ValueError as error:
         raise TableError([f"silo '{section.name}': {error}"]) from None
-    features = _features(parts, train, preparation, (int((~held_out).sum()), bias), config.dtype)
-    test_features = None
-    if held_out.any():
-        test_features = _features(parts, test, preparation, (int(held_out.sum()), bias), config.dtype)
+    found: list[Any]
+    if apart is None:
+        found = [_features(parts, kind, preparation, int(bias), config.dtype) for kind in kinds]
+    else:
+        found = apart.features(section, preparation, kinds, int(bias))
     columns = preparation.columns + ("bias",) * bias
     called, reading = section.client_names, Columns.of(config, section).reading
-    held = Silo(section.name, features, rows, columns, test_features, called, preparation, section.id, reading)
+    held = Silo(section.name, found[0], rows, columns, None, called, preparation, section.id, reading)
+    if held_out.any():
+        held = replace(held, test_features=found[1], test_rows=kinds[1].rows)
     return held, preparation
 
 
@@ -268,22 +286,13 @@ def _rows(config: Config, index: int, numbers: Sequence[NDArray[np.int64]], labe
 
 
 def _features(
-    parts: Sequence[RawRows],
-    numbers: Sequence[NDArray[np.int64]],
-    preparation: Preparation,
-    extent: tuple[int, int],
-    dtype: Dtype,
+    parts: Sequence[RawRows], wanted: Wanted, preparation: Preparation, num_ones: int, dtype: Dtype
 ) -> NDArray[Any]:
-    """``[total, D + ones]``: the features of the samples that ``numbers`` gives each part's rows, -1 for none.
-
-    Args:
-        extent: total and ones.
-    """
-    total, num_ones = extent
-    features = aligned_empty((total, len(preparation.columns) + num_ones), dtype)
-    for part, number in zip(parts, numbers, strict=True):
-        wanted = np.flatnonzero(number >= 0)
-        for start in range(0, len(wanted), ROWS_AT_ONCE):
-            rows = wanted[start : start + ROWS_AT_ONCE]
+    """``[total, D + ones]``: the features of these samples."""
+    features = aligned_empty((wanted.total, len(preparation.columns) + num_ones), dtype)
+    for part, number in zip(parts, wanted.numbers, strict=True):
+        known = np.flatnonzero(number >= 0)
+        for start in range(0, len(known), ROWS_AT_ONCE):
+            rows = known[start : start + ROWS_AT_ONCE]
             features[number[rows]] = preparation.apply(part.take(rows), dtype, num_ones)
     return features

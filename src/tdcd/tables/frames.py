@@ -13,10 +13,7 @@ from tdcd.tables.diagnosis import LARGEST
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.loader import NamedLabels, Unfit, collect, repeat, with_weights
-from tdcd.tables.rows import Columns, RawRows
-
-PLACE = " place"
-"""The id column of a frame whose rows are known by their places only."""
+from tdcd.tables.rows import PLACE, Columns, RawRows
 
 
 def arrow_of(frame: Any, name: str, columns: Sequence[str] = ()) -> pa.Table:

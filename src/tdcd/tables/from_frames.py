@@ -11,8 +11,8 @@ from tdcd.config import Config, check_config
 from tdcd.federation.silos import Federation
 from tdcd.tables.assemble import Assembled, assemble
 from tdcd.tables.errors import TableError
-from tdcd.tables.frames import PLACE, arrow_of, frame_rows
-from tdcd.tables.rows import Columns
+from tdcd.tables.frames import arrow_of, frame_rows
+from tdcd.tables.rows import PLACE, Columns
 
 SECTIONS = ("seed", "dtype", "data", "federation", "model", "evaluate")
 """The sections of a configuration that say how a federation is made."""

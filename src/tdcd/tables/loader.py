@@ -19,10 +19,12 @@ from tdcd.tables.dialect import DEFAULT, Dialect, arrow_stream, is_parquet
 from tdcd.tables.errors import TableError
 from tdcd.tables.rows import Category, Column, Columns, RawRows
 
-BLOCK_BYTES = 1 << 19
-"""How much of a CSV file is parsed at a time."""
+BLOCK_BYTES = 1 << 21
+"""How much of a CSV file is parsed at a time: each column of a block costs some calls, however few rows it has."""
 CHUNK_ROWS = 1 << 15
 """How many rows of a Parquet file are decoded at a time."""
+CHUNK_VALUES = 1 << 19
+"""How many values of one, where rows are given some at a time."""
 
 
 class Unfit(Exception):  # noqa: N818
@@ -54,6 +56,28 @@ def read_rows(path: Path, columns: Columns) -> RawRows:
     if repeat(rows.ids) or not len(rows) or not whole:
         raise diagnose(path, wanted, "ids repeat")
     return rows if wanted.weight is None else with_weights(rows, wanted.weight)
+
+
+def read_chunks(path: Path, columns: Columns) -> Iterator[RawRows]:
+    """The rows of a file that :func:`read_rows` takes, without labels and weights: some at a time, in its order."""
+    header, dialect = read_header(path, columns.id, columns.dialect)
+    wanted = replace(columns.among(path, header), dialect=dialect, label=None, weight=None)
+    rows = max(1, CHUNK_VALUES // max(1, len(wanted.features or ())))
+    given, as_text = 0, False
+    while True:
+        before = given
+        try:
+            for chunk in _chunks(path, wanted, as_text, rows):
+                # What was given as numbers, before a cell that is none, is not given again.
+                rest, before = chunk.slice(min(before, len(chunk))), max(0, before - len(chunk))
+                given += len(rest)
+                if len(rest):
+                    yield collect(str(path), [rest], wanted, named_labels=False)
+            return
+        except pa.ArrowInvalid:
+            if as_text or is_parquet(path):
+                raise
+            as_text = True
 
 
 def with_weights(rows: RawRows, name: str) -> RawRows:
@@ -133,7 +157,7 @@ def collect(source: str, chunks: Iterable[pa.RecordBatch], wanted: Columns, *, n
             labels.extend(chunk.column(wanted.label))
     if not wanted.blanks and any(column.blank for column in (names | amounts).values()):
         raise Unfit("blank cells")
-    if labels.blank or any(not text.strip() for text in ids):
+    if labels.blank or not all(map(str.strip, ids)):
         raise Unfit("blank ids or labels")
     features: dict[str, Column] = {name: (names | amounts)[name].column() for name in wanted.features}
     kinds = {name: amount.kind for name, amount in amounts.items() if amount.kind is not None}
@@ -141,17 +165,18 @@ def collect(source: str, chunks: Iterable[pa.RecordBatch], wanted: Columns, *, n
     return RawRows(source, ids, features, None if wanted.label is None else labels.column(), kinds, counters)
 
 
-def _chunks(path: Path, wanted: Columns, as_text: bool) -> Iterator[pa.RecordBatch]:
+def _chunks(path: Path, wanted: Columns, as_text: bool, rows: int = CHUNK_ROWS) -> Iterator[pa.RecordBatch]:
     """The wanted columns of the file, some rows at a time: in a CSV file, amounts as numbers and the rest as text.
 
     Args:
         as_text: amounts too.
+        rows: how many of a Parquet file at a time.
     """
     assert wanted.features is not None
     texts = [wanted.id, *wanted.categorical, *([] if wanted.label is None else [wanted.label])]
     columns = [*texts, *(name for name in wanted.features if name not in wanted.categorical)]
     if is_parquet(path):
-        yield from pq.ParquetFile(path).iter_batches(CHUNK_ROWS, columns=columns)
+        yield from pq.ParquetFile(path).iter_batches(rows, columns=columns)
         return
     dialect = wanted.dialect
     types = {name: pa.string() if as_text or name in texts else pa.float64() for name in columns}
@@ -179,14 +204,14 @@ class _NumericColumn:
 
     def extend(self, column: pa.Array) -> None:
         numbers, self.kind = as_amounts(column, self._dialect, self.kind)
-        blank = np.isnan(numbers)
-        if (np.abs(numbers[~blank]) > LARGEST).any():
+        # Of blank cells, which are NaN, neither comparison is true.
+        if (np.abs(numbers) > LARGEST).any():
             raise Unfit("infinite or too large numbers")
-        self.blank = self.blank or bool(blank.any())
-        if self._dtype == np.float32 and not ((numbers.astype(np.float32) == numbers) | blank).all():
-            self._bytes = bytearray(self.column().astype(np.float64).tobytes())
+        self.blank = self.blank or bool(np.isnan(numbers).any())
+        if self._dtype == np.float32 and (np.abs(numbers.astype(np.float32) - numbers) > 0).any():
+            self._bytes = bytearray(self.column().astype(np.float64).data)
             self._dtype = np.float64
-        self._bytes += numbers.astype(self._dtype).tobytes()
+        self._bytes += numbers.astype(self._dtype, copy=False).data
 
     @property
     def counts(self) -> bool:
@@ -212,7 +237,7 @@ class _LabelColumn:
         if np.isinf(numbers).any():
             raise Unfit("infinite labels")
         self.blank = self.blank or bool(np.isnan(numbers).any())
-        self._bytes += numbers.tobytes()
+        self._bytes += numbers.data
 
     def column(self) -> NDArray[Any]:
         return np.frombuffer(self._bytes, np.float64)

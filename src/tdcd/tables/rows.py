@@ -26,6 +26,8 @@ LABEL_ADVICE = (
 )
 WEIGHT_ADVICE = '; it must be where the labels are: write its name as weight = "..." under the silo'
 ID_ADVICE = '; write the name of the column with the ids as id = "..." under the silo'
+PLACE = " place"
+"""The id column of a frame whose rows are known by their places only."""
 SHOWN_COLUMNS = 10
 """How many columns an error names that lists what there is."""
 
@@ -209,7 +211,7 @@ class Columns:
         given = [self.id, *(name for name in (self.label, self.weight) if name is not None), *features]
         advice = {self.weight: WEIGHT_ADVICE, self.label: self.label_advice, self.id: self.id_advice}
         problems = [
-            _absent(name, header) + advice.get(name, "")
+            _absent(name, [one for one in header if one != PLACE]) + advice.get(name, "")
             for name in dict.fromkeys([*given, *self.categorical, *self.ignore])
             if name not in header
         ]

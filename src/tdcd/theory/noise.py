@@ -45,6 +45,9 @@ class Noise:
     """
     draws: int
     """Minibatches drawn in all; none are needed when every sample is in the minibatch."""
+    interval: tuple[float, float] | None = None
+    r"""95 % t interval of :math:`\sigma_{max}`, for the client and the model at which it was found; None after a single
+    draw. That it is the largest of several estimates, the interval does not count."""
 
     @property
     def maximum(self) -> float:
@@ -95,6 +98,7 @@ def sigmas(
         tuple(np.sqrt(np.max([each.squares for each in found], axis=0)).tolist()),
         tuple(np.sqrt(np.max([each.biases for each in found], axis=0)).tolist()),
         sum(each.draws for each in found),
+        max(found, key=lambda each: max(each.squares)).interval(),
     )
 
 
@@ -104,6 +108,18 @@ class _Found(NamedTuple):
     biases: list[float]
     """The squared distance of the expected one."""
     draws: int
+    errors: list[float]
+    """The standard errors of the squares."""
+
+    def interval(self) -> tuple[float, float] | None:
+        """Of the root of the largest square."""
+        from scipy.special import stdtrit  # noqa: PLC0415  (slow to import)
+
+        square, error = max(zip(self.squares, self.errors, strict=True))
+        if self.draws == 1:
+            return None
+        half = float(stdtrit(self.draws - 1, 0.975)) * error if self.draws else 0.0
+        return max(square - half, 0.0) ** 0.5, (square + half) ** 0.5
 
     def with_more(self, squares: Sequence[float]) -> "_Found":
         """With independent noise added."""
@@ -116,18 +132,23 @@ def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: M
     whole = [shares @ shard for shares, shard in zip(clients.shares, shards, strict=True)]
     biases = [float(silo.max()) for silo in _squared_distances(shards, whole)]
     if clients.batch_size == clients.num_samples:
-        return _Found(biases, biases, 0)
-    total = [np.zeros(len(shard)) for shard in shards]
+        return _Found(biases, biases, 0, [0.0] * len(biases))
+    drawn: list[Gradients] = []
     squares: list[float] = []
-    draws = 0
     for gradients in clients.minibatch_gradients(model, samples):
-        total = [a + b for a, b in zip(total, _squared_distances(gradients, whole), strict=True)]
-        draws += 1
-        squares = [float(silo.max()) / draws for silo in total]
+        drawn.append(_squared_distances(gradients, whole))
+        means = [np.mean(silo, axis=0) for silo in zip(*drawn, strict=True)]
+        squares = [float(silo.max()) for silo in means]
         meter.tell("sigma", max(squares) ** 0.5, finished=True)
         if meter.expired:
             break
-    return _Found(squares, biases, draws)
+    return _Found(squares, biases, len(drawn), [_standard_error(silo) for silo in zip(*drawn, strict=True)])
+
+
+def _standard_error(drawn: Sequence[NDArray[np.float64]]) -> float:
+    """Of the mean over draws ``[K]`` each, for the client whose mean is largest."""
+    largest = np.stack(drawn)[:, int(np.mean(drawn, axis=0).argmax())]
+    return float(largest.std(ddof=1)) / len(drawn) ** 0.5 if len(drawn) > 1 else 0.0
 
 
 def _squared_distances(gradients: Gradients, whole: Gradients) -> Gradients:

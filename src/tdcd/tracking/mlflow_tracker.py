@@ -1,6 +1,8 @@
 """A run in MLflow: on a server, in a database or in a local folder."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ from tdcd.tracking.tracker import Ending, MissingExtraError, Point
 
 LONGEST_VALUE, PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 6000, 100, 1000
 """MLflow's own limits."""
+RETRIES, FIRST_RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"
+"""By itself MLflow asks for four minutes: right for a server that restarts, too long for an address that is wrong."""
 _STATUS: dict[Ending, str] = {"finished": "FINISHED", "diverged": "FAILED", "unfinished": "KILLED"}
 
 
@@ -26,16 +30,14 @@ class MlflowTracker:
         """
         try:
             from mlflow import MlflowClient  # noqa: PLC0415 - an extra
-            from mlflow.exceptions import MlflowException  # noqa: PLC0415
         except ImportError:
             raise MissingExtraError("mlflow") from None
-        try:
+        self._place = f"MLflow at {at or 'MLFLOW_TRACKING_URI'}"
+        with _refused(f"{self._place} refuses the run"), _few_retries():
             self._client: Any = MlflowClient(at)
             found = self._client.get_experiment_by_name(experiment)
             number = found.experiment_id if found is not None else self._client.create_experiment(experiment)
             self._run = self._client.create_run(number, run_name=name).info.run_id
-        except MlflowException as error:
-            raise ValueError(f"MLflow at {at or 'MLFLOW_TRACKING_URI'} refuses the run: {error}") from None
         self.where = f"experiment '{experiment}', run {self._run}" + (f", at {at}" if at else "")
 
     def settings(self, settings: Mapping[str, str]) -> None:
@@ -43,8 +45,9 @@ class MlflowTracker:
         from mlflow.entities import Param  # noqa: PLC0415
 
         given = [Param(key, value[:LONGEST_VALUE]) for key, value in settings.items()]
-        for part in _parts(given, PARAMETERS_AT_ONCE):
-            self._client.log_batch(self._run, params=part)
+        with self._taken():
+            for part in _parts(given, PARAMETERS_AT_ONCE):
+                self._client.log_batch(self._run, params=part)
 
     def points(self, points: list[Point]) -> None:
         """Log metrics, the round as the step."""
@@ -55,16 +58,45 @@ class MlflowTracker:
             for point in points
             for key, value in point.figures.items()
         ]
-        for part in _parts(given, METRICS_AT_ONCE):
-            self._client.log_batch(self._run, metrics=part)
+        with self._taken():
+            for part in _parts(given, METRICS_AT_ONCE):
+                self._client.log_batch(self._run, metrics=part)
 
     def file(self, path: Path, folder: str) -> None:
         """Log an artifact."""
-        self._client.log_artifact(self._run, str(path), folder or None)
+        with self._taken():
+            self._client.log_artifact(self._run, str(path), folder or None)
 
     def end(self, ending: Ending) -> None:
         """End MLflow's run."""
-        self._client.set_terminated(self._run, _STATUS[ending])
+        with self._taken():
+            self._client.set_terminated(self._run, _STATUS[ending])
+
+    def _taken(self) -> AbstractContextManager[None]:
+        return _refused(f"{self._place} does not take the run any more")
+
+
+@contextmanager
+def _refused(words: str) -> Iterator[None]:
+    """What MLflow says against it becomes a sentence that begins with ``words``."""
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - an extra
+
+    try:
+        yield
+    except MlflowException as error:
+        raise ValueError(f"{words}: {error}") from None
+
+
+@contextmanager
+def _few_retries() -> Iterator[None]:
+    """Of requests that are not answered, unless the user has said how many."""
+    is_own = RETRIES not in os.environ
+    os.environ.setdefault(RETRIES, FIRST_RETRIES)
+    try:
+        yield
+    finally:
+        if is_own:
+            del os.environ[RETRIES]
 
 
 def _parts(items: list[Any], size: int) -> list[list[Any]]:

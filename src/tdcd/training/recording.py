@@ -11,12 +11,14 @@ from tdcd.config.errors import ConfigError
 from tdcd.core.ledger import Ledger
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
+from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
-from tdcd.records.manifest import Manifest, client_digests, keyed, schedule_of
+from tdcd.records.manifest import Manifest, client_digests, held_out_digests, keyed, schedule_of
 from tdcd.records.mark import NO_LINES, digest_of, marks_of
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder, describe
+from tdcd.simulation.devices import of_first
 from tdcd.simulation.engines.base import State
 from tdcd.training.described import differences
 
@@ -61,6 +63,7 @@ class TrainingRun:
         ledger: Ledger,
         engine: str,
         stopping: Stopping,
+        hosts: Hosts | None = None,
     ) -> None:
         """Before round 0.
 
@@ -68,7 +71,9 @@ class TrainingRun:
             ledger: what its rounds send.
             engine: the name of the one that runs the rounds.
             stopping: when it ends, and which model stays.
+            hosts: the processes that run it together, if there are several.
         """
+        self._hosts, self._clients = hosts, dict[str, str]()
         self.federation, self.settings, self.state, self.stopping = federation, settings, state, stopping
         self.round, self.seconds = 0, 0.0
         self.history: list[Record] = []
@@ -105,11 +110,30 @@ class TrainingRun:
     def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None, by: str = "simulation") -> None:
         """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds.
 
+        Of several processes the first one does so, and all call this.
+
         Args:
             by: who runs it, for the manifest.
         """
+        self._clients = client_digests(self.federation, self._hosts)
+        self._data = _data_digest(self.federation, self._clients, held_out_digests(self.federation, self._hosts))
+
+        def opened() -> list[str]:
+            self._open(path, config, resume_every, by)
+            return [record.to_json() for record in self.history]
+
+        lines = opened() if self._hosts is None else self._hosts.of_first(opened)
+        if self._hosts is not None and resume_every is not None:
+            self._follow([Record.from_json(line) for line in lines], self._hosts)
+
+    def _follow(self, history: list[Record], hosts: Hosts) -> None:
+        """Of several processes, take up what the first one resumes."""
+        self.state, self._best_blocks, at = of_first((self.state, self._best_blocks, np.int64(self.round)), hosts)
+        self.round, self.history, self._best = int(at), history, Best.of(history)
+        self._finite = (self.state, self.round)
+
+    def _open(self, path: Path, config: Mapping[str, Any], resume_every: int | None, by: str) -> None:
         facts = describe(self.federation, count_parameters(self.state.blocks), self._engine)
-        self._data = _data_digest(self.federation)
         if resume_every is None:
             self.folder = RunFolder.create(path, config, facts)
             self._begin_manifest(self.folder, by)
@@ -142,7 +166,7 @@ class TrainingRun:
     def _begin_manifest(self, folder: RunFolder, by: str) -> None:
         manifest = Manifest(folder)
         manifest.begin(by)
-        data = keyed(manifest.key(), client_digests(self.federation))
+        data = keyed(manifest.key(), self._clients)
         manifest.note(schedule_of(self.settings, self.federation.num_samples), data)
 
     def _saved(self, folder: RunFolder) -> tuple[State, dict[str, Any]]:
@@ -258,17 +282,12 @@ def _agreed(
     return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
 
 
-def _data_digest(federation: Federation) -> str:
-    """Of all rows and of who holds them. A table in a mapped file, which may be larger than memory, counts by shape."""
+def _data_digest(federation: Federation, clients: Mapping[str, str], held_out: Mapping[str, str]) -> str:
+    """Of all rows, from the digests of each client's, and of who holds them; the same in one process and in several."""
     arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
     arrays |= {"weights": federation.weights, "test weights": federation.test_weights}
-    for silo in federation.silos:
-        arrays |= {f"rows/{silo.name}/{client}": rows for client, rows in enumerate(silo.rows)}
-        arrays |= {f"features/{silo.name}": silo.features, f"test/{silo.name}": silo.test_features}
-    mapped = {name: array.shape for name, array in arrays.items() if isinstance(array, np.memmap)}
-    return digest_of(
-        mapped, {name: array for name, array in arrays.items() if array is not None and name not in mapped}
-    )
+    known = {name: array for name, array in arrays.items() if array is not None}
+    return digest_of({"clients": clients, "held out": held_out}, known)
 
 
 def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:

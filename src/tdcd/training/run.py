@@ -8,6 +8,7 @@ from tdcd.config import Config, ConfigError, check_config, override
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
+from tdcd.federation.hosts import Hosts
 from tdcd.prediction.held_out import Named, scores_of, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.patience import Stopping
@@ -24,17 +25,27 @@ def run(config: Config, out: Path, devices: int | None = 1, **watch: Any) -> Res
     return execute(plan(config, devices=devices), out, **watch)
 
 
-def resume(out: Path, assignments: list[str], devices: int | None = 1, **watch: Any) -> Result:
-    """Continue the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew."""
-    folder = RunFolder.open(out)
-    folder.check_settings()
-    before = folder.config()
+def resume(
+    out: Path, assignments: list[str], devices: int | None = 1, hosts: Hosts | None = None, **watch: Any
+) -> Result:
+    """Continue the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew.
+
+    Args:
+        hosts: the processes that do so together; the first one has the folder.
+    """
+
+    def settings() -> dict[str, Any]:
+        folder = RunFolder.open(out)
+        folder.check_settings()
+        return folder.config()
+
+    before = settings() if hosts is None else hosts.of_first(settings)
     keys = override(before, assignments)
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
-    config = check_config(keys, str(folder.config_file))
-    return execute(plan(config, devices=devices), out, resume=True, **watch)
+    config = check_config(keys, str(RunFolder(out).config_file))
+    return execute(plan(config, devices=devices, hosts=hosts), out, resume=True, **watch)
 
 
 def execute(planned: Plan, out: Path, **options: Any) -> Result:
@@ -50,6 +61,7 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         patience=config.evaluate.patience,
         keep=config.evaluate.keep,
         colocation=planned.colocation,
+        moved=planned.moved,
         out=out,
         config=config.model_dump(),
         execution=planned.execution,
@@ -67,7 +79,9 @@ def named_in(planned: Plan) -> Named | None:
     assembled, federation = planned.assembled, planned.federation
     if assembled is None or federation.test_labels is None:
         return None
-    id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
+    # The only silo of those who hold all columns is none of the file's.
+    named = (silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
+    id_column = next(named, planned.config.silos[0].id)
     return Named(id_column, assembled.test_ids, assembled.test_labels, assembled.label_encoding)
 
 

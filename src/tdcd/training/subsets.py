@@ -12,6 +12,7 @@ from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
+from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
 from tdcd.prediction.missing import StandIns
@@ -19,6 +20,7 @@ from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation import evaluation
+from tdcd.simulation.host_tables import phi_of_all
 
 ROWS_AT_ONCE = 4096
 
@@ -30,14 +32,22 @@ class Trained(NamedTuple):
     blocks: Sequence[Block]
     objective: Objective
     variant: Variant
+    hosts: Hosts | None = None
+    """The processes that trained it together, if there were several."""
 
 
-def write_subsets(folder: RunFolder, trained: Trained, hub_blocks: Sequence[Tree]) -> None:
-    """Write ``subsets.json``: figures of the held-out samples or, where there are none, of the training samples."""
+def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequence[Tree]) -> None:
+    """Write ``subsets.json``: figures of the held-out samples or, where there are none, of the training samples.
+
+    Several processes work phi out together, and the one with the folder writes.
+    """
     federation, dropout = trained.federation, trained.variant.dropout
     hub_blocks = [jax.tree.map(np.asarray, block) for block in hub_blocks]
     names = [silo.name for silo in federation.silos]
-    phis = [_phi_of(*three) for three in zip(trained.blocks, hub_blocks, federation.silos, strict=True)]
+    three = zip(trained.blocks, hub_blocks, federation.silos, strict=True)
+    phis = [_phi_of(*one, trained.hosts) for one in three]
+    if folder is None:
+        return
     train: dict[tuple[str, ...], NDArray[Any]] = {(name,): both[0] for name, both in zip(names, phis, strict=True)}
     measured: dict[tuple[str, ...], NDArray[Any]] = {(name,): both[1] for name, both in zip(names, phis, strict=True)}
     labels = federation.test_labels
@@ -65,7 +75,7 @@ def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | No
         return StandIns(RunFolder(folder).subsets().get("stand_in", {}))
     if not rate:
         three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)
-        means = {one[2].name: _phi_of(*one)[0].mean(axis=0, dtype=np.float64) for one in three}
+        means = {one[2].name: _phi_of(*one, trained.hosts)[0].mean(axis=0, dtype=np.float64) for one in three}
         return StandIns({silo: mean.tolist() for silo, mean in means.items()})
     values = {silo: [float(one) for one in alone] for silo, alone in _dropped(trained, hub_blocks).items()}
     return StandIns(values, rate)
@@ -82,9 +92,13 @@ def _dropped(trained: Trained, hub_blocks: Sequence[Tree]) -> dict[str, NDArray[
     return {silo.name: np.asarray(alone, np.float64)}
 
 
-def _phi_of(model: Block, block: Tree, silo: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def _phi_of(model: Block, block: Tree, silo: Any, hosts: Hosts | None) -> tuple[NDArray[Any], NDArray[Any]]:
     """A silo's phi of the training samples and of the held-out ones; the same if there are none."""
     tables = [silo.features] if silo.test_features is None else [silo.features, silo.test_features]
+    if hosts is not None:
+        with jax.enable_x64(jax.tree.leaves(block)[0].dtype == np.float64):
+            known = [phi_of_all(block, table, model, hosts) for table in tables]
+        return known[0], known[-1]
     # One size of chunks for both, so that one program does.
     size = min(ROWS_AT_ONCE, max(map(len, tables)))
     chunks = [[table[start : start + size] for start in range(0, len(table), size)] for table in tables]

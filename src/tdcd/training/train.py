@@ -10,13 +10,14 @@ import jax
 import numpy as np
 
 from tdcd.blocks.base import Block
+from tdcd.core.centre import CentreAverage
 from tdcd.core.choices import KeepModel
 from tdcd.core.exchange import bytes_up
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Colocation, Ledger, item_bytes, phi_bytes
+from tdcd.core.ledger import Centre, Colocation, Ledger, Moved, item_bytes, phi_bytes
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
-from tdcd.core.variant import Variant
+from tdcd.core.variant import Everybody, Variant
 from tdcd.federation.silos import Federation
 from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
@@ -60,6 +61,7 @@ def train(
     patience: int | None = None,
     keep: KeepModel = "last",
     colocation: Colocation = "none",
+    moved: Sequence[Moved] = (),
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -79,6 +81,7 @@ def train(
             samples, or of the training samples if there are none.
         keep: the model that stays, of the ``"last"`` round or of the evaluation with the ``"best"`` such loss.
         colocation: which parties share a machine: what they tell each other does not count as sent.
+        moved: the raw data that was moved first, where a baseline needs that; it counts as sent.
         out: the run folder to write; none by default.
         config: what ``config.toml`` there shall say; by default the arguments of this call.
         resume: continue from what is in ``out``. Its settings stay, but for ``rounds``: other ones are refused.
@@ -95,10 +98,12 @@ def train(
     chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
     _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
+    # Of several processes, each has the features of its own clients only.
+    federation, hosts = simulation.federation, simulation.hosts
     state = simulation.init()
-    ledger, stopping = ledger_of(simulation, state.blocks, colocation), Stopping(rounds, patience, keep)
-    run = TrainingRun(federation, settings, state, ledger, simulation.engine, stopping)
-    if out is not None and jax.process_index() == 0:
+    ledger, stopping = ledger_of(simulation, state.blocks, colocation, moved), Stopping(rounds, patience, keep)
+    run = TrainingRun(federation, settings, state, ledger, simulation.engine, stopping, hosts)
+    if out is not None:
         how = (simulation.execution, simulation.variant)
         described = config or describe_call(
             chosen,
@@ -110,7 +115,8 @@ def train(
             reading=_reading(federation),
         )
         run.attach(Path(out), described, evaluate_every if resume else None)
-        save_prepared(Path(out), federation, objective)
+    if run.folder is not None:
+        save_prepared(run.folder.path, federation, objective)
     status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
     folder = None if run.folder is None else run.folder.path
     hub_blocks, kept = run.model
@@ -121,8 +127,8 @@ def train(
             randomized = objective.label_epsilon is not None
             called = named or numbered(federation, objective)
             write_held_out(folder, called, scores, objective.loss, randomized=randomized)
-    if run.folder is not None and status != "diverged":
-        write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant), hub_blocks)
+    if out is not None and status != "diverged":
+        write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant, hosts), hub_blocks)
     if run.folder is not None:
         Manifest(run.folder).seal()
     reason = run.in_words if status == "finished" else ""
@@ -254,16 +260,30 @@ def numbered(federation: Federation, objective: Objective) -> Named:
     return Named.by_number(ids, federation.test_labels, encoding_of(federation, objective), outputs)
 
 
-def ledger_of(simulation: Simulation, hub_blocks: Sequence[Tree], colocation: Colocation = "none") -> Ledger:
-    """What a run's rounds send; ``hub_blocks`` are those of one run."""
+def ledger_of(
+    simulation: Simulation, hub_blocks: Sequence[Tree], colocation: Colocation = "none", moved: Sequence[Moved] = ()
+) -> Ledger:
+    """What a run's rounds send, and what was ``moved`` before them; ``hub_blocks`` are those of one run."""
     settings, variant = simulation.settings, simulation.variant
+    clients = [silo.num_clients for silo in simulation.federation.silos]
+    middle = variant.hub_update
     return Ledger(
         count_parameters(hub_blocks),
-        [silo.num_clients for silo in simulation.federation.silos],
+        clients,
         phi_bytes(settings, simulation.num_samples, simulation.num_outputs, variant),
         item_bytes(settings),
         colocation,
         [bytes_up(block, variant.block_exchange) for block in hub_blocks],
         [variant.timing.period(silo) for silo in range(len(hub_blocks))],
         variant.knowledge.label_silo is not None,
+        _answering(variant, clients),
+        tuple(moved),
+        Centre(middle.hubs, middle.every) if isinstance(middle, CentreAverage) else None,
     )
+
+
+def _answering(variant: Variant, clients: Sequence[int]) -> list[int] | None:
+    """Of each silo, how many clients answer in a round; None if all do, be it hub by hub."""
+    if variant.participation == Everybody() or variant.turns > 1:
+        return None
+    return [int(variant.participation.answering(0, 0, silo, count).sum()) for silo, count in enumerate(clients)]

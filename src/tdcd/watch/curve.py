@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-MOST_POINTS = 2000
+MOST_POINTS = 500
 """There are never more, and from then on never fewer than half."""
 
 Value = float | None

@@ -1,8 +1,7 @@
 """Where these kernels fit, and are the faster way."""
 
-import jax
-
 from tdcd.blocks.kernels.geometry import Layer
+from tdcd.core.lazy import jax
 
 CHANNELS = (16, 32, 64, 128)
 LARGEST_WINDOW = 63

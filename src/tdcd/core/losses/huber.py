@@ -1,14 +1,11 @@
 """The Huber loss, of amounts among which a few are far off."""
-# ruff: noqa: PLC0415 - commands that only read a configuration start without JAX
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
+from tdcd.core.lazy import Array, library_of
 from tdcd.core.losses.loss import Loss
-
-if TYPE_CHECKING:
-    from jax import Array
+from tdcd.core.randomized import Response
 
 DELTA = 1.35
 """Of normal errors with standard deviation 1, this keeps 95 % of the efficiency of the squared loss (Huber 1981)."""
@@ -32,10 +29,15 @@ class Huber(Loss):
         if not 0 < self.delta < inf:
             raise ValueError(f"delta must be a positive number, not {self.delta}")
 
-    def losses(self, scores: "Array", labels: "Array") -> "Array":
+    def losses(self, scores: Array, labels: Array) -> Array:
         """The loss of every sample."""
-        import jax.numpy as jnp
+        library = library_of(scores)
+        distance = library.abs(scores[..., 0] - labels)
+        inside = library.minimum(distance, self.delta)
+        losses: Array = inside * (distance - inside / 2)
+        return losses
 
-        distance = jnp.abs(scores[..., 0] - labels)
-        inside = jnp.minimum(distance, self.delta)
-        return inside * (distance - inside / 2)
+    def slopes(self, scores: Array, labels: Array, response: Response) -> Array:
+        """The residual, up to delta."""
+        found: Array = library_of(scores).clip(scores - labels[..., None], -self.delta, self.delta)
+        return found

@@ -1,20 +1,17 @@
 """The logistic loss, of two classes."""
-# ruff: noqa: PLC0415 - commands that only read a configuration start without JAX
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.lazy import Array, library_of
 from tdcd.core.losses import figures
 from tdcd.core.losses.figures import Figures
 from tdcd.core.losses.loss import Loss
-from tdcd.core.losses.softmax import log_mean
+from tdcd.core.losses.softmax import log_mean, tilted
 from tdcd.core.randomized import Response
-
-if TYPE_CHECKING:
-    from jax import Array
 
 
 @dataclass(frozen=True)
@@ -27,25 +24,38 @@ class Logistic(Loss):
     curvature = 1 / 4
     metric_names = ("accuracy", "auc")
 
-    def losses(self, scores: "Array", labels: "Array") -> "Array":
+    def losses(self, scores: Array, labels: Array) -> Array:
         """The loss of every sample."""
-        from jax.nn import softplus
-
         score = scores[..., 0]
-        return softplus(score) - labels * score
+        softplus: Array = library_of(scores).logaddexp(score, 0)
+        return softplus - labels * score
 
-    def corrected(self, scores: "Array", labels: "Array", response: Response) -> "Array":
+    def slopes(self, scores: Array, labels: Array, response: Response) -> Array:
+        """The chance of the second class, less the label."""
+        # Equal to 1 / (1 + exp(-score)), which overflows.
+        chance: Array = (1 + library_of(scores).tanh(scores / 2)) / 2
+        return chance - ((labels - response.other) / response.slope)[..., None]
+
+    def corrected(self, scores: Array, labels: Array, response: Response) -> Array:
         """The label enters as a linear term: its mean is put right."""
         return self.losses(scores, (labels - response.other) / response.slope)
 
-    def change(self, slope: "Array", change: "Array", response: Response) -> "Array":
+    def change(self, slope: Array, change: Array, response: Response) -> Array:
         """The slope is p - y: p itself where y is 0, and p - 1 where it is 1; corrected, y is below 0 or above 1."""
-        import jax.numpy as jnp
+        label, chances, changes = self._both(slope, change, response)
+        return log_mean(chances, changes) - label * change[..., 0]
 
-        slope, change = slope[..., 0], change[..., 0]
+    def change_slopes(self, slope: Array, change: Array, response: Response) -> Array:
+        """The chance of the second class after the change, less the label."""
+        label, chances, changes = self._both(slope, change, response)
+        return (tilted(chances, changes)[..., 1] - label)[..., None]
+
+    def _both(self, slope: Array, change: Array, response: Response) -> "tuple[Array, Array, Array]":
+        """The label, and of both classes the chances before and the changes of their scores, ``[..., 2]``."""
+        library, slope, change = library_of(slope), slope[..., 0], change[..., 0]
         label = ((slope < 0).astype(slope.dtype) - response.other) / response.slope
-        chance, rest = label + slope, (1 - label) - slope
-        return log_mean(jnp.stack([rest, chance], axis=-1), jnp.stack([0 * change, change], axis=-1)) - label * change
+        chances: Array = library.stack([(1 - label) - slope, label + slope], axis=-1)
+        return label, chances, library.stack([0 * change, change], axis=-1)
 
     def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
         """0 and 1."""

@@ -1,17 +1,15 @@
 """What a loss is: a small protocol. Whoever writes one says what the loss of a row is; the rest has defaults."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.lazy import Array
 from tdcd.core.losses import figures
 from tdcd.core.losses.figures import Figures
 from tdcd.core.randomized import Response
-
-if TYPE_CHECKING:
-    from jax import Array
 
 Target = Literal["amount", "binary", "classes"]
 """What a model predicts: an amount; whether it is the second of two classes, by one score; or a class, by one score
@@ -49,6 +47,12 @@ class Loss(Protocol):
     """How much a sample's loss grows when its scores change, from its slope before (the derivative by the scores) and
     the change, ``[..., C]`` each, to ``[...]``; None if it does not follow from the slope, and so labels must be known
     everywhere. Labels may have been randomised: the loss is then the corrected one."""
+    slopes: "Callable[[Array, Array, Response], Array] | None" = None
+    """The derivative of a sample's loss by its scores, ``[..., C]`` and ``[...]`` to ``[..., C]``, corrected where
+    labels were randomised. If it is written out, all of the loss is for NumPy and JAX alike, and parties with linear
+    blocks do without JAX; None: by differentiation."""
+    change_slopes: "Callable[[Array, Array, Response], Array] | None" = None
+    """The derivative of :attr:`change` by the change, where both are."""
     corrected: "Callable[[Array, Array, Response], Array] | None" = None
     """The loss of randomised labels, with that of the true ones as its mean; None where labels are no classes."""
 
@@ -62,7 +66,7 @@ class Loss(Protocol):
         """The tasks that it fits."""
         return TASKS[self.target]
 
-    def losses(self, scores: "Array", labels: "Array") -> "Array":
+    def losses(self, scores: Array, labels: Array) -> Array:
         """The loss of every sample, in JAX: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]``.
 
         None is below 0, or else what ``tdcd plan`` and ``tdcd bound`` take for the least loss is not.

@@ -1,19 +1,16 @@
 """The Poisson loss with the log link, of counts."""
-# ruff: noqa: PLC0415 - commands that only read a configuration start without JAX
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.lazy import Array, library_of
 from tdcd.core.losses import figures
 from tdcd.core.losses.figures import Figures
 from tdcd.core.losses.loss import Loss
 from tdcd.core.randomized import Response
-
-if TYPE_CHECKING:
-    from jax import Array
 
 
 @dataclass(frozen=True)
@@ -29,13 +26,17 @@ class Poisson(Loss):
     standardizes = False
     metric_names = ("deviance", "d2", "mae")
 
-    def losses(self, scores: "Array", labels: "Array") -> "Array":
+    def losses(self, scores: Array, labels: Array) -> Array:
         """The loss of every sample."""
-        import jax.numpy as jnp
-        from jax.scipy.special import xlogy
+        library, score = library_of(scores), scores[..., 0]
+        least = labels * library.log(library.where(labels > 0, labels, 1)) - labels
+        losses: Array = library.exp(score) - labels * score + least
+        return losses
 
-        score = scores[..., 0]
-        return jnp.exp(score) - labels * score + xlogy(labels, labels) - labels
+    def slopes(self, scores: Array, labels: Array, response: Response) -> Array:
+        """How far the expected count is off."""
+        expected: Array = library_of(scores).exp(scores)
+        return expected - labels[..., None]
 
     def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
         """Counts, and counts per exposure."""

@@ -1,19 +1,16 @@
 """The softmax loss, of classes with one score each."""
-# ruff: noqa: PLC0415 - commands that only read a configuration start without JAX
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.losses import figures
 from tdcd.core.losses.figures import Figures
 from tdcd.core.losses.loss import Loss
 from tdcd.core.randomized import Response
-
-if TYPE_CHECKING:
-    from jax import Array
 
 
 @dataclass(frozen=True)
@@ -26,26 +23,31 @@ class Softmax(Loss):
     curvature = 1 / 2
     metric_names = ("accuracy", "auc")
 
-    def losses(self, scores: "Array", labels: "Array") -> "Array":
+    def losses(self, scores: Array, labels: Array) -> Array:
         """The loss of every sample."""
-        from jax.nn import logsumexp
+        return logsumexp(scores) - _picked(scores, labels)
 
-        return logsumexp(scores, axis=-1) - _picked(scores, labels)
+    def slopes(self, scores: Array, labels: Array, response: Response) -> Array:
+        """The chances of the classes, less 1 for the label's own."""
+        library = library_of(scores)
+        is_label = (library.arange(scores.shape[-1]) == labels[..., None]).astype(scores.dtype)
+        slopes: Array = tilted(library.ones_like(scores), scores) - (is_label - response.other) / response.slope
+        return slopes
 
-    def corrected(self, scores: "Array", labels: "Array", response: Response) -> "Array":
+    def corrected(self, scores: Array, labels: Array, response: Response) -> Array:
         """The label enters as a linear term: its mean is put right."""
-        from jax.nn import logsumexp
-
         picked = _picked(scores, labels)
-        return logsumexp(scores, axis=-1) - (picked - response.other * scores.sum(axis=-1)) / response.slope
+        return logsumexp(scores) - (picked - response.other * scores.sum(axis=-1)) / response.slope
 
-    def change(self, slope: "Array", change: "Array", response: Response) -> "Array":
+    def change(self, slope: Array, change: Array, response: Response) -> Array:
         """The slope is p - 1 for the label's class, where alone it is negative, and p for the others; corrected too."""
-        import jax.numpy as jnp
+        label = _label(slope, response)
+        return log_mean(slope + label, change) - (label * change).sum(axis=-1)
 
-        is_label = jnp.arange(slope.shape[-1]) == jnp.argmin(slope, axis=-1)[..., None]
-        label = (is_label.astype(slope.dtype) - response.other) / response.slope
-        return log_mean(slope + label, change) - jnp.sum(label * change, axis=-1)
+    def change_slopes(self, slope: Array, change: Array, response: Response) -> Array:
+        """The chances after the change, less 1 for the label's own."""
+        label = _label(slope, response)
+        return tilted(slope + label, change) - label
 
     def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
         """0, 1, 2, ..."""
@@ -60,17 +62,50 @@ class Softmax(Loss):
         return {"accuracy": figures.corrected(hits, response), "auc": float(np.mean(known)) if known else None}
 
 
-def _picked(scores: "Array", labels: "Array") -> "Array":
+def _picked(scores: Array, labels: Array) -> Array:
     """The score of every sample's own class."""
-    import jax.numpy as jnp
+    picked: Array = library_of(scores).take_along_axis(scores, labels[..., None].astype("int32"), axis=-1)[..., 0]
+    return picked
 
-    return jnp.take_along_axis(scores, labels[..., None].astype(jnp.int32), axis=-1)[..., 0]
+
+def _label(slope: Array, response: Response) -> Array:
+    """The label's class as 1 among zeros, corrected, ``[..., C]``: where alone the slope is negative."""
+    library = library_of(slope)
+    is_label = library.arange(slope.shape[-1]) == library.argmin(slope, axis=-1)[..., None]
+    label: Array = (is_label.astype(slope.dtype) - response.other) / response.slope
+    return label
 
 
-def log_mean(chances: "Array", change: "Array") -> "Array":
+def logsumexp(scores: Array, chances: Array | None = None) -> Array:
+    """The logarithm of the sum of exp(score), or of chance times exp(score), over the last axis."""
+    if library_of(scores) is not np:
+        found: Array = jax.nn.logsumexp(scores, axis=-1, b=chances)
+        return found
+    top, parts = _parts(scores, chances)
+    logarithm: Array = np.log(parts.sum(axis=-1)) + top[..., 0]
+    return logarithm
+
+
+def log_mean(chances: Array, change: Array) -> Array:
     """The logarithm of the mean of exp(change)."""
-    from jax.nn import logsumexp
-
     # Rounding may leave a chance just below zero.
-    found: Array = logsumexp(change, axis=-1, b=chances.clip(0))
-    return found
+    return logsumexp(change, chances.clip(0))
+
+
+def tilted(chances: Array, change: Array) -> Array:
+    """Chances after their scores have changed: in proportion to chance times exp(change)."""
+    _, parts = _parts(change, chances.clip(0))
+    after: Array = parts / parts.sum(axis=-1, keepdims=True)
+    return after
+
+
+def _parts(scores: Any, chances: Any) -> tuple[Any, Any]:
+    """The largest score, and what each adds to the sum of chance times exp(score), divided by exp of that one."""
+    library = library_of(scores)
+    if chances is None:
+        top = scores.max(axis=-1, keepdims=True)
+        return top, library.exp(scores - top)
+    # One that has no chance may be as large as it likes.
+    counted = library.where(chances > 0, scores, -library.inf)
+    top = counted.max(axis=-1, keepdims=True)
+    return top, chances * library.exp(counted - top)

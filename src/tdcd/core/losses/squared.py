@@ -1,13 +1,10 @@
 """The squared loss, of amounts."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tdcd.core.lazy import Array
 from tdcd.core.losses.loss import Loss
 from tdcd.core.randomized import Response
-
-if TYPE_CHECKING:
-    from jax import Array
 
 
 @dataclass(frozen=True)
@@ -18,10 +15,18 @@ class Squared(Loss):
     curvature = 1.0
     is_quadratic = True
 
-    def losses(self, scores: "Array", labels: "Array") -> "Array":
+    def losses(self, scores: Array, labels: Array) -> Array:
         """The loss of every sample."""
         return (scores[..., 0] - labels) ** 2 / 2
 
-    def change(self, slope: "Array", change: "Array", response: Response) -> "Array":
+    def change(self, slope: Array, change: Array, response: Response) -> Array:
         """A parabola: the slope says all."""
         return (slope * change + change**2 / 2)[..., 0]
+
+    def slopes(self, scores: Array, labels: Array, response: Response) -> Array:
+        """The residual."""
+        return scores - labels[..., None]
+
+    def change_slopes(self, slope: Array, change: Array, response: Response) -> Array:
+        """A straight line."""
+        return slope + change

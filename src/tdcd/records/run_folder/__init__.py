@@ -23,7 +23,6 @@ Nothing else in the package reads or writes these files. What a hub's folder has
 from tdcd.records.run_folder.describe import describe
 from tdcd.records.run_folder.durable import sync_folder, write_all, write_durably
 from tdcd.records.run_folder.folder import RunFolder
-from tdcd.records.run_folder.model import named_leaves
 from tdcd.records.run_folder.toml import toml_text
 
-__all__ = ["RunFolder", "describe", "named_leaves", "sync_folder", "toml_text", "write_all", "write_durably"]
+__all__ = ["RunFolder", "describe", "sync_folder", "toml_text", "write_all", "write_durably"]

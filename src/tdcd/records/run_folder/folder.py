@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from tdcd.core.objective import Tree
+from tdcd.core.trees import named_leaves
 from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.history import Record, read_history
 from tdcd.records.mark import NO_LINES, Mark, marks_of
 from tdcd.records.model_file import RESTORE, settings_digest
 from tdcd.records.run_folder.durable import read_json, write_durably, write_json
-from tdcd.records.run_folder.model import ModelFiles, named_leaves
+from tdcd.records.run_folder.model import ModelFiles
 from tdcd.records.run_folder.toml import toml_text
 
 

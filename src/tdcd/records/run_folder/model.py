@@ -2,15 +2,13 @@
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.objective import Tree
+from tdcd.core.trees import Tree, like, named_leaves
 from tdcd.records.model_file import RESTORE, block_content, read_block
 from tdcd.records.run_folder.durable import sync_folder, write_synced
 
@@ -78,24 +76,6 @@ class ModelFiles:
         shutil.rmtree(self._old, ignore_errors=True)
 
 
-def named_leaves(block: Tree) -> dict[str, Any]:
-    """A block's arrays by path.
-
-    >>> list(named_leaves({"hidden": [{"bias": 0.0}], "slice": 1.0}))
-    ['hidden.0.bias', 'slice']
-    """
-    leaves, structure = jax.tree.flatten(block)
-    return dict(zip(_paths(structure), leaves, strict=True))
-
-
-@cache
-def _paths(structure: Any) -> list[str]:
-    """The path of every leaf."""
-    numbered = jax.tree.unflatten(structure, range(structure.num_leaves))
-    paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(numbered))
-    return [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
-
-
 def _shaped(tensors: Mapping[str, NDArray[Any]], template: Tree, path: Path) -> Tree:
     wanted = named_leaves(template)
     if set(wanted) != set(tensors):
@@ -104,4 +84,4 @@ def _shaped(tensors: Mapping[str, NDArray[Any]], template: Tree, path: Path) -> 
         if tensors[name].shape != leaf.shape or tensors[name].dtype != leaf.dtype:
             found = f"{tensors[name].dtype}{list(tensors[name].shape)}"
             raise ValueError(f"{path}: '{name}' is {found}, but the model needs {leaf.dtype}{list(leaf.shape)}")
-    return jax.tree.unflatten(jax.tree.structure(template), [tensors[name] for name in wanted])
+    return like(template, [tensors[name] for name in wanted])

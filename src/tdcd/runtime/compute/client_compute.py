@@ -1,28 +1,25 @@
-"""What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, compiled."""
+"""What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, in NumPy or compiled."""
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm
-from tdcd.core.algorithm import Descent, Minibatch
-from tdcd.core.choices import Gradient
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.knowledge import Known
+from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
 from tdcd.runtime.compute.client_rows import ClientRows, Presence, flat, pad, places_in
 from tdcd.runtime.compute.links import Links, precision
+from tdcd.runtime.compute.local_steps import LocalSteps
 from tdcd.runtime.protocol.job import timing_of
 from tdcd.runtime.protocol.structure import Arrays
 
@@ -61,7 +58,7 @@ class ClientCompute:
         """
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
-        self._block, self._objective = block, objective
+        self._block = block
         self._variant, self._silo, self._client = variant or Variant(), silo, client
         shape = (settings.num_exchanged, self.batch_size, num_outputs)
         self.links = Links(self._variant, settings, silo, shape)
@@ -79,9 +76,19 @@ class ClientCompute:
         # Phi is of later rounds than the steps.
         spread = timing.rounds + timing.longest_period
         self._laid_out = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
-        with precision(settings.dtype):
-            self._step_size = jnp.asarray(settings.step_size, settings.dtype) * timing.period(silo)
-            self._held = jnp.asarray(len(samples), settings.dtype)
+        self._step_size = np.asarray(settings.step_size, settings.dtype) * timing.period(silo)
+        self._held = np.asarray(len(samples), settings.dtype)
+        self._local = LocalSteps(
+            block,
+            objective,
+            self._variant,
+            silo,
+            settings.gradient,
+            settings.local_steps,
+            num_samples,
+            self.batch_size,
+            settings.dtype,
+        )
 
     def rows(self, round_index: int) -> ClientRows:
         """Which of the client's rows are in the round's minibatches, and where."""
@@ -179,74 +186,13 @@ class ClientCompute:
             rows, received = presence.left, received[presence.rows]
             # A row weighs M' / (n_k B') now, with the M' rows and B' samples that are left: M / (held B) for this held.
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
-            with precision(self.settings.dtype):
-                held = jnp.asarray(self.num_rows * left, self.settings.dtype)
+            held = np.asarray(self.num_rows * left, self.settings.dtype)
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
         known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
-        with precision(self.settings.dtype):
-            stepped = _steps(
-                block,
-                rows.features,
-                known,
-                rows.counts,
-                rows.weights,
-                held,
-                self._step_size,
-                np.int32(round_index * self.settings.local_steps),
-                model=self._block,
-                objective=self._objective,
-                variant=self._variant,
-                silo=self._silo,
-                gradient=self.settings.gradient,
-                steps=self.settings.local_steps,
-                num_samples=self.num_samples,
-                batch_size=self.batch_size,
-            )
-        return jax.tree.map(np.asarray, stepped)
+        iteration = round_index * self.settings.local_steps
+        return self._local.take(block, rows, known, held, self._step_size, iteration)
 
 
-@partial(jax.jit, static_argnames=("model",))
+@compiled("model")
 def _phi(block: Tree, features: Array, *, model: Block) -> Array:
     return algorithm.phi(block, features, apply=phi_in_portions(model))
-
-
-_FIXED = ("model", "objective", "variant", "silo", "gradient", "steps", "num_samples", "batch_size")
-
-
-@partial(jax.jit, static_argnames=_FIXED)
-def _steps(
-    block: Tree,
-    features: Array,
-    known: Known,
-    counts: Array,
-    own_weights: Array | None,
-    held: Array,
-    step_size: Array,
-    iteration: Array,
-    *,
-    model: Block,
-    objective: Objective,
-    variant: Variant,
-    silo: int,
-    gradient: Gradient,
-    steps: int,
-    num_samples: int,
-    batch_size: int,
-) -> Tree:
-    weights = algorithm.row_weights(
-        counts,
-        features.shape[1],
-        gradient=gradient,
-        num_samples=num_samples,
-        batch_size=batch_size,
-        held=held,
-    )
-    losses = partial(variant.knowledge.losses, silo, objective=objective)
-    return algorithm.client_steps(
-        block,
-        Minibatch(features, known, weights if own_weights is None else weights * own_weights),
-        iteration,
-        apply=model.phi,
-        descent=Descent(losses, objective, variant.update, step_size),
-        steps=steps,
-    )

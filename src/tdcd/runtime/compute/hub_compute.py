@@ -2,13 +2,10 @@
 
 import math
 from collections.abc import Collection, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
@@ -17,13 +14,14 @@ from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere
+from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
+from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
 from tdcd.core.update import HubUpdate, TakeAverage
 from tdcd.federation.partition import shares_of
 from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
-from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.layout import Layout, Left, mask_of
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.compute.masks import Masks, What
@@ -68,10 +66,11 @@ class HubCompute:
         started = start_block(
             job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs, job.config.silos[silo].name
         )
-        self.start: Tree = jax.tree.map(np.asarray, started)
-        self._structure = jax.tree.structure(self.start)
-        with precision(self.settings.dtype):
-            self.memory: Tree = jax.tree.map(np.asarray, self.variant.hub_update.start(self.start))
+        self.start: Tree = map_tree(np.asarray, started)
+        self.memory: Tree = ()
+        if self.variant.hub_update != TakeAverage():
+            with precision(self.settings.dtype):
+                self.memory = map_tree(np.asarray, self.variant.hub_update.start(self.start))
         """What the hub's update remembers before round 0."""
         self._names = [*named_leaves(self.start)]
         self.block_layout = self.links.block_layout(self.start)
@@ -87,7 +86,7 @@ class HubCompute:
     @property
     def num_parameters(self) -> int:
         """Of the silo's block."""
-        return sum(leaf.size for leaf in jax.tree.leaves(self.start))
+        return sum(leaf.size for leaf in leaves_of(self.start))
 
     @property
     def bytes_up(self) -> int:
@@ -96,7 +95,7 @@ class HubCompute:
 
     def tree(self, leaves: Arrays) -> Tree:
         """A block from its named arrays."""
-        return jax.tree.unflatten(self._structure, [leaves[name] for name in self._names])
+        return like(self.start, [leaves[name] for name in self._names])
 
     def layout(self, round_index: int) -> Layout:
         """Who holds the samples of a round's minibatches."""
@@ -167,7 +166,11 @@ class HubCompute:
             # Those who have the labels get the others' phi: no need to compute with it here.
             return np.asarray(others)
         assert self._labels is not None
-        labels: Any = self._labels.take(self._draws(round_index))
+        drawn = self._labels.take(self._draws(round_index))
+        labels: Any = drawn.astype(self.objective.label_dtype(self.settings.dtype))
+        if self.objective.is_written_out:
+            with np.errstate(all="ignore"):
+                return np.asarray(knowledge.pass_on(silo, own, others, labels, self.objective))
         with precision(self.settings.dtype):
             return np.asarray(_pass_on(own, others, labels, silo=silo, knowledge=knowledge, objective=self.objective))
 
@@ -214,7 +217,7 @@ class HubCompute:
             return average, memory
         with precision(self.settings.dtype):
             moved = _hub_step(block, average, memory, update=self.variant.hub_update)
-            as_arrays: tuple[Tree, Tree] = jax.tree.map(np.asarray, moved)
+            as_arrays: tuple[Tree, Tree] = map_tree(np.asarray, moved)
             return as_arrays
 
     def remembered(self, leaves: Arrays) -> Tree:
@@ -223,7 +226,7 @@ class HubCompute:
         for name, leaf in wanted.items():
             if name not in leaves or leaves[name].shape != leaf.shape or leaves[name].dtype != leaf.dtype:
                 raise IncompatibleParties(f"the checkpoint's '{name}' does not fit train.hub_optimizer: begin anew")
-        return jax.tree.unflatten(jax.tree.structure(self.memory), [leaves[name] for name in wanted])
+        return like(self.memory, [leaves[name] for name in wanted])
 
     def _shares_of(self, present: tuple[bool, ...]) -> Any:
         """What part of the rows each of these clients holds."""
@@ -255,8 +258,7 @@ class HubCompute:
 
     def penalty(self, block: Tree) -> float:
         """The regulariser of the silo's block."""
-        with precision(self.settings.dtype):
-            return float(self.objective.penalty(block))
+        return float(self.objective.penalty(block))
 
     def intercept(self, block: Tree) -> NDArray[Any] | None:
         """``[C]``: what is left of the silo's phi where it is dropped; None if nothing is."""
@@ -272,27 +274,32 @@ class HubCompute:
         """The global model's loss and metrics from its scores, over the samples that are not absent."""
         sample_index, chosen = self.sample_index, slice(None) if absent is None else ~absent
         labels = sample_index.test_labels if held_out else sample_index.train_labels
-        with precision(self.settings.dtype):
-            truth = jnp.asarray(labels, self.objective.label_dtype(self.settings.dtype))
-            losses = _losses(scores, truth, objective=self.objective)
+        losses = self._losses(scores, labels.astype(self.objective.label_dtype(self.settings.dtype)))
         weights = sample_index.weights_at(sample_index.held_out == held_out)
         loss = float(weighted_mean(np.asarray(losses)[chosen], None if weights is None else weights[chosen])) + penalty
         scale, epsilon = sample_index.known.label_scale, self.objective.label_epsilon
         return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], scale, epsilon)
 
+    def _losses(self, scores: Any, labels: Any) -> NDArray[Any]:
+        if self.objective.is_written_out:
+            with np.errstate(all="ignore"):
+                return np.asarray(self.objective.losses(scores, labels))
+        with precision(self.settings.dtype):
+            return np.asarray(_losses(scores, labels, objective=self.objective))
 
-@partial(jax.jit, static_argnames=("update",))
+
+@compiled("update")
 def _hub_step(block: Tree, average: Tree, memory: Tree, *, update: HubUpdate) -> tuple[Tree, Tree]:
     return update.step(block, average, memory)
 
 
-@partial(jax.jit, static_argnames=("silo", "knowledge", "objective"))
+@compiled("silo", "knowledge", "objective")
 def _pass_on(
     own: Array, others: Array, labels: Array, *, silo: int, knowledge: Knowledge, objective: Objective
 ) -> Array:
     return knowledge.pass_on(silo, own, others, labels, objective)
 
 
-@partial(jax.jit, static_argnames=("objective",))
+@compiled("objective")
 def _losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
     return objective.losses(scores, labels)

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, cast
 
-import jax
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.core import algorithm
@@ -24,10 +22,11 @@ from tdcd.core.exchange import (
     sent_up,
 )
 from tdcd.core.fixed_point import FixedPoint
+from tdcd.core.lazy import Array, compiled, jax
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
+from tdcd.core.trees import like, map_tree, named_leaves
 from tdcd.core.variant import Variant
-from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.masks import Masks, What
 from tdcd.runtime.compute.sums import Sums
 from tdcd.runtime.protocol.structure import Arrays
@@ -172,7 +171,7 @@ class Links:
     def block_layout(self, block: Tree) -> Layout:
         """What a client's block is on its way up; asked for before blocks are decoded."""
         sent = sent_up(block, self._variant.block_exchange)
-        self._sent_up = jax.tree.structure(sent)
+        self._sent_up = sent
         return {name: (str(leaf.dtype), leaf.shape) for name, leaf in named_leaves(sent).items()}
 
     def _up(self, round_index: int, clients: Any) -> tuple[Any, ...]:
@@ -195,30 +194,30 @@ class Links:
         stacked = {name: np.stack([block[name] for block in sent]) for name in layout}
         exchange = self._variant.block_exchange
         if self._are_blocks_whole:
-            return jax.tree.unflatten(jax.tree.structure(before), [*stacked.values()])
+            return like(before, [*stacked.values()])
         with precision(self._settings.dtype):
-            tree = jax.tree.unflatten(self._sent_up, [*stacked.values()])
+            tree = like(self._sent_up, [*stacked.values()])
             blocks = _decode_blocks(
                 tree, before, *self._up(round_index, np.asarray(clients, np.int32)), exchange=exchange
             )
-            return jax.tree.map(np.asarray, blocks)
+            return map_tree(np.asarray, blocks)
 
 
-@partial(jax.jit, static_argnames=("silo", "shape", "exchange"))
+@compiled("silo", "shape", "exchange")
 def _encode(
     phi: Array, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], exchange: Exchange
 ) -> Wire:
     return exchange.encode(phi, Sending(seed, round_index, silo, shape))
 
 
-@partial(jax.jit, static_argnames=("silo", "shape", "variant"))
+@compiled("silo", "shape", "variant")
 def _decode(
     sent: Wire, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], variant: Variant
 ) -> Array:
     return variant.dropout.decode(variant.exchange, sent, Sending(seed, round_index, silo, shape))
 
 
-@partial(jax.jit, static_argnames=("silo", "shape", "variant"))
+@compiled("silo", "shape", "variant")
 def _others(
     sent: list[Wire], seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], variant: Variant
 ) -> Array:
@@ -226,14 +225,14 @@ def _others(
     return variant.dropout.sum_others(variant.exchange, sent, silo, sendings)
 
 
-@partial(jax.jit, static_argnames=("exchange",))
+@compiled("exchange")
 def _encode_block(
     block: Tree, before: Tree, seed: Array, round_index: Array, silo: Any, client: Any, *, exchange: BlockExchange
 ) -> Tree:
     return exchange.encode(block, before, Sending(seed, round_index, silo, stream=BLOCKS + client))
 
 
-@partial(jax.jit, static_argnames=("exchange",))
+@compiled("exchange")
 def _decode_blocks(
     sent: Tree, before: Tree, seed: Array, round_index: Array, silo: Any, clients: Array, *, exchange: BlockExchange
 ) -> Tree:

@@ -5,6 +5,7 @@ process are not safe, every party is a new interpreter instead.
 """
 
 import gc
+import importlib
 import json
 import os
 import select
@@ -16,6 +17,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Protocol
+
+_PARTY, _JAX = b"+", b"j"
+"""What a server is asked for: a party, or to import JAX."""
 
 
 class PartyProcess(Protocol):
@@ -53,6 +57,18 @@ def start_party(arguments: Sequence[str], log: Path, variables: Mapping[str, str
         )
 
 
+def warm_up(*, with_jax: bool = False) -> None:
+    """Start the process that parties are copied from: it imports what they need while this one does something else.
+
+    Args:
+        with_jax: whether they need that, too; each would have to import it by itself.
+    """
+    if sys.platform == "linux":
+        server = _fork_server()
+        if with_jax:
+            server.import_jax()
+
+
 def environment() -> dict[str, str]:
     """The environment of a party. Many share this machine's cores: each does its arithmetic in one thread."""
     flags = os.environ.get("XLA_FLAGS", "")
@@ -66,6 +82,7 @@ class ForkServer:
     def __init__(self) -> None:
         """Start it; it ends when this process does."""
         self._control, theirs = socket.socketpair()
+        self._has_jax = False
         command = [sys.executable, "-m", "tdcd.cli.forked", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(
@@ -77,11 +94,17 @@ class ForkServer:
                 start_new_session=True,
             )
 
+    def import_jax(self) -> None:
+        """Have it import JAX, too; what it was asked for before comes first."""
+        if not self._has_jax:
+            self._has_jax = True
+            self._control.sendall(_JAX)
+
     def start(self, arguments: Sequence[str], log: int, variables: Mapping[str, str]) -> "ForkedProcess":
         """See :func:`start_party`; ``log`` is an open file."""
         channel, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._control, [b"+"], [theirs.fileno(), log])
+            socket.send_fds(self._control, [_PARTY], [theirs.fileno(), log])
         wanted = {"arguments": [*arguments], "environment": {**variables}, "folder": str(Path.cwd())}
         channel.sendall(json.dumps(wanted).encode() + b"\n")
         return ForkedProcess(channel)
@@ -147,6 +170,9 @@ def serve(control: socket.socket) -> None:
         asked, files, _, _ = socket.recv_fds(control, 1, 2)
         if not asked:
             sys.exit()
+        if asked == _JAX:
+            importlib.import_module("jax")
+            continue
         if not os.fork():
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -21,13 +21,13 @@ from tdcd.records.run_folder import RunFolder, toml_text, write_durably
 from tdcd.report import write_report
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.driver import Ending, Outcome
-from tdcd.runtime.process.forking import PartyProcess, environment, start_party
+from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
 from tdcd.runtime.process.trial_data import write_rows
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.status import read_status
 from tdcd.tables.prepared import save_prepared
 
-POLL_S = 0.2
+POLL_S = 0.1
 GRACE_S = 10.0
 """What processes get to leave by themselves."""
 _ENDINGS: dict[int, Ending] = {0: "finished", 3: "diverged", 130: "interrupted"}
@@ -51,13 +51,14 @@ class Trial:
     def prepare(cls, path: Path, assignments: list[str], folder: Path) -> Self:
         """Cut the data, choose ports and issue certificates; a folder that has all of that is taken as it is."""
         config = check_config(override(read_config(path), assignments), str(path))
+        wanted = Job(config)
+        warm_up(with_jax=any(wanted.needs_jax(silo) for silo in range(len(wanted.hubs))))
         shared = folder / "federation.toml"
         if shared.exists():
             job = Job(check_config(read_config(shared), str(shared)))
             if Job(_at(config, [silo.hub for silo in job.config.silos])).digest != job.digest:
                 raise FileExistsError(f"{folder} holds a trial of other settings: choose another --out, or remove it")
             return cls(folder, job)
-        Job(config)
         if folder.exists() and any(folder.iterdir()):
             raise FileExistsError(f"{folder} is there already and is not an empty folder: choose another --out")
         planned = plan(config)

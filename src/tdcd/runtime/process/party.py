@@ -4,20 +4,23 @@ import ipaddress
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
+from tdcd.core.lazy import configure
 from tdcd.federation.party_names import client_of
 from tdcd.runtime.certificates.agreement import Certified, Keys
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
 from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.process.client_status import ClientStatus
 from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
 from tdcd.runtime.process.label_key import LABEL_KEY, NEW_KEY, label_key
 from tdcd.runtime.process.log import event
@@ -34,6 +37,8 @@ from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
 from tdcd.tables.randomized import check_ready, protected
 
+NEEDS_JAX = "is not a linear block with plain steps, a loss of tdcd's own, whole phi and no silo dropout"
+
 
 class PartySection(BaseModel):
     """A party's own small file: what is not for the others. Every key can be given on the command line instead."""
@@ -43,7 +48,7 @@ class PartySection(BaseModel):
     certs: str = "certs"
     """The folder with ca.pem, this party's certificate and key, federation.secret for a hub, and revoked.crl if any."""
     out: str | None = None
-    """A hub's run folder."""
+    """A hub's run folder; a client's folder for its status.json, which is written nowhere by default."""
     listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")] | None = None
     """Where a hub listens, host:port, if that is not the address at which others reach it."""
     metrics: Annotated[str, Field(pattern=PATTERN)] | None = None
@@ -115,11 +120,13 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     """Run a client to its end."""
     arm_as_asked()
     # A client waits for every program that it starts: a second thread would only have to be woken for it.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
+    configure("jax_cpu_enable_async_dispatch", False)
     index = job.silo_index(silo)
     names = job.config.silos[index].client_names
     if client not in names:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
+    if job.needs_jax(index) and find_spec("jax") is None:
+        raise ConfigError([f"a client of silo '{silo}' needs JAX for what {NEEDS_JAX}: pip install jax optax"])
     data = read_data(job.config, index, own)
     if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
@@ -128,7 +135,11 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     machine = Client(job, index, name, data, secrets.token_hex(8), keys)
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
-        return ClientDriver(machine, transport).run(should_stop)
+        driver = ClientDriver(machine, transport)
+        if own.out is None:
+            return driver.run(should_stop)
+        with closing(ClientStatus(Path(own.out), driver)) as status:
+            return driver.run(status.shown_before(should_stop))
 
 
 def read_data(config: Config, silo: int, own: PartySection) -> ClientData:

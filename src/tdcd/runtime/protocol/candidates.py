@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tdcd.core.objective import Tree
+from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
-from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.structure import Arrays
 

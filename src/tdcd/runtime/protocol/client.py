@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
 from tdcd.core.objective import Tree
-from tdcd.records.run_folder import named_leaves
+from tdcd.core.trees import like, named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.client_rows import ClientRows, Presence
@@ -67,7 +66,7 @@ class Client:
         self._welcome: Welcome | None = None
         self._compute: ClientCompute | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._structure: Any = None
+        self._template: Tree = None
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
         self._rows: ClientRows | None = None
@@ -209,13 +208,13 @@ class Client:
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
         template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name)
         self._shapes = {name: leaf.shape for name, leaf in named_leaves(template).items()}
-        self._structure = jax.tree.structure(template)
+        self._template = template
         return self._answer(message, Ready, feature_shape=shape)
 
     def _read_block(self, message: Begin | Evaluate) -> Tree:
         dtype = self.job.settings.dtype
         leaves = [take_named(message.block, name, dtype, shape) for name, shape in self._shapes.items()]
-        return jax.tree.unflatten(self._structure, leaves)
+        return like(self._template, leaves)
 
     def _on_begin(self, message: Begin) -> list[Message]:
         """Line 9: phi of the client's rows of this round's minibatches, with the fresh hub block."""

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import jax
 import numpy as np
 
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.core.fixed_point import FixedBlocks, beyond
 from tdcd.core.objective import Tree
-from tdcd.records.run_folder import named_leaves
+from tdcd.core.trees import leaves_of, named_leaves
 from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
 from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.masks import Masks
@@ -77,7 +76,7 @@ class ClientMasks:
         self, compute: ClientCompute, block: Tree, before: Tree, question: Message
     ) -> tuple[type[Message], dict[str, Any]]:
         """What to answer with a block after its local steps, which began with ``before``."""
-        leaves = jax.tree.leaves(block)
+        leaves = leaves_of(block)
         if not all(np.isfinite(leaf).all() for leaf in leaves):
             return Diverged, {}
         if not isinstance(self._exchange, FixedBlocks):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tdcd.core.objective import Tree
-from tdcd.records.run_folder import named_leaves
+from tdcd.core.trees import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.evaluations import Evaluations
 from tdcd.runtime.protocol.exchange import Exchange

@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 
 from tdcd.blocks.base import Block
+from tdcd.blocks.linear import Linear
 from tdcd.config import Config, ConfigError
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import blocks_of, has_bias, objective_of, settings_of
-from tdcd.core.exchange import WIRE_DTYPES, sent_up
+from tdcd.core.exchange import WIRE_DTYPES, AsItIs, WholeBlock, sent_up
+from tdcd.core.fixed_point import FixedBlocks
+from tdcd.core.knowledge import WrittenOut
 from tdcd.core.settings import Settings
 from tdcd.core.timing import Overlap
+from tdcd.core.trees import leaves_of
+from tdcd.core.update import Sgd
 from tdcd.core.variant import Everybody, Variant
 from tdcd.federation.party_names import client_of, hub_of
 from tdcd.records.patience import Stopping
@@ -138,6 +142,16 @@ class Job:
         chosen = self.config.silos[silo]
         return tuple(client_of(chosen.name, client) for client in chosen.client_names)
 
+    def needs_jax(self, silo: int) -> bool:
+        """Whether a client of the silo differentiates, compiles or draws; what only adds and multiplies is NumPy's."""
+        variant, loss = self.variant, self.config.model.loss
+        plain = (variant.update, variant.client_exchange, variant.dropout.rate) == (Sgd(), AsItIs(), 0)
+        plain &= isinstance(variant.block_exchange, WholeBlock | FixedBlocks)
+        plain &= isinstance(variant.knowledge, WrittenOut) and (
+            loss is None or objective_of(self.config, loss).is_written_out
+        )
+        return not (plain and isinstance(self.blocks[silo], Linear))
+
     def peers(self, silo: int) -> tuple[str, ...]:
         """The other hubs."""
         return tuple(hub for index, hub in enumerate(self.hubs) if index != silo)
@@ -161,7 +175,7 @@ def _only_simulated(variant: Variant, dtype: str, labels: str | None) -> list[st
         for name, (kind, _) in exchange.layout((1, 1, 1), dtype).items()
     ]
     block = sent_up(np.zeros((1, 1), dtype), variant.block_exchange)
-    sent += [(variant.block_exchange, "block", str(leaf.dtype)) for leaf in jax.tree.leaves(block)]
+    sent += [(variant.block_exchange, "block", str(leaf.dtype)) for leaf in leaves_of(block)]
     allowed = ", ".join(WIRE_DTYPES)
     return problems + [
         f"train.variant: {exchange} sends '{name}' as {kind}, but hubs send only {allowed}"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tdcd.core.objective import Tree
+from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
-from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.compute.layout import Left
 from tdcd.runtime.protocol.absence import Claims, union

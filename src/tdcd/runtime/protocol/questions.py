@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.objective import Tree
-from tdcd.records.run_folder import named_leaves
+from tdcd.core.trees import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.absence import Absences
 from tdcd.runtime.protocol.groups import Group

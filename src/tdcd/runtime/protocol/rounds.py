@@ -17,8 +17,8 @@ may go on without a client, see :mod:`tdcd.runtime.protocol.absence`.
 from collections.abc import Callable, Collection, Sequence
 
 from tdcd.core.objective import Tree
+from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
-from tdcd.records.run_folder import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.awaiting import awaited
 from tdcd.runtime.protocol.evaluations import Evaluations

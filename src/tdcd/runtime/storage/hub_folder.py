@@ -15,8 +15,6 @@
     timeline.json            how long it worked and waited, round by round
 """
 
-import contextlib
-import json
 import math
 import os
 import secrets
@@ -57,6 +55,7 @@ from tdcd.runtime.storage.hub_restart import (
 )
 from tdcd.runtime.storage.journal import Journal
 from tdcd.runtime.storage.lock import lock
+from tdcd.runtime.storage.status import replace_quickly, write_status
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.preparation_io import load_label_encoding, save_preparations
 
@@ -286,11 +285,8 @@ class HubFolder:
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace what those who watch are told."""
-        self.replace_quickly("status.json", json.dumps({**status, "pid": os.getpid()}).encode())
+        write_status(self.path, status)
 
     def replace_quickly(self, name: str, content: bytes) -> None:
         """Replace a file that only people look at; losing it in a crash, or on a full disk, is no loss."""
-        temporary = self.path / f"{name}.tmp"
-        with contextlib.suppress(OSError):
-            temporary.write_bytes(content)
-            temporary.replace(self.path / name)
+        replace_quickly(self.path / name, content)

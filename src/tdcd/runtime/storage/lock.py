@@ -1,4 +1,4 @@
-"""The lock on a hub's run folder, which tells whether its process lives."""
+"""The lock on a party's folder, which tells whether its process lives."""
 
 import fcntl
 import os
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 TRIES, PAUSE_S = 20, 0.02
-"""Who asks whether the process lives has the lock for a moment: that must not keep a hub from starting."""
+"""Who asks whether the process lives has the lock for a moment: that must not keep a party from starting."""
 
 
 def is_alive(path: Path) -> bool:
-    """Whether a process has the run folder at ``path`` open."""
+    """Whether a process has the folder at ``path`` open."""
     if not (path / "hub.lock").exists():
         return False
     with (path / "hub.lock").open("rb") as file:

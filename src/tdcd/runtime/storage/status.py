@@ -1,22 +1,44 @@
-"""What a hub said last of what it is doing, from its run folder."""
+"""What a party said last of what it is doing, from its folder."""
 
+import contextlib
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tdcd.runtime.storage.lock import is_alive
 
+STATUS = "status.json"
+LOSSES = {"train_loss": "train loss  ", "test_loss": "test loss   "}
+"""What a hub knows and a client does not."""
+
+
+def write_status(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Replace what those who watch are told."""
+    replace_quickly(folder / STATUS, json.dumps({**facts, "pid": os.getpid()}).encode())
+
+
+def replace_quickly(path: Path, content: bytes) -> None:
+    """Replace a file that only people look at; losing it in a crash, or on a full disk, is no loss."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with contextlib.suppress(OSError):
+        temporary.write_bytes(content)
+        temporary.replace(path)
+
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What the hub said last, and whether its process is ``alive``."""
-    path = folder / "status.json"
+    """What the party said last, and whether its process is ``alive``."""
+    path = folder / STATUS
     if not path.exists():
-        raise ValueError(f"{folder} has no status.json: give the run folder of a hub (--out of tdcd hub)")
+        raise ValueError(
+            f"{folder} has no {STATUS}: give the run folder of a hub (--out of tdcd hub), or --out of tdcd client"
+        )
     try:
         facts: dict[str, Any] = {**json.loads(path.read_text()), "alive": is_alive(folder)}
         in_words(facts)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged: {error}; a hub that is alive writes it anew in a moment") from None
+        raise ValueError(f"{path} is damaged: {error}; a party that is alive writes it anew in a moment") from None
     return facts
 
 
@@ -26,8 +48,7 @@ def in_words(facts: dict[str, Any]) -> str:
     lines = [
         f"{facts['party']}: {facts['status'] or facts['phase']}, {'alive' if facts['alive'] else gone}",
         f"  round       {facts['round']} of {facts['rounds']}",
-        f"  train loss  {_number(facts['train_loss'])}",
-        f"  test loss   {_number(facts['test_loss'])}",
+        *(f"  {words}{_number(facts[name])}" for name, words in LOSSES.items() if name in facts),
         *([f"  labels      {facts['labels']}"] if facts.get("labels") else []),
         f"  connected   {', '.join(facts['connected']) or 'nobody'}",
     ]

@@ -16,7 +16,8 @@ from tdcd.simulation.engines.clients_layout import Own, Shared
 def alike(models: Sequence[Block], variant: Variant, shared: Shared, own: Own) -> list[tuple[int, ...]]:
     """The silos in batches: those of one have equal models, periods and numbers of clients, rows and features."""
     batches: dict[Any, tuple[int, ...]] = {}
-    for silo, (model, features, placement) in enumerate(zip(models, shared.features, own.placements, strict=True)):
+    tables = shared.features or [placement.rows for placement in own.placements]
+    for silo, (model, features, placement) in enumerate(zip(models, tables, own.placements, strict=True)):
         # A client's loss depends on the silo where only one has labels.
         apart = None if isinstance(variant.knowledge, LabelsEverywhere) else silo
         period = variant.timing.period(silo)

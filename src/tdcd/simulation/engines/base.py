@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tdcd.blocks import Linear
 from tdcd.blocks.base import Block
 from tdcd.core.objective import Objective, Tree
+from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation, Silo
@@ -60,11 +61,12 @@ class Problem(NamedTuple):
     variant: Variant
     batch_size: int
     num_outputs: int
-    tables: list[NDArray[Any]]
-    """Each silo's features on the host."""
+    tables: list[Any]
+    """Each silo's features on the host: an array, or :class:`tdcd.federation.hosts.HostRows` in one of several."""
     labels: NDArray[Any]
-    on_device: list[Array] | None
-    """The same features there, if they stay there."""
+    on_device: list[Any] | None
+    """The same features there, if they stay there: an array, or on several hosts a
+    :class:`tdcd.simulation.host_tables.DeviceTable`."""
     devices: Devices
     most_rounds: int = ROUNDS_PER_CALL
     """No call needs more rounds than these."""
@@ -103,6 +105,24 @@ class Problem(NamedTuple):
     def over_runs(self, per_run: Sequence[Any] | NDArray[Any]) -> Any:
         """One array per run as an argument of a compiled program: the only one, or all on a first axis."""
         return per_run[0] if len(per_run) == 1 else np.stack([*per_run])
+
+    def draw(self, rounds: Sequence[int]) -> NDArray[np.int32]:
+        """``[S, R, E, B]``: the minibatches of every run, drawn on the host."""
+        settings = self.settings
+        drawn = {
+            seed: batch_ids(
+                seed,
+                rounds,
+                num_samples=self.federation.num_samples,
+                batch_size=self.batch_size,
+                local_steps=settings.local_steps,
+                minibatches=settings.minibatches,
+            )
+            for seed in {run.settings.seed for run in self.runs}
+        }
+        if len(self.runs) == 1:
+            return drawn[settings.seed][None]
+        return np.stack([drawn[run.settings.seed] for run in self.runs])
 
     def held(self, silo: Silo) -> NDArray[Any]:
         """``[K]``: n_k, the rows that each client of a silo holds."""
@@ -161,12 +181,8 @@ class Engine(Protocol):
         """Whether it is the fastest there is for a problem that it supports."""
         ...
 
-    def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
-        """The call for the first rounds of ``ids`` ``[S, R, E, B]``; any thread may do this, one call after the other.
-
-        Args:
-            first_round: the number of the first of them.
-        """
+    def prepare(self, wanted: range) -> Call:
+        """The call for the first of the ``wanted`` rounds; any thread may do this, one call after the other."""
         ...
 
     def run(self, state: State, call: Call) -> State:

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from tdcd.blocks.activations import activation_size_per_row
 from tdcd.core.exchange import seed_words
 from tdcd.core.variant import Everybody
-from tdcd.federation.placement import Placement, Placer, place_alike, shared
+from tdcd.federation.hosts import row_bytes
+from tdcd.federation.placement import Placement, Placer, padded_slots, place_alike, shared
 from tdcd.federation.silos import Silo
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, padded, run_rounds
 from tdcd.simulation.engines.clients_layout import Own, Shared
 from tdcd.simulation.engines.clients_program import ClientsProgram
+from tdcd.simulation.host_tables import HostLayout
 from tdcd.simulation.staging import StagingBuffers
 
 TINY = 1 << 14
@@ -95,7 +97,7 @@ class ClientsEngine:
         heavy = numbers > HEAVY and max(each) > TINY and not several
         in_turn = heavy and cpu and max(p.num_clients for p in placers) > 1
         cells = 4 * sum(placer.num_clients * placer.usual for placer in placers)
-        shipped = sum(table[0].nbytes for table in problem.tables) * problem.batch_size if self._labels is None else 0
+        shipped = sum(row_bytes(table) for table in problem.tables) * problem.batch_size if self._labels is None else 0
         # A call sends half as many bytes of indices: a call of few rounds fills its whole room with them.
         self.rounds_per_call = problem.rounds_per_call(problem.batches * (2 * cells + shipped))
         if heavy and not cpu:
@@ -117,28 +119,38 @@ class ClientsEngine:
             devices=problem.devices,
         )
 
-    def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
+    def prepare(self, wanted: range) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
         problem, devices, rounds = self._problem, self._problem.devices, self.rounds_per_call
+        first_round, ids = wanted.start, problem.draw(wanted)
         memory = self._buffers.begin()
         placed = place_alike(self._placers, ids)
         num_rounds = len(placed[0][0].rows)
         ids = ids[:, :num_rounds]
         own = self._absent(first_round, ids)
         tables, labels, weights = problem.on_device, self._labels, self._row_weights
-        if tables is None:
+        by_host = devices.hosts is not None
+        if by_host:
+            rows = self._rows_by_client(placed[0], ids[0])
+            tables = None if tables is None else [table.features for table in tables]
+        elif tables is None:
             tables = [
                 devices.put(self._buffers.take(silo, table, ids, rounds).reshape(-1, *table.shape[1:]))
                 for silo, table in enumerate(problem.tables)
             ]
+        if labels is None:
             labels = devices.put(self._buffers.take("labels", problem.labels, ids, rounds).ravel())
             if problem.weights is not None:
                 weights = devices.put(self._buffers.take("weights", problem.weights, ids, rounds).ravel())
-            ids, placed = _renumbered(ids, placed, rounds)
+            ids = _renumbered(ids, rounds)
+            if not by_host:
+                placed = [[_with_rows(one, own) for one in run] for run, own in zip(placed, ids, strict=True)]
         step_size, l2 = problem.numbers()
         own = own._replace(
             ids=devices.put(problem.over_runs(padded(ids, rounds))),
-            placements=[self._put(silo) for silo in zip(*placed, strict=True)],
+            placements=self._put_by_host(placed[0], rows)
+            if by_host
+            else [self._put(silo) for silo in zip(*placed, strict=True)],
             held=self._held,
             numbers=self._numbers,
             rounds=problem.over_runs([np.arange(first_round, first_round + rounds, dtype=np.int32)] * len(ids)),
@@ -189,6 +201,28 @@ class ClientsEngine:
         room = padded(per_run[0][None] if len(per_run) == 1 else np.stack(per_run), self.rounds_per_call)
         return self._problem.devices.put(self._problem.over_runs(room), axis)
 
+    def _rows_by_client(self, placements: Sequence[Placement], ids: NDArray[np.int32]) -> list[Any]:
+        """On several hosts, every client's rows where the client is."""
+        problem = self._problem
+        layout = HostLayout(problem.devices, self._buffers, self.rounds_per_call)
+        held = problem.on_device or [None] * len(placements)
+        return [
+            layout.rows(silo, placement, ids, problem.tables[silo], held[silo])
+            for silo, placement in enumerate(placements)
+        ]
+
+    def _put_by_host(self, placements: Sequence[Placement], rows: Sequence[Any]) -> list[Placement]:
+        """The only run's placements on the devices of several hosts, silo by silo."""
+        return [
+            Placement(
+                self._by_round([one.positions], 1),
+                self._by_round([one.counts], 1),
+                own,
+                self._by_round([padded_slots(one)]),
+            )
+            for one, own in zip(placements, rows, strict=True)
+        ]
+
     def _put(self, placements: Sequence[Placement]) -> Placement:
         """One silo's placements of all runs, on the devices."""
         devices = self._problem.devices
@@ -199,18 +233,16 @@ class ClientsEngine:
         return Placement(*parts)
 
 
-def _renumbered(
-    ids: NDArray[np.int32], placed: Sequence[Sequence[Placement]], rounds: int
-) -> tuple[NDArray[np.int32], list[list[Placement]]]:
+def _renumbered(ids: NDArray[np.int32], rounds: int) -> NDArray[np.int32]:
     """The minibatches with samples numbered in the order in which their rows are sent: run by run, and in each
     those of ``ids`` with room for ``rounds``.
     """
     room = (len(ids), rounds, *ids.shape[2:])
-    numbers = np.arange(math.prod(room), dtype=np.int32).reshape(room)[:, : ids.shape[1]]
+    return np.arange(math.prod(room), dtype=np.int32).reshape(room)[:, : ids.shape[1]]
 
-    def renumbered(placement: Placement, own: NDArray[np.int32]) -> Placement:
-        rows = np.empty_like(own)
-        np.put_along_axis(rows, placement.slots, own, axis=2)
-        return placement._replace(rows=rows)
 
-    return numbers, [[renumbered(one, own) for one in run] for run, own in zip(placed, numbers, strict=True)]
+def _with_rows(placement: Placement, ids: NDArray[np.int32]) -> Placement:
+    """The placement of minibatches in which samples have other numbers."""
+    rows = np.empty_like(ids)
+    np.put_along_axis(rows, placement.slots, ids, axis=2)
+    return placement._replace(rows=rows)

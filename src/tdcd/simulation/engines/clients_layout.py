@@ -7,7 +7,8 @@ class Shared(NamedTuple):
     """What all runs share; arrays, or how they are spread over several devices; so in :class:`Own`."""
 
     features: Any
-    """Of each silo ``[M, ...]``, or the rows that a call is about."""
+    """Of each silo ``[M, ...]``, or the rows that a call is about. On several hosts, of each device's clients, or None
+    if the rows of a call come with their placements."""
     labels: Any
     weights: Any = None
     """``[M]``: what each sample weighs, if not all weigh the same."""

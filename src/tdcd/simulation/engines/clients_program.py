@@ -51,11 +51,12 @@ class ClientsProgram:
     devices: Devices
 
     def axes(self) -> tuple[Shared, Own]:
-        """Each device has some clients, and some rows for phi."""
-        placement = Placement(positions=spec(1), counts=spec(1), rows=spec(2), slots=WHOLE)
+        """Each device has some clients, and some rows for phi; on several hosts, those of its clients."""
+        rows = spec(2) if self.devices.hosts is None else spec(1)
+        placement = Placement(positions=spec(1), counts=spec(1), rows=rows, slots=WHOLE)
         per_client = spec(0) if self.variant.participation == Variant().participation else spec(1)
         own = Own(WHOLE, [placement] * len(self.blocks), spec(0), spec(0), per_client, *[WHOLE] * 6)
-        return Shared(WHOLE, WHOLE, WHOLE), own
+        return Shared(self.devices.tables, WHOLE, WHOLE), own
 
     def lay_out(self, shared: Shared, own: Own) -> Own:
         """Nothing to do in advance."""
@@ -104,10 +105,16 @@ class ClientsProgram:
 
     def _phi(self, silo: int, block: Tree, shared: Shared, own: Own) -> Array:
         """The silo's phi in minibatch order, ``[E, B, C]``: lines 9 and 11."""
-        placement, dtype = own.placements[silo], own.held[0].dtype
-        features = shared.features[silo][placement.rows].astype(dtype)
+        slots, features = own.placements[silo].slots, self._rows(silo, shared, own)
+        if self.devices.hosts is not None:
+            features = features.swapaxes(0, 1).reshape(len(own.ids), -1, *features.shape[3:])
         sent = algorithm.phi(block, features, apply=phi_in_portions(self.blocks[silo]))
-        return algorithm.stack(self.devices.gather(sent, axis=1), placement.slots)
+        return algorithm.stack(self.devices.gather(sent, axis=1), slots)
+
+    def _rows(self, silo: int, shared: Shared, own: Own) -> Array:
+        """The features that this device computes phi of: ``[E, B, ...]``, or on several hosts ``[K, E, P, ...]``."""
+        rows: Array = own.placements[silo].rows
+        return (rows if shared.features is None else shared.features[silo][rows]).astype(own.held[0].dtype)
 
     def _hub_phi(self, silo: int, state: State, shared: Shared, own: Own) -> Array:
         """The phi that the silo's hub sends: line 11."""
@@ -115,12 +122,13 @@ class ClientsProgram:
         if variant.timing.depth:
             age = variant.timing.age(silo, own.rounds)
             block = jax.tree.map(lambda now, old: jnp.concatenate([now[None], old])[age], block, state.past[silo])
-        phi, alone = self._phi(silo, block, shared, own), self._alone(silo, block, shared)
+        phi, alone = self._phi(silo, block, shared, own), self._alone(silo, block, shared, own)
         phi = variant.dropout.dropped(phi, Sending(own.seed, own.rounds, silo, phi.shape), alone)
         return self._from_clients(silo, phi, own)
 
-    def _alone(self, silo: int, block: Tree, shared: Shared) -> Any:
-        return self.variant.dropout.alone(silo, block, self.blocks[silo].phi, shared.features[silo].shape[-1])
+    def _alone(self, silo: int, block: Tree, shared: Shared, own: Own) -> Any:
+        table = own.placements[silo].rows if shared.features is None else shared.features[silo]
+        return self.variant.dropout.alone(silo, block, self.blocks[silo].phi, table.shape[-1])
 
     def _from_clients(self, silo: int, phi: Array, own: Own) -> Array:
         """The silo's phi as its hub gets it from the clients."""
@@ -187,14 +195,15 @@ class ClientsProgram:
         # The sample ids of every client's rows, [K, E, P].
         rows = jax.vmap(lambda positions: jnp.take_along_axis(own.ids, positions, axis=1))(placement.positions)
         objective = TracedObjective.of(self.objective, own.l2)
+        by_host, dtype = self.devices.hosts is not None, own.held[0].dtype
         minibatches = Minibatch(
-            shared.features[silo][rows].astype(own.held[0].dtype),
+            self._rows(silo, shared, own) if by_host else shared.features[silo][rows].astype(dtype),
             self._known(silo, block, shared, own, rows, exchanged, objective),
             self._weights(silo, own, rows.shape[2]) * (1 if shared.weights is None else shared.weights[rows]),
         )
         places = self._places(placement.positions, own.ids.shape[1])
         sending = Sending(own.seed, own.rounds, silo, own.ids.shape, places=places)
-        minibatches = self.variant.dropout.minibatch(minibatches, sending, self._alone(silo, block, shared))
+        minibatches = self.variant.dropout.minibatch(minibatches, sending, self._alone(silo, block, shared, own))
         return minibatches, placement.counts
 
     def _averaged(self, silo: int, stepped: Tree, state: State, own: Own) -> tuple[Tree, Any]:

@@ -1,15 +1,20 @@
-"""The engine for linear blocks with one output on an accelerator: only sample ids are sent to it."""
+"""The engine for linear blocks with one output on an accelerator: minibatches are drawn there, or ids sent to it."""
+
+import math
 
 import jax
 import numpy as np
+from jax import Array
 from numpy.typing import NDArray
 
+from tdcd.core.schedule import LARGE, is_small
+from tdcd.simulation.drawing import draw_ids
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, run_rounds
 from tdcd.simulation.engines.flat_program import SEGMENT, FlatProgram, FlatSilo, Own, Shared
 from tdcd.simulation.engines.grouped import GroupedEngine
 from tdcd.simulation.staging import StagingBuffers
 
-PLACES_PER_CALL = 1 << 21
+PLACES_PER_CALL = 1 << 22
 """About how many places for rows the segments of a call have: more take the host longer to draw before the first call.
 """
 
@@ -38,6 +43,10 @@ class FlatEngine:
             devices=problem.devices,
         )
         self._buffers = StagingBuffers()
+        # Small minibatches take the host less time than a program takes to start.
+        self._draws_there = (
+            settings.minibatches != "full" and problem.batch_size >= LARGE and is_small(problem.batch_size, samples)
+        )
         places = problem.batch_size + SEGMENT * max(silo.num_clients for silo in federation.silos)
         self.rounds_per_call = max(1, PLACES_PER_CALL // (problem.batches * places))
 
@@ -57,17 +66,35 @@ class FlatEngine:
     @classmethod
     def suits(cls, problem: Problem) -> bool:
         """On an accelerator, where a minibatch has many numbers."""
-        numbers = problem.batch_size * sum(table[0].size for table in problem.tables)
+        numbers = problem.batch_size * sum(math.prod(table.shape[1:]) for table in problem.tables)
         return jax.default_backend() != "cpu" and numbers > HEAVY
 
-    def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
+    def prepare(self, wanted: range) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
-        memory, rounds = self._buffers.begin(), ids.shape[1]
-        room = self._buffers.room("ids", (self.rounds_per_call, *ids.shape[2:]), ids.dtype)
-        room[:rounds] = ids[0]
-        # It is copied while the device works on the call before.
-        shipped = self._problem.devices.hold(room)
-        return Call(rounds, memory, (self._shared, Own(shipped, self._problem.numbers()[0]), rounds))
+        memory, rounds = self._buffers.begin(), len(wanted)
+        # Both happen while the device works on the call before.
+        ids = self._drawn_there(wanted.start) if self._draws_there else None
+        if ids is None:
+            ids = self._sent(self._problem.draw(wanted)[0])
+        return Call(rounds, memory, (self._shared, Own(ids, self._problem.numbers()[0]), rounds))
+
+    def _drawn_there(self, first_round: int) -> Array | None:
+        """The minibatches of as many rounds as a call has room for, drawn on the device."""
+        problem = self._problem
+        return draw_ids(
+            problem.settings.seed,
+            first_round,
+            rounds=self.rounds_per_call,
+            count=problem.batches,
+            size=problem.batch_size,
+            num_samples=problem.federation.num_samples,
+        )
+
+    def _sent(self, ids: NDArray[np.int32]) -> Array:
+        """Minibatches from the host, with room for as many rounds."""
+        room = self._buffers.room("ids", (self.rounds_per_call, *ids.shape[1:]), ids.dtype)
+        room[: len(ids)] = ids
+        return self._problem.devices.hold(room)
 
     def run(self, state: State, call: Call) -> State:
         """See :meth:`tdcd.simulation.engines.base.Engine.run`."""

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.federation.placement import Placement, place_alike, shared
+from tdcd.federation.hosts import mapped_rows, row_bytes
+from tdcd.federation.placement import Placement, padded_slots, place_alike, shared
 from tdcd.simulation.engines.base import Call, Problem, State, padded, run_rounds
 from tdcd.simulation.engines.grouped_program import GroupedProgram, GroupedRows, GroupedSilo, Own
 from tdcd.simulation.engines.groups import ClientGroups
@@ -22,12 +23,14 @@ class GroupedEngine:
         """Put the clients into groups."""
         self._problem, devices = problem, problem.devices
         samples = problem.federation.num_samples
+        self._by_host = devices.hosts is not None
         self._groups = [self._dealt([run.federation.silos[i].owner() for run in problem.runs]) for i in self._silos]
         self._placers = [shared([groups.placer for groups in run]) for run in zip(*self._groups, strict=True)]
-        self._tables = [table.reshape(samples, -1) for table in problem.tables]
+        self._tables = [mapped_rows(table, lambda rows: rows.reshape(len(rows), -1)) for table in problem.tables]
         self._features = None
         if problem.on_device is not None:
-            self._features = [table.reshape(samples, -1) for table in problem.on_device]
+            held = [table.features if self._by_host else table for table in problem.on_device]
+            self._features = [table.reshape(len(table), -1) for table in held]
         self._clients = [self._clients_of(silo) for silo in self._silos]
         self._program = GroupedProgram(
             objective=problem.runs[0].objective,
@@ -41,7 +44,7 @@ class GroupedEngine:
             devices=devices,
         )
         self._buffers = StagingBuffers()
-        row = [12 + (table[0].nbytes if problem.on_device is None else 4) for table in self._tables]
+        row = [12 + (row_bytes(table) if problem.on_device is None else 4) for table in self._tables]
         rows = [groups[0].shape[0] * groups[0].placer.usual for groups in self._groups]
         per_round = problem.batches * sum(a * b for a, b in zip(row, rows, strict=True))
         self.rounds_per_call = problem.rounds_per_call(per_round)
@@ -68,7 +71,9 @@ class GroupedEngine:
         """A silo's groups in every run; of several runs they must be of one shape, and one group needs no padding."""
         problem = self._problem
         shape = None if len(owners) == 1 else (1, int(owners[0].max()) + 1)
-        return [ClientGroups(owner, problem.batch_size, problem.devices.count, shape) for owner in owners]
+        return [
+            ClientGroups(owner, problem.batch_size, problem.devices.count, shape, self._by_host) for owner in owners
+        ]
 
     def _clients_of(self, silo: int) -> GroupedSilo:
         problem, hold = self._problem, self._problem.devices.hold
@@ -79,8 +84,9 @@ class GroupedEngine:
         counts = [groups.arrange(problem.held(own), 1) for groups, own in dealt]
         return GroupedSilo(hold(problem.over_runs(shares), 0), hold(problem.over_runs(counts), 0))
 
-    def prepare(self, first_round: int, ids: NDArray[np.int32]) -> Call:
+    def prepare(self, wanted: range) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
+        ids = self._problem.draw(wanted)
         memory = self._buffers.begin()
         # Single groups have their rows in the minibatch's order: there is nothing to place.
         is_placed = any(placer.num_clients > 1 for placer in self._placers[0])
@@ -104,10 +110,10 @@ class GroupedEngine:
         rows, real, positions, places = ids[:, :, :, None], None, None, None
         if placement is not None and placement.positions.shape[1] > 1:
             # Only a single run has several groups.
-            order, where = _by_group(placement)
+            order = np.ascontiguousarray(placement.positions.transpose(0, 2, 1, 3))
             rows = np.take_along_axis(ids[0], order.reshape(*ids.shape[1:3], -1), axis=2).reshape(order.shape)[None]
             real = (np.arange(order.shape[3]) < placement.counts.transpose(0, 2, 1)[..., None])[None]
-            positions, places = self._put(order[None], 2), self._put(where[None])
+            positions, places = self._put(order[None], 2), self._put(padded_slots(placement)[None])
         numbers = rows.astype(np.intp)
         labels = self._buffers.take(("labels", silo), self._problem.labels, numbers, self.rounds_per_call)
         return _Layout(numbers, real, self._put(labels, 2), positions, places)
@@ -121,9 +127,17 @@ class GroupedEngine:
         rows = layout.rows
         real: Any = [None] * len(rows) if layout.real is None else layout.real
         slots = [g.slots(own, which) for g, own, which in zip(self._groups[silo], rows, real, strict=True)]
-        features = self._put(rows.astype(np.int32), 2) if self._features is not None else self._gathered(silo, rows)
+        features = self._gathered(silo, rows) if self._features is None else self._put(self._places(silo, rows), 2)
         by_run = slots[0][None] if len(slots) == 1 else np.stack(slots)
         return GroupedRows(features, layout.labels, self._put(by_run, 2), layout.positions, layout.places)
+
+    def _places(self, silo: int, rows: NDArray[np.intp]) -> NDArray[np.int32]:
+        """Where in the table of their device these rows are."""
+        if not self._by_host:
+            return rows.astype(np.int32)
+        assert self._problem.on_device is not None
+        places: NDArray[np.int32] = self._problem.on_device[silo].places[rows]
+        return places
 
     def _gathered(self, silo: int, rows: NDArray[np.intp]) -> Any:
         """The features of these rows; each device's part is gathered by itself."""
@@ -147,14 +161,3 @@ class _Layout(NamedTuple):
     labels: Any
     positions: Any
     places: Any
-
-
-def _by_group(placement: Placement) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Positions ``[R, E, L, P]``, and places ``[R, E, B]`` in the padded groups one after the other."""
-    positions = np.ascontiguousarray(placement.positions.transpose(0, 2, 1, 3))
-    counts = placement.counts.transpose(0, 2, 1)
-    # Slots count the rows before a sample; in padded groups, those before its group are more.
-    shift = np.arange(counts.shape[2]) * positions.shape[3] + counts - np.cumsum(counts, axis=2)
-    by_row = np.repeat(shift.ravel(), counts.ravel()).reshape(placement.slots.shape)
-    places = placement.slots + np.take_along_axis(by_row, placement.slots, axis=2)
-    return positions, places.astype(np.int32)

@@ -40,7 +40,7 @@ class GroupedRows(NamedTuple):
     """One silo's rows of the minibatches of R rounds, group by group."""
 
     rows: Any
-    """``[R, E, L, P]`` sample ids; or ``[R, E, L, P, D]``, their features."""
+    """``[R, E, L, P]`` sample ids, or places in the device's table; or ``[R, E, L, P, D]``, features."""
     labels: Any
     """``[R, E, L, P]``."""
     slots: Any
@@ -65,7 +65,8 @@ class Own(NamedTuple):
 class GroupedProgram:
     """What is fixed when rounds are compiled; see :class:`tdcd.simulation.engines.base.Program`.
 
-    What all runs share are the silos' features ``[M, D]``, if the device holds them.
+    What all runs share are the silos' features ``[M, D]``, if the device holds them; one of several hosts those of its
+    own clients.
     """
 
     objective: Objective
@@ -82,7 +83,7 @@ class GroupedProgram:
         """Each device has some of the groups."""
         silo = GroupedSilo(spec(0), spec(0))
         rows = GroupedRows(spec(2), spec(2), spec(2), spec(2), WHOLE)
-        return WHOLE, Own([silo] * self.num_silos, [rows] * self.num_silos, WHOLE, WHOLE)
+        return self.devices.tables, Own([silo] * self.num_silos, [rows] * self.num_silos, WHOLE, WHOLE)
 
     def lay_out(self, shared: Any, own: Own) -> Own:
         """Nothing to do in advance."""

@@ -27,7 +27,12 @@ class ClientGroups:
     """
 
     def __init__(
-        self, owner: NDArray[np.int32], batch_size: int, devices: int = 1, shape: tuple[int, int] | None = None
+        self,
+        owner: NDArray[np.int32],
+        batch_size: int,
+        devices: int = 1,
+        shape: tuple[int, int] | None = None,
+        stay: bool = False,
     ) -> None:
         """Choose the number of groups, a multiple of ``devices``.
 
@@ -35,12 +40,14 @@ class ClientGroups:
             owner: ``[M]``, which client holds each sample.
             batch_size: B.
             shape: these groups instead of the best ones.
+            stay: every client stays on its device, where its rows are, as :class:`tdcd.federation.hosts.Hosts` says.
         """
         held = np.bincount(owner)
         sizes = sorted({1 << power for power in range(len(held).bit_length())} | {len(held)})
         shapes = [shape] if shape is not None else [_even(len(held), size, devices) for size in sizes]
-        self.shape = min(shapes, key=lambda s: _cost(held, batch_size, s))
-        self.group, self.slot = _deal(held, self.shape)
+        apart = devices if stay else 1
+        self.shape = min(shapes, key=lambda s: _cost(held, batch_size, s, apart))
+        self.group, self.slot = _deal(held, self.shape, apart)
         # A slot number that no client has marks padding.
         kind = np.uint8 if self.shape[1] < 1 << 8 else np.uint16 if self.shape[1] < 1 << 16 else np.int32
         self._slot_of = self.slot.astype(kind)[owner]
@@ -67,9 +74,18 @@ def _even(num_clients: int, size: int, devices: int) -> tuple[int, int]:
     return groups, -(-num_clients // groups)
 
 
-def _deal(held: NDArray[Any], shape: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Clients by the rows they hold, the largest first, back and forth over the groups, which evens out their rows."""
-    groups, size = shape
+def _deal(held: NDArray[Any], shape: tuple[int, int], apart: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Clients by the rows they hold, the largest first, back and forth over the groups, which evens out their rows.
+
+    Args:
+        apart: this many equal runs of clients, one after the other, each over as many groups of its own.
+    """
+    groups, size = shape[0] // apart, shape[1]
+    if apart > 1:
+        each = -(-len(held) // apart)
+        dealt = [_deal(held[start : start + each], (groups, size), 1) for start in range(0, len(held), each)]
+        group = np.concatenate([own + number * groups for number, (own, _) in enumerate(dealt)])
+        return group, np.concatenate([own for _, own in dealt])
     order = np.argsort(-held, kind="stable")
     seats = np.arange(groups * size).reshape(size, groups)
     seats[1::2] = seats[1::2, ::-1]
@@ -79,8 +95,8 @@ def _deal(held: NDArray[Any], shape: tuple[int, int]) -> tuple[NDArray[Any], NDA
     return group, slot
 
 
-def _cost(held: NDArray[Any], batch_size: int, shape: tuple[int, int]) -> int:
-    group, _ = _deal(held, shape)
+def _cost(held: NDArray[Any], batch_size: int, shape: tuple[int, int], apart: int) -> int:
+    group, _ = _deal(held, shape, apart)
     fullest = int(np.bincount(group, held).max())
     row_cost = ROW_COST_ON_CPU if jax.default_backend() == "cpu" else ROW_COST
     return shape[0] * Padding(fullest, int(held.sum()), batch_size).usual * (row_cost + shape[1])

@@ -43,12 +43,14 @@ class Grid:
 def varied_keys(keys: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The keys that list values though the schema wants a single one, as ``section.key``, and their values.
 
-    Keys that are lists by nature keep their meaning.
+    Keys that are lists by nature keep their meaning; a list of lists is several of them.
 
     >>> varied_keys({"seed": [0, 1], "train": {"local_steps": [1, 5]}, "model": {"hidden": [8, 4]}})
     {'seed': [0, 1], 'train.local_steps': [1, 5]}
+    >>> varied_keys({"federation": {"clients": [[2, 2], [5, 3]]}})
+    {'federation.clients': [[2, 2], [5, 3]]}
     """
-    return {path: value for path, value in _values(keys) if isinstance(value, list) and path in _SINGLE}
+    return {path: value for path, value in _values(keys) if isinstance(value, list) and _lists_values(path, value)}
 
 
 def expand(keys: Mapping[str, Any], where: str = "the configuration") -> Grid:
@@ -83,6 +85,12 @@ def expand(keys: Mapping[str, Any], where: str = "the configuration") -> Grid:
     return Grid(dict(keys), tuple(varied), tuple(settings))
 
 
+def _lists_values(path: str, given: Sequence[Any]) -> bool:
+    if path in _SINGLE:
+        return True
+    return path in _LISTS and bool(given) and all(isinstance(value, list) for value in given)
+
+
 def _values(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The keys as ``section.key``, and their values."""
     for key, value in keys.items():
@@ -108,6 +116,8 @@ def _titles(paths: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 
 
 def _slug(value: Any) -> str:
+    if isinstance(value, list):
+        return "-".join(_slug(one) for one in value)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return re.sub(r"[^A-Za-z0-9._+-]", "-", text)
 
@@ -133,5 +143,21 @@ def _schema() -> Iterator[tuple[str, Any]]:
             yield name, section
 
 
+def _flat_list(annotation: Any) -> bool:
+    """Whether a value of this type is a list of such, or may be one."""
+    if get_origin(annotation) is list:
+        return all(_single(part) for part in get_args(annotation))
+    return any(_flat_list(part) for part in get_args(annotation)) and not _nested(annotation)
+
+
+def _nested(annotation: Any) -> bool:
+    """Whether a value of this type may be a list of lists."""
+    if get_origin(annotation) is list:
+        return any(get_origin(part) is list or _nested(part) for part in get_args(annotation))
+    return any(_nested(part) for part in get_args(annotation))
+
+
 _SINGLE = frozenset(path for path, annotation in _schema() if _single(annotation))
 """The keys that take a single value."""
+_LISTS = frozenset(path for path, annotation in _schema() if _flat_list(annotation))
+"""The keys that take a list of single values."""

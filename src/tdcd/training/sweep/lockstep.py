@@ -51,7 +51,7 @@ def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRu
     """The runs as they stand in their folders."""
     simulation, runs = simulate(*plans), []
     states = simulation.part(simulation.init())
-    ledger = ledger_of(simulation, states[0].blocks, plans[0].colocation)
+    ledger = ledger_of(simulation, states[0].blocks, plans[0].colocation, plans[0].moved)
     for plan, folder, state in zip(plans, folders, states, strict=True):
         stopping = Stopping.of(plan.config.model_dump())
         run = TrainingRun(plan.federation, plan.settings, state, ledger, simulation.engine, stopping)

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.config import Config
 from tdcd.config.resolve import Plan, plan
@@ -22,18 +24,18 @@ def plan_alike(configs: Sequence[Config], devices: int | None = 1) -> Iterator[P
         if config.seed not in by_seed:
             new = planned(config, devices)
             first = next(iter(by_seed.values()), new)
-            by_seed[config.seed] = new._replace(federation=_with_arrays_of(new.federation, first.federation))
-        yield _tuned(by_seed[config.seed], config)
+            by_seed[config.seed] = new._replace(federation=with_arrays_of(new.federation, first.federation))
+        yield tuned(by_seed[config.seed], config.train.step_size, config.model.l2)
 
 
-def _tuned(like: Plan, config: Config) -> Plan:
-    """The plan with the step size and l2 of ``config``, which differs in nothing else."""
-    train = like.config.train.model_copy(update={"step_size": config.train.step_size})
-    model = like.config.model.model_copy(update={"l2": config.model.l2})
+def tuned(like: Plan, step_size: float, l2: float) -> Plan:
+    """The plan with another step size and l2."""
+    train = like.config.train.model_copy(update={"step_size": step_size})
+    model = like.config.model.model_copy(update={"l2": l2})
     return like._replace(
         config=like.config.model_copy(update={"train": train, "model": model}),
-        settings=replace(like.settings, step_size=config.train.step_size),
-        objective=replace(like.objective, l2=config.model.l2),
+        settings=replace(like.settings, step_size=step_size),
+        objective=replace(like.objective, l2=l2),
     )
 
 
@@ -52,10 +54,14 @@ def _load(source: str, folder: str | None, seed: int, rows: int | None) -> Table
     return load(source, folder=folder, seed=seed, rows=rows)
 
 
-def _with_arrays_of(federation: Federation, first: Federation) -> Federation:
+def with_arrays_of(federation: Federation, first: Federation) -> Federation:
     """The federation with the arrays of ``first`` in place of its own, if they are the same."""
     pairs = list(zip(federation.silos, first.silos, strict=True))
-    if not all(np.array_equal(silo.features, same.features) for silo, same in pairs):
+    if not all(_alike(silo.features, same.features) for silo, same in pairs):
         return federation
     silos = tuple(replace(s, features=same.features, test_features=same.test_features) for s, same in pairs)
     return replace(federation, silos=silos, labels=first.labels, test_labels=first.test_labels)
+
+
+def _alike(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return one is other or np.array_equal(one, other)

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,9 @@ class Task(NamedTuple):
     label: str
     config: Config
     folder: Path
+
+
+Planned = tuple[Task, Plan]
 
 
 class SweepProgress(NamedTuple):
@@ -92,17 +96,43 @@ def run_all(
     Raises:
         Interrupted: ``should_stop`` said so; what was done is in the folders.
     """
-    watch = Watch(observe, should_stop)
-    with ThreadPoolExecutor(_workers(tasks) if devices == 1 else 1) as pool:
-        running = [pool.submit(_run_group, group, watch, devices) for group in _groups(tasks)]
+    groups = [partial(_planned, group, devices) for group in _groups(tasks)]
+    histories = _run_groups(groups, _workers(tasks) if devices == 1 else 1, Watch(observe, should_stop))
+    return [histories[task.folder] for task in tasks]
+
+
+def run_planned(
+    groups: Sequence[Sequence[Planned]],
+    *,
+    observe: Callable[[SweepProgress], None] = lambda step: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[Path, list[Record]]:
+    """The same for tasks whose plans are at hand: the histories by folder.
+
+    Args:
+        groups: tasks that differ in nothing but seed, step size and l2 are in one.
+    """
+    tasks, plans = zip(*(one for group in groups for one in group), strict=True)
+    workers = _workers(tasks) if all(plan.execution.devices == 1 for plan in plans) else 1
+    return _run_groups([partial(iter, group) for group in groups], workers, Watch(observe, should_stop))
+
+
+def _run_groups(
+    groups: Sequence[Callable[[], Iterator[Planned]]], workers: int, watch: Watch
+) -> dict[Path, list[Record]]:
+    with ThreadPoolExecutor(workers) as pool:
+        running = [pool.submit(_run_group, group, watch) for group in groups]
         ended, _ = wait(running, return_when=FIRST_EXCEPTION)
         failed = [future for future in running if future in ended and future.exception() is not None]
         if failed:
             watch.give_up()
             pool.shutdown(cancel_futures=True)
             failed[0].result()
-    histories = {folder: history for future in running for folder, history in future.result().items()}
-    return [histories[task.folder] for task in tasks]
+    return {folder: history for future in running for folder, history in future.result().items()}
+
+
+def _planned(group: Sequence[Task], devices: int | None) -> Iterator[Planned]:
+    return zip(group, plan_alike([task.config for task in group], devices), strict=True)
 
 
 def _workers(tasks: Sequence[Task]) -> int:
@@ -114,11 +144,11 @@ def _workers(tasks: Sequence[Task]) -> int:
     return max(1, min(2 * (os.cpu_count() or 1), MOST_WORKERS, BYTES_SIDE_BY_SIDE // largest))
 
 
-def _run_group(group: Sequence[Task], watch: Watch, devices: int | None) -> dict[Path, list[Record]]:
+def _run_group(group: Callable[[], Iterator[Planned]], watch: Watch) -> dict[Path, list[Record]]:
     """The histories of tasks that differ in nothing but seed, step size and l2."""
     histories: dict[Path, list[Record]] = {}
     pending = []
-    for task, planned in zip(group, plan_alike([task.config for task in group], devices), strict=True):
+    for task, planned in group():
         history = complete_history(planned.config, task.folder)
         if history is None:
             pending.append((task, planned))
@@ -139,16 +169,18 @@ def _run_group(group: Sequence[Task], watch: Watch, devices: int | None) -> dict
     return histories
 
 
-def _batched_runs(pending: Sequence[tuple[Task, Plan]]) -> Iterator[tuple[list[Task], list[Plan]]]:
-    """The runs that go together: those with the same arrays, as many as pay."""
-    by_data: dict[int, list[tuple[Task, Plan]]] = {}
+def _batched_runs(pending: Sequence[Planned]) -> Iterator[tuple[list[Task], list[Plan]]]:
+    """The runs that go together: those with the same arrays and as many clients, as many as pay."""
+    by_data: dict[tuple[int, ...], list[Planned]] = {}
     for task, planned in pending:
-        by_data.setdefault(id(planned.federation.silos[0].features), []).append((task, planned))
-    for alike in by_data.values():
-        plan = alike[0][1]
-        size = max(1, runs_at_once(plan)) if len(alike) > 1 and _batchable(plan) else 1
-        for begin in range(0, len(alike), size):
-            tasks, plans = zip(*alike[begin : begin + size], strict=True)
+        silos = planned.federation.silos
+        alike = (id(silos[0].features), *(silo.num_clients for silo in silos))
+        by_data.setdefault(alike, []).append((task, planned))
+    for some in by_data.values():
+        plan = some[0][1]
+        size = max(1, runs_at_once(plan)) if len(some) > 1 and _batchable(plan) else 1
+        for begin in range(0, len(some), size):
+            tasks, plans = zip(*some[begin : begin + size], strict=True)
             yield list(tasks), list(plans)
 
 

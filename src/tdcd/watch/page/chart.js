@@ -1,6 +1,6 @@
 // Curves over rounds, as SVG.
 
-import { html, svg } from "./dom.js";
+import { html, keep, say, set, svg } from "./dom.js";
 import { count, figure } from "./units.js";
 
 export const COLOURS = 8;
@@ -53,11 +53,38 @@ function scale(bounds, from, to, { log = false, most = 5 } = {}) {
   return { place, ticks: log ? logTicks(low, high) : linearTicks(low, high, most) };
 }
 
+const MANY_POINTS = 200, SELDOM_MS = 5000;
+
+/**
+ * When curves are drawn anew: few points at once, many once in some seconds. Every drawing leaves its paths in the
+ * browser's memory until garbage is collected, and of a long curve a second's points cannot be seen anyway.
+ */
+export class Pace {
+  constructor() {
+    this.last = -Infinity;
+  }
+
+  isDue(points) {
+    const now = performance.now();
+    if (points > MANY_POINTS && now - this.last < SELDOM_MS) return false;
+    this.last = now;
+    return true;
+  }
+}
+
+/** The elements of a series: its shade, its curve and its last point. */
+const newLine = () => svg("g", {}, svg("path"), svg("path"), svg("circle"));
+
 /** One figure. A series: {name, colour, dash, x, y, low, high}; low and high are null where a point is one line. */
 export class Chart {
   constructor(title) {
     this.title = title;
-    this.axes = svg("g", { class: "axes" });
+    this.grid = svg("path", { class: "grid" });
+    this.axis = svg("path", { class: "axis" });
+    this.unit = svg("text", { class: "end", x: WIDTH - RIGHT, y: HEIGHT - 2 });
+    this.nothing = svg("text", { class: "middle", x: WIDTH / 2, y: HEIGHT / 2 });
+    this.ticks = svg("g");
+    this.axes = svg("g", { class: "axes" }, this.grid, this.axis, this.ticks, this.unit, this.nothing);
     this.lines = svg("g");
     this.cursor = svg("path", { class: "cursor" });
     this.drawing = svg("svg", { class: "chart", role: "img", viewBox: `0 0 ${WIDTH} ${HEIGHT}` });
@@ -77,63 +104,70 @@ export class Chart {
     const xs = range(this.series.flatMap((one) => [one.x[0], one.x[one.x.length - 1]]));
     const ys = range(this.series.flatMap((one) => [...(range(one.low ?? one.y) ?? []), ...(range(one.high ?? one.y) ?? [])]));
     this.drawing.setAttribute("aria-label", `${this.title}: ${this.words()}`);
-    if (xs === null || ys === null) {
-      this.axes.replaceChildren(svg("text", { class: "middle", x: WIDTH / 2, y: HEIGHT / 2 }, "no figure yet"));
-      this.lines.replaceChildren();
+    const isEmpty = xs === null || ys === null;
+    say(this.nothing, isEmpty ? "no figure yet" : "");
+    say(this.unit, isEmpty ? "" : "round");
+    if (isEmpty) {
+      for (const part of [this.ticks, this.lines]) part.replaceChildren();
+      for (const part of [this.grid, this.axis]) set(part, { d: "" });
       return;
     }
     const log = ys[0] > 0 && ys[1] / ys[0] > 10;
     this.x = scale(xs, LEFT, WIDTH - RIGHT, { most: 6 });
     this.y = scale(ys, HEIGHT - BOTTOM, TOP, { log });
     this.drawAxes();
-    this.lines.replaceChildren(...this.series.flatMap((one) => this.drawLine(one)));
+    keep(this.lines, this.series, newLine, (node, one) => this.drawLine(node, one));
     this.showWords();
   }
 
   drawAxes() {
-    const parts = [];
-    for (const tick of this.y.ticks) {
-      const y = this.y.place(tick).toFixed(1);
-      parts.push(svg("path", { class: "grid", d: `M${LEFT} ${y}H${WIDTH - RIGHT}` }));
-      parts.push(svg("text", { class: "end", x: LEFT - 6, y: Number(y) + 3.5 }, short(tick)));
-    }
-    for (const tick of this.x.ticks.filter(Number.isInteger)) {
+    set(this.axis, { d: `M${LEFT} ${TOP}V${HEIGHT - BOTTOM}H${WIDTH - RIGHT}` });
+    set(this.grid, { d: this.y.ticks.map((tick) => `M${LEFT} ${this.y.place(tick).toFixed(1)}H${WIDTH - RIGHT}`).join("") });
+    const up = this.y.ticks.map((tick) => [{ class: "end", x: LEFT - 6, y: (this.y.place(tick) + 3.5).toFixed(1) }, short(tick)]);
+    const along = this.x.ticks.filter(Number.isInteger).map((tick) => {
       const x = this.x.place(tick);
       const isLast = x > WIDTH - RIGHT - 14;
-      const place = { class: isLast ? "end" : "middle", x: (isLast ? WIDTH - 1 : x).toFixed(1), y: HEIGHT - BOTTOM + 15 };
-      parts.push(svg("text", place, count(tick)));
-    }
-    parts.push(svg("path", { class: "axis", d: `M${LEFT} ${TOP}V${HEIGHT - BOTTOM}H${WIDTH - RIGHT}` }));
-    parts.push(svg("text", { class: "end", x: WIDTH - RIGHT, y: HEIGHT - 2 }, "round"));
-    this.axes.replaceChildren(...parts);
+      return [{ class: isLast ? "end" : "middle", x: (isLast ? WIDTH - 1 : x).toFixed(1), y: HEIGHT - BOTTOM + 15 }, count(tick)];
+    });
+    keep(this.ticks, [...up, ...along], () => svg("text"), (node, [place, text]) => {
+      set(node, place);
+      say(node, text);
+    });
   }
 
-  drawLine(one) {
-    const path = (values) => {
-      let [d, pen] = ["", "M"];
-      values.forEach((value, index) => {
-        if (value === null) pen = "M";
-        else [d, pen] = [`${d}${pen}${this.x.place(one.x[index]).toFixed(1)} ${this.y.place(value).toFixed(1)}`, "L"];
-      });
-      return d;
-    };
-    const parts = [];
-    if (one.low) parts.push(svg("path", { class: `band colour${one.colour}`, d: this.bars(one) }));
-    parts.push(svg("path", { class: `line colour${one.colour}`, "stroke-dasharray": DASHES[one.dash ?? 0], d: path(one.y) }));
+  drawLine(node, one) {
+    const [band, line, end] = node.children;
+    set(band, { class: `band colour${one.colour}` });
+    set(line, { class: `line colour${one.colour}`, "stroke-dasharray": DASHES[one.dash ?? 0] });
+    // Without a look at what is there: asked for, a long text stays in memory until garbage is collected.
+    band.setAttribute("d", one.low ? this.bars(one) : "");
+    line.setAttribute("d", this.path(one));
     const last = one.y.length - 1;
-    if (one.y[last] !== null) {
-      const [x, y] = [this.x.place(one.x[last]), this.y.place(one.y[last])];
-      parts.push(svg("circle", { class: `end colour${one.colour}`, cx: x.toFixed(1), cy: y.toFixed(1), r: 3 }));
-    }
-    return parts;
+    const isThere = one.y[last] !== null;
+    const [x, y] = isThere ? [this.x.place(one.x[last]), this.y.place(one.y[last])] : [0, 0];
+    set(end, { class: `end colour${one.colour}`, cx: x.toFixed(1), cy: y.toFixed(1), r: isThere ? 3 : 0 });
+  }
+
+  /** Through all points; interrupted where there is no figure. */
+  path(one) {
+    let pen = "M";
+    return one.y.map((value, index) => {
+      if (value === null) {
+        pen = "M";
+        return "";
+      }
+      const step = `${pen}${this.x.place(one.x[index]).toFixed(1)} ${this.y.place(value).toFixed(1)}`;
+      pen = "L";
+      return step;
+    }).join("");
   }
 
   /** From the lowest to the highest of each point's lines. */
   bars(one) {
-    return one.x.reduce((d, x, index) => {
-      if (one.low[index] === null || one.low[index] === one.high[index]) return d;
-      return `${d}M${this.x.place(x).toFixed(1)} ${this.y.place(one.low[index]).toFixed(1)}V${this.y.place(one.high[index]).toFixed(1)}`;
-    }, "");
+    return one.x.map((x, index) => {
+      if (one.low[index] === null || one.low[index] === one.high[index]) return "";
+      return `M${this.x.place(x).toFixed(1)} ${this.y.place(one.low[index]).toFixed(1)}V${this.y.place(one.high[index]).toFixed(1)}`;
+    }).join("");
   }
 
   point(event) {
@@ -163,9 +197,12 @@ export class Chart {
     if (!this.series.length) return;
     const round = this.series[0].x[this.nearest(this.series[0])];
     const shown = this.hasLegend || this.at !== null ? this.series : [];
-    const entries = shown.slice(0, 8).map((one) =>
-      html("span", {}, html("i", { class: `swatch colour${one.colour}` }), `${one.name} ${figure(one.y[this.nearest(one)])}`));
-    this.legend.replaceChildren(...(entries.length ? [html("span", {}, `round ${count(round)}`), ...entries] : []));
+    const entries = shown.slice(0, 8).map((one) => [`swatch colour${one.colour}`, `${one.name} ${figure(one.y[this.nearest(one)])}`]);
+    const words = entries.length ? [["", `round ${count(round)}`], ...entries] : [];
+    keep(this.legend, words, () => html("span", {}, html("i"), html("span")), (node, [swatch, text]) => {
+      set(node.firstChild, { class: swatch });
+      say(node.lastChild, text);
+    });
     this.cursor.setAttribute("d", this.at === null ? "" : `M${this.x.place(round).toFixed(1)} ${TOP}V${HEIGHT - BOTTOM}`);
   }
 }

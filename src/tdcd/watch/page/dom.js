@@ -19,5 +19,24 @@ export const svg = (name, attributes = {}, ...children) =>
 
 /** Set a text only if it is another one: screen readers and selections are left alone. */
 export function say(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  if (node.textContent === text) return;
+  if (node.childNodes.length === 1 && node.firstChild.nodeType === Node.TEXT_NODE) node.firstChild.data = text;
+  else node.textContent = text;
+}
+
+/** The same for attributes. */
+export function set(node, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+  }
+}
+
+/**
+ * The children of a node, as many as there are items to show, and each shown by `update(child, item)`. They are kept from
+ * one second to the next: elements that are thrown away fill a page's memory long before the browser collects them.
+ */
+export function keep(node, items, make, update) {
+  while (node.children.length > items.length) node.lastElementChild.remove();
+  while (node.children.length < items.length) node.append(make());
+  items.forEach((item, place) => update(node.children[place], item));
 }

@@ -1,8 +1,8 @@
 // One run: its state, figures, curves, federation, time and bytes.
 
 import { byteBars, timeBars } from "./bars.js";
-import { Chart } from "./chart.js";
-import { html, say } from "./dom.js";
+import { Chart, Pace } from "./chart.js";
+import { html, keep, say } from "./dom.js";
 import { federation } from "./federation.js";
 import { column, columnTitle, count, counted, duration, figure, metric } from "./units.js";
 
@@ -62,6 +62,7 @@ export class Run {
     this.id = id;
     this.points = new Points();
     this.charts = new Map();
+    this.pace = new Pace();
     this.badge = html("span", { class: "badge" });
     this.name = html("span");
     this.facts = html("p", { class: "facts" });
@@ -114,13 +115,15 @@ export class Run {
         cards.push([columnTitle(`${name}.${split}`), figure(value)]);
       }
     }
-    this.cards.replaceChildren(...cards.map(([title, value]) =>
-      html("div", { class: "card" }, html("dt", {}, title), html("dd", {}, value))));
+    keep(this.cards, cards, () => html("div", { class: "card" }, html("dt"), html("dd")), (node, [title, value]) => {
+      say(node.firstChild, title);
+      say(node.lastChild, value);
+    });
   }
 
   /** Draw the curves, if there is something new since they were drawn last. */
   draw() {
-    if (this.drawn === this.points.revision) return;
+    if (this.drawn === this.points.revision || !this.pace.isDue(this.points.rows.length)) return;
     this.drawn = this.points.revision;
     const names = [...new Set(this.points.columns.map((name) => column(name)[0]))];
     for (const name of names) {

@@ -1,6 +1,6 @@
 // Several runs side by side: a table, and one figure of all of them.
 
-import { Chart, COLOURS } from "./chart.js";
+import { Chart, COLOURS, Pace } from "./chart.js";
 import { html, say } from "./dom.js";
 import { bytes, columnTitle, count, duration, figure } from "./units.js";
 
@@ -13,8 +13,12 @@ export class Together {
     this.toggle = toggle;
     this.rows = new Map();
     this.choice = html("select", { "aria-label": "Figure to compare" });
-    this.choice.addEventListener("change", () => this.draw());
+    this.choice.addEventListener("change", () => {
+      this.pace = new Pace();
+      this.draw();
+    });
     this.chart = new Chart("All runs");
+    this.pace = new Pace();
     this.body = html("tbody");
     this.more = html("p", { class: "soft", hidden: "" });
     const head = html("tr", {}, ...HEAD.map((title) => html("th", { scope: "col" }, title)));
@@ -83,7 +87,8 @@ export class Together {
     if (this.node.hidden) return;
     const name = this.choice.value;
     const content = [name, ...this.runs.map((run) => `${run.id}.${run.points.revision}`)].join(" ");
-    if (content === this.drawn) return;
+    const points = this.runs.reduce((sum, run) => sum + run.points.rows.length, 0);
+    if (content === this.drawn || !this.pace.isDue(points)) return;
     this.drawn = content;
     this.chart.caption.textContent = name ? columnTitle(name) : "";
     this.chart.update(this.runs.slice(0, MOST_LINES).map((run, place) =>

@@ -1,0 +1,64 @@
+"""The pages of the Python interface: which name is on which page. What they say comes from the docstrings."""
+
+import tdcd
+
+PAGES = {
+    "training": (
+        "Training",
+        "Train a federation that is simulated in this process. Start with [Models from Python](../../python.md).",
+        ["train", "Settings", "Objective", "Result", "Record", "Simulation"],
+    ),
+    "data": (
+        "Data and federations",
+        "Who holds which columns and rows.",
+        ["Federation", "Silo", "Table", "load", "standardize"],
+    ),
+    "models": (
+        "Models and estimators",
+        "What was trained, and scikit-learn's interface to it.",
+        ["Model", "TwoTierClassifier", "TwoTierRegressor"],
+    ),
+    "blocks": (
+        "Blocks and losses",
+        "What a silo trains, and what for.",
+        ["Block", "Linear", "Mlp", "Cnn", "Loss", "Huber"],
+    ),
+    "variants": (
+        "Variants",
+        "What may differ from Algorithm 1: [the family](../../algorithm.md#the-family) has a question for each part.",
+        ["Variant", "Overlap", "Quantised", "QuantisedChange", "LabelsAt", "SiloDropout"],
+    ),
+    "studies": (
+        "Sweeps, plans and comparisons",
+        "What [sweeps](../../sweeps.md), [planning](../../planning.md) and [comparing](../../comparing.md) call.",
+        [
+            "training.sweep.expand",
+            "training.sweep.run_sweep",
+            "planning.recommend_local_steps",
+            "planning.rank_variants",
+            "compare.plan_all",
+            "compare.compare",
+        ],
+    ),
+    "algorithm": (
+        "Algorithm 1",
+        "The algorithm as pure functions. Every engine of the simulation, and real hubs and clients, call these.",
+        ["core.algorithm"],
+    ),
+    "theory": (
+        "Theorem 1",
+        "The bound, the largest safe step size and what both need. [Theory](../../theory.md) explains them.",
+        ["theory.max_step_size", "theory.bound", "theory.constants", "theory.sigmas", "theory.gradient_norms"],
+    ),
+}
+
+
+def pages() -> dict[str, str]:
+    """Every page as Markdown, by its path."""
+    public = [name for _, _, names in PAGES.values() for name in names if "." not in name]
+    if sorted(public) != sorted(tdcd.__all__):
+        raise ValueError(f"docs/hooks/api.py and tdcd.__all__ differ: {sorted(set(public) ^ set(tdcd.__all__))}")
+    return {
+        f"reference/api/{path}.md": "\n\n".join([f"# {title}", text, *(f"::: tdcd.{name}" for name in names)]) + "\n"
+        for path, (title, text, names) in PAGES.items()
+    }

@@ -1,0 +1,84 @@
+"""A claim, and the quantities that decide it: each is to be above zero, on the mean over seeds.
+
+All verdicts are taken alike. A claim holds if the t interval of every quantity is above zero; it does not hold if one
+is below zero; else it is not decided by these runs. Thresholds are part of the quantities.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tdcd.experiments.results import ExperimentResult, Numbers
+from tdcd.experiments.statistics import Interval, t_interval
+
+Verdict = Literal["holds", "does not hold", "not decided at this size"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something to be above zero, seed by seed."""
+
+    what: str
+    values: Numbers
+    """``[seeds]``; a single number where nothing depends on the seed, such as bytes."""
+
+    @property
+    def interval(self) -> Interval:
+        """Of the mean over seeds."""
+        return t_interval(self.values)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper and what we found."""
+
+    key: str
+    """What it is called in ``results.json``."""
+    figure: str
+    sentence: str
+    """The paper's words."""
+    check: str
+    """What is computed."""
+    measured: str
+    quantities: tuple[Quantity, ...]
+    section: str = "5"
+    """Of the paper; empty for a promise of ours."""
+    mark: str = ""
+    """Says so if a stand-in for the data was used."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether every quantity is above zero."""
+        intervals = [quantity.interval for quantity in self.quantities]
+        if any(interval.high < 0 for interval in intervals):
+            return "does not hold"
+        return "holds" if all(interval.low > 0 for interval in intervals) else "not decided at this size"
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``results.json``."""
+        quantities = [
+            {"what": each.what, "by_seed": each.values, **each.interval._asdict()} for each in self.quantities
+        ]
+        return {**asdict(self), "quantities": quantities, "verdict": self.verdict}
+
+
+def exactly(what: str, value: float) -> Quantity:
+    """A quantity that does not depend on the seed."""
+    return Quantity(what, np.array([float(value)]))
+
+
+def listed(result: ExperimentResult, values: Sequence[float] | Numbers, form: str) -> str:
+    """A number for each curve, in words."""
+    return ", ".join(f"{curve.label}: {value:{form}}" for curve, value in zip(result.curves, values, strict=True))
+
+
+def marked(text: str, mark: str) -> str:
+    """A name or caption with its mark, if there is one."""
+    return f"{text} · {mark}" if mark else text
+
+
+def marks(*results: ExperimentResult) -> str:
+    """What must be said about the data of a claim."""
+    return "; ".join(dict.fromkeys(result.mark for result in results if result.mark))

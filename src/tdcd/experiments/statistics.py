@@ -1,0 +1,123 @@
+"""What is computed from curves, seed by seed, and the interval that decides a claim.
+
+Runs with the same seed share their samples and their start. So curves are compared seed by seed, and the interval is
+that of the differences.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.experiments.results import CurveResult, ExperimentResult, Numbers
+
+LAST = 5
+"""Final losses are means over this many last evaluations, if there are many."""
+CONFIDENCE = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean over seeds and the t interval around it."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+def t_interval(values: Numbers) -> Interval:
+    """The 95 % interval of a mean over seeds; of a single value, or where one is not finite, the mean itself.
+
+    >>> print(t_interval(np.array([1.0, 2.0, 3.0])))
+    2 (-0.484 to 4.48)
+    """
+    from scipy.special import stdtrit  # noqa: PLC0415  (slow to import)
+
+    with np.errstate(invalid="ignore"):
+        mean = float(np.mean(values))
+    if len(values) == 1 or not np.isfinite(mean):
+        return Interval(mean, mean, mean)
+    error = float(np.std(values, ddof=1)) / np.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
+    return Interval(mean, mean - half, mean + half)
+
+
+def final(curve: CurveResult) -> Numbers:
+    """``[seeds]``: the mean loss of the last evaluations, at most a quarter of all."""
+    count = max(1, min(LAST, curve.losses.shape[1] // 4))
+    last: Numbers = curve.losses[:, -count:].mean(axis=1)
+    return last
+
+
+def settled(curve: CurveResult) -> Numbers:
+    """``[seeds]``: the mean loss of the second half of the run: of one that has converged, what stays."""
+    half: Numbers = curve.losses[:, curve.losses.shape[1] // 2 :].mean(axis=1)
+    return half
+
+
+def reached(curve: CurveResult, level: Numbers, over: NDArray[np.int64] | Numbers | None = None) -> Numbers:
+    """``[seeds]``: where each seed's loss first comes down to its ``level``; infinite if never.
+
+    Between evaluations the loss is taken to fall along a line.
+
+    Args:
+        over: ``[evaluations]``: what to count in; rounds by default.
+    """
+    axis = (curve.rounds if over is None else over).astype(float)
+    found = np.full(len(level), np.inf)
+    for seed, (losses, goal) in enumerate(zip(curve.losses, level, strict=True)):
+        below = losses <= goal
+        if below.any():
+            place = int(below.argmax())
+            found[seed] = axis[place]
+            if place:
+                above, under = losses[place - 1 : place + 1]
+                found[seed] -= (goal - under) / (above - under) * (axis[place] - axis[place - 1])
+    return found
+
+
+def slowest_end(result: ExperimentResult) -> Numbers:
+    """``[seeds]``: the highest loss at which a curve ends; one that all curves reach, those apart that diverge."""
+    ends = np.stack([final(curve) for curve in result.curves])
+    highest: Numbers = np.max(np.where(np.isfinite(ends), ends, -np.inf), axis=0)
+    return highest
+
+
+def rounds_by_curve(result: ExperimentResult) -> Numbers:
+    """``[curves, seeds]``: rounds to the loss at which the slowest curve ends, which all can reach."""
+    return np.stack([reached(curve, slowest_end(result)) for curve in result.curves])
+
+
+def errors(result: ExperimentResult) -> Numbers:
+    """``[curves, seeds]``: the gap to the exact solution that stays; infinite after a run diverged."""
+    assert result.optimum is not None
+    gaps = np.stack([settled(curve) for curve in result.curves]) - result.optimum
+    return np.where(np.isfinite(gaps), gaps, np.inf)
+
+
+def spread(result: ExperimentResult) -> Numbers:
+    """``[seeds]``: how far apart the curves end, as a fraction of the distance that the loss falls."""
+    ends = np.stack([final(curve) for curve in result.curves])
+    fall = result.curves[0].losses[:, 0] - ends.min(axis=0)
+    apart: Numbers = (ends.max(axis=0) - ends.min(axis=0)) / fall
+    return apart
+
+
+def spread_at_equal_steps(result: ExperimentResult) -> tuple[int, Numbers]:
+    """The most local steps after which all curves that do not diverge were evaluated, and their ``[seeds]`` spread."""
+    curves = [curve for curve in result.curves if not curve.diverged.any()]
+    steps = max(set.intersection(*({*curve.steps.tolist()} for curve in curves)))
+    losses = np.stack([curve.losses[:, curve.steps.tolist().index(steps)] for curve in curves])
+    fall = curves[0].losses[:, 0] - losses.min(axis=0)
+    apart: Numbers = np.ptp(losses, axis=0) / np.where(fall > 0, fall, np.inf)
+    return steps, apart
+
+
+def slope(values: Numbers, over: Numbers) -> Numbers:
+    """``[seeds]``: the slope of the line through ``[curves, seeds]`` values, by least squares."""
+    centred = over - over.mean()
+    found: Numbers = centred @ values / (centred @ centred)
+    return found

@@ -1,0 +1,105 @@
+"""The features of several hosts on their devices: each device has the rows of its own clients."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tdcd.blocks.base import Block
+from tdcd.core.objective import Tree
+from tdcd.federation.hosts import HostRows, Hosts, row_bytes
+from tdcd.federation.placement import Placement
+from tdcd.federation.silos import Silo
+from tdcd.simulation import evaluation
+from tdcd.simulation.devices import Devices, whole
+from tdcd.simulation.staging import StagingBuffers
+
+ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 1 << 22
+"""Phi of all samples is worked out for so many rows at a time, and so many bytes: little beside those that stay."""
+
+
+class DeviceTable(NamedTuple):
+    """A silo's features on the devices of several hosts."""
+
+    features: Array
+    """``[devices * most, ...]``: on each device the rows of its clients, in order; zeros where it has fewer."""
+    places: NDArray[np.int32]
+    """``[M]``: where each sample is on its device."""
+
+    @classmethod
+    def put(cls, silo: Silo, table: HostRows, devices: Devices, hosts: Hosts) -> "DeviceTable":
+        """Take to each device of this process what is its own."""
+        device_of = hosts.device_of(silo.num_clients)
+        numbers = [
+            np.sort(np.concatenate([np.empty(0, np.int64), *(silo.rows[k] for k in np.flatnonzero(device_of == d))]))
+            for d in range(devices.count)
+        ]
+        most, places = max(map(len, numbers)), np.empty(len(table), np.int32)
+        for own in numbers:
+            places[own] = np.arange(len(own))
+
+        def part(index: Any) -> NDArray[Any]:
+            own = numbers[(index[0].start or 0) // most]
+            room = np.zeros((most, *table.shape[1:]), table.dtype)
+            room[: len(own)] = table[own]
+            return room
+
+        return cls(devices.make((devices.count * most, *table.shape[1:]), part, axis=0), places)
+
+
+def put_table(silo: Silo, table: Any, devices: Devices) -> Any:
+    """A silo's features on the devices, where they stay: all on each, or on several hosts a :class:`DeviceTable`."""
+    hosts = devices.hosts
+    return devices.hold(table) if hosts is None else DeviceTable.put(silo, table, devices, hosts)
+
+
+def phi_of_all(block: Tree, table: HostRows, model: Block, hosts: Hosts) -> NDArray[Any]:
+    """A silo's phi ``[M, C]`` of all samples: each host works out that of its own rows, and they tell each other."""
+    numbers, fitting = table.here, max(1, BYTES_AT_ONCE // row_bytes(table))
+    size = min(ROWS_AT_ONCE, fitting, len(table))
+    chunks = []
+    for start in range(0, max(1, len(numbers)), size):
+        own = table.places[numbers[start : start + size]]
+        # One size for all chunks, so that one program does; a host without rows learns the shape from any.
+        rows = table.rows[np.resize(own if len(own) else [0], size)]
+        phi = evaluation.scores([block], [rows], 0, rows=size, blocks=(model,), several=False)
+        chunks.append(np.asarray(phi)[: len(own)])
+    return whole(table, np.concatenate(chunks), hosts)
+
+
+class HostLayout:
+    """Every client's rows of some minibatches, on the device of the client."""
+
+    def __init__(self, devices: Devices, buffers: StagingBuffers, rounds: int) -> None:
+        """Lay out calls with room for so many rounds."""
+        self._devices, self._buffers, self._rounds = devices, buffers, rounds
+
+    def rows(
+        self, silo: int, placement: Placement, ids: NDArray[np.int32], table: HostRows, held: DeviceTable | None
+    ) -> Any:
+        """``[R, K, E, P]``: places in the client's device's table; or ``[R, K, E, P, ...]``, features, if none is held.
+
+        Args:
+            placement: of the minibatches ``ids`` ``[R, E, B]``.
+            held: what the devices hold of the silo.
+        """
+        positions, rounds = placement.positions, self._rounds
+        shape = (rounds, *positions.shape[1:])
+
+        def numbers(index: Any) -> NDArray[np.int32]:
+            return np.asarray(np.take_along_axis(ids[:, None], positions[:, index[1]], axis=3))
+
+        def gathered(index: Any) -> NDArray[Any]:
+            rows: NDArray[Any] = self._buffers.take((silo, str(index[1])), table, numbers(index)[None], rounds)[0]
+            return rows
+
+        def placed(index: Any) -> NDArray[Any]:
+            assert held is not None
+            own = numbers(index)
+            spare = np.zeros((rounds - len(own), *own.shape[1:]), np.int32)
+            return np.concatenate([held.places[own], spare])
+
+        if held is None:
+            return self._devices.make((*shape, *table.shape[1:]), gathered, axis=1)
+        return self._devices.make(shape, placed, axis=1)

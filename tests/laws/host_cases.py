@@ -1,0 +1,78 @@
+"""What several hosts train, and one process for comparison."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from problems import Problem, Shape
+
+from tdcd.blocks import Linear, Mlp
+from tdcd.core.dropout import SiloDropout
+from tdcd.core.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.knowledge import LabelsAt
+from tdcd.core.objective import Objective
+from tdcd.core.participation import RandomClients
+from tdcd.core.quantised import Quantised
+from tdcd.core.timing import Overlap
+from tdcd.core.variant import Variant
+
+LOSS = Objective("softmax", 0.1)
+LINEAR = Shape((3, 30), (3, 2), num_samples=200, batch_size=41)
+MIXED = Shape((1, 3), (3, 2), num_samples=40, batch_size=7, blocks=(Linear(), Mlp((4,))))
+"""All rows of the first silo are at one host."""
+FAMILY = replace(MIXED, blocks=())
+VARIANT = Variant(
+    participation=RandomClients(0.6),
+    exchange=FixedPoint(),
+    client_exchange=Quantised(8),
+    block_exchange=FixedBlocks(),
+    knowledge=LabelsAt(0),
+    timing=Overlap(1, (1, 2)),
+    dropout=SiloDropout(0.3),
+)
+"""Every part that the place of a row or a client could change."""
+
+
+def mapped_problem(folder: Path) -> Problem:
+    """A problem whose features are files."""
+    problem = Problem.draw(LINEAR, LOSS, 5, "shuffled")
+    folder.mkdir()
+    silos = []
+    for silo in problem.federation.silos:
+        np.save(folder / f"{silo.name}.npy", silo.features)
+        silos.append(replace(silo, features=np.load(folder / f"{silo.name}.npy", mmap_mode="r")))
+    return replace(problem, federation=replace(problem.federation, silos=tuple(silos)))
+
+
+def federation_config(rounds: int) -> dict[str, Any]:
+    """Of the files that :func:`write_tables` writes, here."""
+    clients = [{"name": f"c{k}", "table": f"bank/c{k}.csv"} for k in (1, 2, 3)]
+    return {
+        "dtype": "float64",
+        "data": {"source": "files", "folder": "tables"},
+        "model": {"block": "linear"},
+        "train": {"rounds": rounds, "local_steps": 3, "batch_size": 16},
+        "evaluate": {"every": 3},
+        "silos": [
+            {"name": "bank", "label": "sick", "categorical": ["job"], "client": clients},
+            {"name": "clinic", "table": "clinic.csv", "clients": 2},
+        ],
+    }
+
+
+def write_tables(folder: Path, clients: tuple[int, ...]) -> None:
+    """The silos' tables; of the bank's only those of these clients."""
+    folder /= "tables"
+    rng = np.random.default_rng(4)
+    (folder / "bank").mkdir(parents=True)
+    jobs = np.array(["baker", "nurse", ""])
+    for client in (1, 2, 3):
+        lines = ["id,sick,income,job"]
+        for number in range(client, 91, 3):
+            income, job = rng.normal(10, 3), jobs[rng.integers(3)]
+            lines.append(f"p{number},{int(income > 10)},{income if number % 7 else ''},{job}")
+        if client in clients:
+            (folder / "bank" / f"c{client}.csv").write_text("\n".join(lines) + "\n")
+    rows = [f"p{number},{rng.normal()},{rng.normal()}" for number in rng.permutation(np.arange(1, 91))]
+    (folder / "clinic.csv").write_text("\n".join(["id,age,weight", *rows]) + "\n")

@@ -1,0 +1,74 @@
+"""One of two processes that train together: ``python host_process.py ADDRESS PROCESS FOLDER``.
+
+What it finds wrong ends it with a traceback; what the files gave is in FOLDER.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from host_cases import FAMILY, LINEAR, LOSS, MIXED, VARIANT, federation_config, mapped_problem
+from problems import Problem, arrays, distance
+
+from tdcd import Simulation
+from tdcd.config import check_config
+from tdcd.config.resolve import plan
+from tdcd.core.execution import Execution
+from tdcd.federation.hosts import HostRows
+from tdcd.simulation.devices import Devices, join
+from tdcd.training.run import execute, resume
+
+ADDRESS, PROCESS, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+
+
+def simulation_of(problem: Problem, keep: str, variant=None) -> Simulation:
+    execution = Execution(keep, devices=None)
+    return Simulation(problem.federation, problem.blocks, problem.objective, problem.settings, execution, variant)
+
+
+def check_law(problem: Problem, keep: str) -> None:
+    """Blocks are the oracle's, scores those of all rows, and only this process's rows are here."""
+    simulation = simulation_of(problem, keep)
+    start = simulation.state_of(problem.start)
+    blocks = simulation.advance(simulation.advance(start, 0, 3), 3, 1).blocks
+    assert distance(arrays(blocks), problem.solve(4)) < 1e-10
+    phis = zip(problem.blocks, blocks, problem.federation.silos, strict=True)
+    with jax.enable_x64(True):
+        scores = sum(np.asarray(model.phi(block, np.asarray(silo.features))) for model, block, silo in phis)
+    assert abs(simulation.scores(blocks) - scores).max() < 1e-10
+    for silo, every in zip(simulation.federation.silos, problem.federation.silos, strict=True):
+        held = np.concatenate(
+            [np.empty(0, np.int64), *np.array(silo.rows, object)[simulation.hosts.has(len(silo.rows))]]
+        )
+        assert isinstance(silo.features, HostRows)
+        assert silo.features.here.tolist() == sorted(held)
+        np.testing.assert_array_equal(silo.features[silo.features.here], every.features[silo.features.here])
+
+
+def main() -> None:
+    join(ADDRESS, PROCESS, 2)
+    for shape in (LINEAR, MIXED):
+        check_law(Problem.draw(shape, LOSS, 3, "shuffled"), "device")
+    mapped = mapped_problem(FOLDER / f"mapped{PROCESS}")
+    check_law(mapped, "auto")
+    assert all(isinstance(s.features.rows, np.memmap) for s in simulation_of(mapped, "auto").federation.silos)
+    simulation = simulation_of(Problem.draw(FAMILY, LOSS, 3, "shuffled"), "host", VARIANT)
+    expected = np.load(FOLDER / "expected.npz")
+    for block, known in zip(simulation.advance(simulation.init(), 0, 4).blocks, expected.values(), strict=True):
+        np.testing.assert_allclose(block["weight"], known, rtol=0, atol=1e-9)
+    hosts = Devices.first(None).hosts
+    os.chdir(FOLDER / f"host{PROCESS}")
+    config = check_config(federation_config(rounds=3))
+    execute(plan(config, devices=None, hosts=hosts), FOLDER / "together")
+    resume(FOLDER / "together", ["train.rounds=6"], None, hosts)
+    # What one process finds wrong ends all.
+    Path("tables/bank/c3.csv").unlink(missing_ok=True)
+    try:
+        plan(config, devices=None, hosts=hosts)
+    except ValueError as error:
+        (FOLDER / f"error{PROCESS}").write_text(str(error))
+
+
+main()

@@ -1,0 +1,122 @@
+"""What is computed in NumPy is what JAX computes: losses, their derivatives, a client's local steps."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from tdcd.blocks.linear import Linear
+from tdcd.core.knowledge import Known, LabelsAt, LabelsEverywhere
+from tdcd.core.losses import LOSSES
+from tdcd.core.objective import Objective
+from tdcd.core.optimizers import ClientOptimizer, direction
+from tdcd.core.variant import Variant
+from tdcd.runtime.compute.client_rows import ClientRows
+from tdcd.runtime.compute.local_steps import LocalSteps
+
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+OBJECTIVES = [
+    pytest.param(Objective(name, 0.1, epsilon), id=f"{name}{'' if epsilon is None else ' randomised'}")
+    for name, loss in LOSSES.items()
+    for epsilon in ((None,) if loss.corrected is None else (None, 1.0))
+]
+
+
+def samples(objective, rng, *shape):
+    """Scores ``[..., C]`` of every size, and labels."""
+    outputs = 3 if objective.kind.target == "classes" else 1
+    scores = rng.normal(0, 4, (*shape, outputs)).clip(-30, 10)
+    classes = rng.integers(0, max(2, outputs), shape)
+    return scores, classes if objective.kind.target == "classes" else classes.astype(float)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_losses_and_slopes_are_those_of_jax(objective, rng):
+    scores, labels = samples(objective, rng, 5, 20)
+    as_jax = jax.numpy.asarray(scores), jax.numpy.asarray(labels)
+    np.testing.assert_allclose(objective.losses(scores, labels), objective.losses(*as_jax), **EXACT)
+    slopes = jax.grad(lambda scores: objective.losses(scores, as_jax[1]).sum())(as_jax[0])
+    np.testing.assert_allclose(objective.slopes(scores, labels), slopes, **EXACT)
+    np.testing.assert_allclose(objective.slopes(*as_jax), slopes, **EXACT)
+
+
+@pytest.mark.parametrize("objective", [each for each in OBJECTIVES if each.values[0].kind.change is not None])
+def test_slopes_after_a_change_are_those_of_jax(objective, rng):
+    scores, labels = samples(objective, rng, 50)
+    change = rng.normal(0, 3, scores.shape)
+    before = objective.slopes(scores, labels)
+    np.testing.assert_allclose(
+        objective.change_slopes(before, change), objective.slopes(scores + change, labels), rtol=1e-7, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        objective.change(before, change), objective.change(*map(jax.numpy.asarray, (before, change))), **EXACT
+    )
+    by_jax = jax.grad(lambda change: objective.change(jax.numpy.asarray(before), change).sum())(
+        jax.numpy.asarray(change)
+    )
+    np.testing.assert_allclose(objective.change_slopes(before, change), by_jax, **EXACT)
+
+
+def test_slopes_of_extreme_scores_are_finite():
+    for name in ("logistic", "softmax"):
+        objective = Objective(name)
+        outputs = 3 if name == "softmax" else 1
+        scores = np.array([[-2000.0] * outputs, [2000.0] + [-2000.0] * (outputs - 1)])
+        labels = np.array([0, 1])
+        slopes = objective.slopes(scores, labels)
+        assert np.isfinite(slopes).all()
+        assert np.isfinite(objective.losses(scores, labels)).all()
+        assert np.isfinite(objective.change_slopes(slopes, 1000 * np.ones_like(scores))).all()
+
+
+class InJax(LocalSteps):
+    """The same steps, differentiated and compiled."""
+
+    needs_jax = True
+
+
+@pytest.mark.parametrize(
+    ("objective", "knowledge"),
+    [
+        pytest.param(*each.values, knowledge, id=f"{each.id} {knowledge}")
+        for each in OBJECTIVES
+        for knowledge in (LabelsEverywhere(), LabelsAt(0), LabelsAt(1))
+        if knowledge != LabelsAt(0) or each.values[0].kind.change is not None
+    ],
+)
+def test_local_steps_are_those_of_jax(objective, knowledge, rng):
+    silo = 1
+    others, labels = samples(objective, rng, 4, 6)
+    outputs = others.shape[-1]
+    counts = np.array([6, 4, 0, 5], np.int32)
+    features, block = rng.normal(size=(4, 6, 3)), {"weight": rng.normal(size=(3, outputs))}
+    phi = features @ block["weight"]
+    known = Known(labels, others, None)
+    if knowledge.label_silo == 0:
+        known = Known(labels, objective.slopes(phi + others, labels), phi)
+    rows = ClientRows(np.arange(15), features, labels, counts, np.arange(15), rng.uniform(0.5, 2, (4, 6)))
+    local = LocalSteps(Linear(), objective, Variant(knowledge=knowledge), silo, "unbiased", 4, 40, 10, "float64")
+    assert not local.needs_jax
+    given = block, rows, known, np.float64(12), np.float64(1e-3), 0
+    fields = {name: getattr(local, name) for name in local.__dataclass_fields__}
+    by_jax = InJax(**fields).take(*given)
+    np.testing.assert_allclose(local.take(*given)["weight"], by_jax["weight"], rtol=1e-10, atol=1e-12)
+
+
+def test_what_needs_jax_says_so():
+    local = LocalSteps(Linear(), Objective(), Variant(), 0, "unbiased", 1, 10, 5, "float32")
+    adam = Variant(update=ClientOptimizer(direction("adam"), None))
+    assert not local.needs_jax
+    assert replace(local, variant=adam).needs_jax
