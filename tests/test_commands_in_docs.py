@@ -3,6 +3,7 @@
 import re
 import runpy
 import shlex
+import shutil
 import tomllib
 from contextlib import chdir
 from pathlib import Path
@@ -137,3 +138,27 @@ def test_the_reference_explains_every_key_and_names_every_command():
     page = runpy.run_path(str(HOOKS / "commands.py"))["page"]()
     assert [name for name in COMMANDS if f"\n## {name}\n" not in page] == []
     assert len(COMMANDS) > 20
+
+
+def test_two_machines_get_as_far_as_their_start(tmp_path):
+    """What docs/federation.md has both machines do, here in one folder, before hubs and clients are started."""
+    page = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
+    (steps,) = re.findall(r"^## Two machines, step by step\n(.*?)^### 4", page, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", steps, re.DOTALL | re.MULTILINE)
+    (settings,) = (block for kind, block in blocks if kind == "toml")
+    (tables,) = (block for kind, block in blocks if kind == "python")
+    (tmp_path / "federation.toml").write_text(settings, encoding="utf-8")
+    with chdir(tmp_path):
+        exec(tables, {})
+    assert tdcd("certs", "request", "federation.toml", "hub.lab", cwd=tmp_path).exit_code == 0
+    done = []
+    for line in re.findall(r"^tdcd .*", "".join(block for kind, block in blocks if kind == "sh"), re.MULTILINE):
+        words = shlex.split(line, comments=True)[1:]
+        if "--host" in words:  # the certificate of a party that made no request here
+            assert tdcd("certs", "issue", "federation.toml", cwd=tmp_path).exit_code == 0
+        result = tdcd(*words, cwd=tmp_path)
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+        for request in (tmp_path / "certs").glob("*.csr"):
+            shutil.copy(request, tmp_path)
+        done.append(words[1] if words[0] == "certs" else words[0])
+    assert done == ["check", "request", "sign", "check", "check"]

@@ -1,6 +1,7 @@
 """The page of all commands, made from the command line itself."""
 
 import re
+from enum import EnumType
 from typing import Any
 
 import typer.main
@@ -46,7 +47,7 @@ def _named(name: str, command: Any) -> list[tuple[str, Any]]:
 
 def _place(argument: Any) -> str:
     name = argument.metavar or argument.name.upper() + ("..." if argument.nargs == -1 else "")
-    return name if argument.required else f"[{name}]"
+    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
 def _flags(option: Any) -> str:
@@ -54,15 +55,19 @@ def _flags(option: Any) -> str:
     flags = ", ".join([*option.opts, *option.secondary_opts])
     if option.is_flag:
         return flags
-    kind = option.metavar or getattr(option.type_descriptor.annotation, "__name__", "text")
+    annotation = option.type_descriptor.annotation
+    if isinstance(annotation, EnumType):
+        return f"{flags} {'|'.join(str(choice.value) for choice in annotation)}"
+    kind = option.metavar or getattr(annotation, "__name__", "str")
     return f"{flags} {KINDS.get(kind, kind)}"
 
 
 def _row(name: str, part: Any) -> str:
     text = _text(part.help)
     said = re.search(r" ?\[default: ([^\]]*)\]", text)
-    given = part.default if part.default not in (None, False, (), []) and not callable(part.default) else ""
-    default = said[1] if said else f"`{given}`" if str(given) else ""
+    given = part.opts[0] if part.default is True else part.default
+    unset = given is None or given is False or given in ((), []) or callable(given)
+    default = said[1] if said else "" if unset else f"`{given}`"
     cells = [f"`{name}`", default, text.replace(said[0], "") if said else text]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 

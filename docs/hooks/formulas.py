@@ -8,6 +8,7 @@ from latex2mathml.converter import convert
 
 DIRECTIVE = re.compile(r"^\.\. math::[ \n]*(.+(?:\n[ ]+\S.*)*)", re.MULTILINE)
 """A formula as docstrings have it; lines that continue it are indented."""
+INLINE = re.compile(r":math:`([^`]+)`")
 ROLE = re.compile(r":\w+:`~?([^`]+)`")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 
@@ -24,8 +25,14 @@ class Formulas(griffe.Extension):
         """Rewrite the docstring of a module, a class, a function or an attribute."""
         if obj.docstring:
             text = DIRECTIVE.sub(_as_fence, obj.docstring.value)
+            text = INLINE.sub(_as_span, text)
             text = ROLE.sub(r"`\1`", text)
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", text)
+
+
+def _as_span(found: re.Match[str]) -> str:
+    """Not bare: Markdown takes an element that it does not know for a paragraph of its own."""
+    return f"<span>{convert(' '.join(found[1].split()))}</span>"
 
 
 def _as_fence(found: re.Match[str]) -> str:

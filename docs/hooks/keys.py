@@ -87,7 +87,7 @@ def _kind(described: dict[str, Any]) -> str:
         return ", ".join(f"`{_toml(value)}`" for value in described.get("enum", [described.get("const")]))
     match described.get("type"):
         case "array":
-            words = f"a list: {allowed(described['items'])}"
+            words = f"a list of: {allowed(described['items'])}"
         case "object":
             words = f"a table: {allowed(described['additionalProperties'])} by name"
         case "boolean":
@@ -110,4 +110,4 @@ def _limits(described: dict[str, Any]) -> str:
 
 
 def _short(number: float) -> str:
-    return "2^63" if number == 2**63 else f"{number:,g}"
+    return "2^63" if number == 2**63 else f"{number:,}" if number % 1 else f"{int(number):,}"

@@ -11,11 +11,10 @@ rounds of the engine, in each of which one hub's clients answer, are one round h
 
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Tree
 from tdcd.core.update import State
 
@@ -65,7 +64,7 @@ class CentreAverage:
         models = [*others, average]
         meets = turns % (self.hubs * self.every) == 0
 
-        def mean(*leaves: jax.Array) -> jax.Array:
+        def mean(*leaves: Array) -> Array:
             # Added up one by one: the same on every device.
             total = self.shares[0] * leaves[0]
             for share, leaf in zip(self.shares[1:], leaves[1:], strict=True):
