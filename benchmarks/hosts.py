@@ -2,8 +2,8 @@
 
 The limit is on a process's own data (``RLIMIT_DATA``: heap and private writable memory). One on all addresses would
 count libraries and what JAX only reserves; beyond this one, an allocation fails. It is 1.3 times the share of the
-features, plus the blocks, plus what a process needs for a tiny table. Stacks and the C library's arenas count when
-they are reserved: there are few and small ones here, so that the limit is close to what is used.
+features, plus the blocks, plus what a process needs for a tiny table. Stacks and what allocators reserve count too:
+there are few and small ones here (Arrow's own allocator would reserve a gigabyte), so that it is close to what is used.
 
 ``TDCD_HOSTS_ROWS`` sets M, 32,000 by default: 262 MB of float32 in 2,048 columns.
 """
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 ROWS = int(os.environ.get("TDCD_HOSTS_ROWS", "32000"))
-TINY, COLUMNS, SILOS, CLIENTS, HOSTS, ROUNDS = 640, 2048, 2, 16, 4, 20
+TINY, COLUMNS, SILOS, CLIENTS, HOSTS, ROUNDS = 640, 2048, 2, 16, 4, 10
 STACK = 1 << 20
 SETTINGS = f"""
 name = "hosts"
@@ -45,7 +45,7 @@ local_steps = 5
 batch_size = 256
 step_size = 0.0005
 [evaluate]
-every = 10
+every = 5
 """
 
 
@@ -84,7 +84,8 @@ def train(config: Path, out: Path, processes: int, limit: int | None = None) -> 
     """Run the configuration in so many processes, each with at most ``limit`` bytes of data; see :class:`Peak`."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TDCD_CACHE": "", "MALLOC_ARENA_MAX": "1"}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TDCD_CACHE": ""}
+    environment |= {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
     started = []
     for process in range(processes):
         command = [sys.executable, "-m", "tdcd", "run", str(config), "--out", str(out)]
@@ -98,6 +99,7 @@ def train(config: Path, out: Path, processes: int, limit: int | None = None) -> 
         thread.start()
     for thread in watching:
         thread.join()
+    print(f"{out.name}: {[f'{one.resident / 1e6:.0f} MB, data {one.data / 1e6:.0f} MB' for one in peaks]}", flush=True)
     return peaks
 
 

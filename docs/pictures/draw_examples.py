@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 
 from tdcd.data import load
 from tdcd.records.history import read_history
-from tdcd.report.figures import Curve, save_png
+from tdcd.report.figures import Curve
+from tdcd.report.pictures import save_png
 
 HERE = Path(__file__).parent
 EXAMPLES, PAGES = HERE.parents[1] / "examples", HERE.parent / "examples"

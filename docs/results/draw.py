@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.experiments.evidence import Claim
+from tdcd.experiments.evidence import Claim, marked
 from tdcd.experiments.page import draw
 from tdcd.experiments.provenance import made_in_words
 from tdcd.experiments.remarks import judge_as_printed, judge_claims
@@ -76,12 +76,8 @@ def _page(results: Results, claims: Sequence[Claim], printed: Sequence[Claim]) -
         shown = [name for name in pictures if name in results]
         if shown:
             yield from ("", f"## {title}", "")
-            yield from (f"![{results[name].title}{_mark(results[name].mark)}]({name}.png)" for name in shown)
+            yield from (f"![{marked(results[name].title, results[name].mark)}]({name}.png)" for name in shown)
     yield from _accuracy(results)
-
-
-def _mark(mark: str) -> str:
-    return f" ({mark})" if mark else ""
 
 
 def _verdicts(title: str, claims: Sequence[Claim]) -> Iterator[str]:
@@ -89,7 +85,7 @@ def _verdicts(title: str, claims: Sequence[Claim]) -> Iterator[str]:
     yield from ("", f"## {title}: {held} of {len(claims)} hold", "")
     yield from ("| figure | the paper says | verdict | measured | checked |", "| --- | --- | --- | --- | --- |")
     for claim in claims:
-        cells = [claim.figure + _mark(claim.mark), claim.sentence, f"**{claim.verdict}**", claim.measured, claim.check]
+        cells = [marked(claim.figure, claim.mark), claim.sentence, f"**{claim.verdict}**", claim.measured, claim.check]
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -12,6 +12,9 @@ from tdcd.config.baselines import baseline_plans
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
+from tdcd.records.run_folder import RunFolder
+from tdcd.report.page import write_report
+from tdcd.training.replay import replay
 from tdcd.training.run import execute, resume
 from tdcd.training.train import train
 
@@ -155,3 +158,29 @@ def test_other_blocks_are_the_same_summed_model():
     central = one._replace(federation=replace(one.federation, silos=(everything,)))
     apart, together = run(one).history, run(central).history
     assert [record.train_loss for record in apart] == pytest.approx([record.train_loss for record in together])
+
+
+def test_tables_from_files_are_put_side_by_side_too(tmp_path):
+    """A category moves as one value, however many features it became."""
+    draw = np.random.default_rng(0)
+    towns = ["rome", "oslo", "bern"] * 30
+    rows = [f"{i},{draw.random()},{towns[i]},{i % 2}" for i in range(90)]
+    (tmp_path / "bank.csv").write_text("\n".join(["id,age,town,y", *rows]) + "\n")
+    (tmp_path / "shop.csv").write_text("\n".join(["id,visits", *(f"{i},{draw.random()}" for i in range(90))]) + "\n")
+    silo = {"clients": 2, "name": "bank", "table": "bank.csv", "label": "y", "categorical": ["town"]}
+    keys = {
+        "data": {"source": "files", "folder": str(tmp_path)},
+        "model": {"block": "linear"},
+        "train": {"algorithm": "fedavg", "rounds": 2, "batch_size": 32},
+        "evaluate": {"holdout": 0.0},
+        "silos": [silo, {"clients": 2, "name": "shop", "table": "shop.csv"}],
+    }
+    planned = plan(check_config(keys))
+    assert planned.federation.silos[0].columns[-1] == "shop.visits"
+    # Half of the rows are at home in each silo.
+    assert planned.moved[0].bytes == (45 * 2 * 4, 45 * 4)
+    keys["evaluate"] = {"holdout": 0.2}
+    execute(plan(check_config(keys)), tmp_path / "run")
+    assert (tmp_path / "run" / "held-out.csv").read_text().startswith("id,")
+    assert replay(RunFolder(tmp_path / "run"), tmp_path / "again") == []
+    assert "shop.visits" in write_report(tmp_path / "run").read_text()

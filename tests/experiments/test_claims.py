@@ -7,7 +7,7 @@ import pytest
 from made_up import ROUNDS, SEEDS, diverging, experiment, falling
 
 from tdcd.experiments.remarks import judge_as_printed, judge_claims
-from tdcd.experiments.statistics import final, reached, settled, slope, spread, t_interval
+from tdcd.experiments.statistics import final, reached, settled, slope, spread, spread_at_equal_steps, t_interval
 
 
 def verdicts(**results):
@@ -88,6 +88,14 @@ def test_rounds_to_a_loss_are_interpolated():
     assert reached(curve, np.full(SEEDS, -1.0)).tolist() == [np.inf] * SEEDS
     assert final(curve)[0] == pytest.approx(np.exp(-0.05 * ROUNDS[-5:]).mean())
     assert settled(curve)[0] == pytest.approx(np.exp(-0.05 * ROUNDS[10:]).mean())
+
+
+def test_curves_against_local_steps_are_compared_where_all_were_evaluated():
+    curves = [falling(0.1), falling(0.2, rounds=ROUNDS // 2, local_steps=2), diverging()]
+    steps, apart = spread_at_equal_steps(experiment("fig2a", curves))
+    assert steps == 100
+    assert apart == pytest.approx(0, abs=1e-12)
+    assert spread_at_equal_steps(experiment("fig2a", [falling(0.1), falling(0.1, local_steps=1000)]))[0] == 0
 
 
 def test_intervals_and_slopes():

@@ -149,9 +149,9 @@ def test_absent_data_is_replaced_and_said_loudly(tmp_path):
     assert (result.name, result.stand_in != "") == ("fig2a", True)
     # In the caption of every figure, in every row of every table, in every picture and every line of the table.
     mark = "stand-in data: superconductors (synthetic)"
-    assert page.count(f"({mark})</figcaption>") == page.count("<figure>") == 3
-    assert page.count(f'<th scope="row">Q = 1 ({mark})</th>') == 1
-    assert page.count(f'<th scope="row">fig2a, section 5 ({mark})</th>') == 2
+    assert page.count(f" · {mark}</figcaption>") == page.count("<figure>") == 3
+    assert page.count(f'<th scope="row">Q = 1 · {mark}</th>') == 1
+    assert page.count(f'<th scope="row">fig2a, section 5 · {mark}</th>') == 2
     with (tmp_path / "out" / "fig2a.csv").open() as lines:
         assert {row["data"] for row in csv.DictReader(lines)} == {mark}
     assert json.loads((tmp_path / "out" / "results.json").read_text())["claims"][0]["mark"] == mark

@@ -122,6 +122,46 @@ def test_a_page_of_another_name_cannot_read_it(served):
         assert ask(served, Host=host)[0].status == 421, host
 
 
+def test_requests_of_web_pages_are_refused(served):
+    """Prometheus sends none of these headers, and every browser does."""
+    for headers in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": f"http://{served}"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ):
+        answer, content = ask(served, **headers)
+        assert answer.status == 403, headers
+        assert "tdcd_round" not in content
+    # Typed into a browser's address line.
+    answer, _ = ask(served, **{"Sec-Fetch-Site": "none"})
+    assert (answer.status, answer.getheader("X-Content-Type-Options")) == (200, "nosniff")
+    assert answer.getheader("Cross-Origin-Resource-Policy") == "same-origin"
+    assert answer.getheader("Access-Control-Allow-Origin") is None
+
+
+def test_odd_requests_get_an_error_and_no_more(served):
+    host, port = served.split(":")
+    for text, status in (
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", 421),
+        (b"GET /metrics HTTP/1.1\r\nHost:\r\n\r\n", 421),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost@evil.example\r\n\r\n", 421),
+        (b"GET http://evil.example/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET /metrics%00 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET \xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET /metrics/..%2f..%2fstatus.json HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"NONSENSE\r\n\r\n", 400),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
+    ):
+        with socket.create_connection((host, int(port)), timeout=SOON) as link:
+            link.sendall(text)
+            link.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda link=link: link.recv(65536), b""))
+        assert b" %d " % status in answer.splitlines()[0] or b"Error code: %d" % status in answer, text[:60]
+        assert b"tdcd_round" not in answer
+
+
 def test_it_listens_on_loopback_unless_told(served):
     assert served.startswith("127.0.0.1:")
     with pytest.raises(ValueError, match=rf"--metrics {served}: cannot listen there: .*choose another"):

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from tdcd.core.lazy import Array, compiled, jax, jnp
+import numpy as np
+
+from tdcd.core.lazy import Array, compiled, jax
 from tdcd.core.objective import Tree
 
 
@@ -23,9 +25,11 @@ class Mlp:
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
         """Weights drawn from ``key``: a ``weight`` and a ``bias`` per hidden layer, and the ``slice``."""
         widths = [prod(feature_shape), *self.hidden]
-        scales = [(2 / fan_in) ** 0.5 for fan_in in widths[:-1]]
-        drawn: Tree = _draw(key, scales, widths[-1] ** 0.5, widths=(*widths, num_outputs))
-        return drawn
+        # Two programs, not one: fused, the product would be rounded otherwise.
+        drawn = _normals(key, shapes=tuple(pairwise([*widths, num_outputs])))
+        *weights, last = _scaled(drawn, [(2 / fan_in) ** 0.5 for fan_in in widths[:-1]], widths[-1] ** 0.5)
+        layers = [{"weight": weight, "bias": np.zeros(weight.shape[1], np.float32)} for weight in weights]
+        return {"hidden": layers, "slice": last}
 
     def phi(self, block: Tree, features: Array) -> Array:
         """The hidden layers, then the slice; images are flattened."""
@@ -36,12 +40,16 @@ class Mlp:
         return scores
 
 
-@compiled("widths")
-def _draw(key: Array, scales: list[Array], divisor: Array, *, widths: tuple[int, ...]) -> Tree:
-    """All layers as one program: a program takes longer to load than to run."""
-    *hidden, last = zip(jax.random.split(key, len(widths) - 1), pairwise(widths), strict=True)
-    layers = [
-        {"weight": jax.random.normal(k, shape) * scale, "bias": jnp.zeros(shape[1])}
-        for (k, shape), scale in zip(hidden, scales, strict=True)
+# Of all layers at once, since a program takes longer to load than to run.
+@compiled("shapes")
+def _normals(key: Array, *, shapes: tuple[tuple[int, int], ...]) -> list[Array]:
+    return [
+        jax.random.normal(own, shape) for own, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True)
     ]
-    return {"hidden": layers, "slice": jax.random.normal(*last) / divisor}
+
+
+@compiled()
+def _scaled(drawn: list[Array], scales: list[float], divisor: float) -> list[Array]:
+    """All but the last times their scale; the last one divided."""
+    *weights, last = drawn
+    return [*(weight * scale for weight, scale in zip(weights, scales, strict=True)), last / divisor]

@@ -1,6 +1,7 @@
 """From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
 
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +67,8 @@ def plan(
     if assembled is not None:
         federation, task, strips = assembled.federation, assembled.label_encoding.task, False
     else:
-        federation, task, strips = _cut(config, None if isinstance(data, Assembled) else data)
+        cut = partial(_cut, config, None if isinstance(data, Assembled) else data)
+        federation, task, strips = cut() if hosts is None else hosts.together(cut)
         federation = kept_here(federation, hosts)
     if config.train.class_weights is not None:
         federation = _class_weighted(federation, config, task)

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from tdcd.data.folder import DataUnavailable
 from tdcd.data.table import Table
 
-_NUCLEUS = ("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points")
-_NUCLEUS += ("symmetry", "fractal dimension")
+_NUCLEUS = (
+    *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points"),
+    *("symmetry", "fractal dimension"),
+)
 """What was measured of cell nuclei; each has a mean, a standard error and a worst value."""
 
 

@@ -55,8 +55,8 @@ def _fewer_rounds(figure: str) -> Judge:
         return Claim(
             f"{figure}/rounds",
             figure,
-            "By increasing the number of local iterations at clients, we can improve the overall communication "
-            "efficiency by reducing the total number of communication rounds required for a given loss.",
+            "This implies that by increasing the number of local iterations at clients, we can improve the overall "
+            "communication efficiency by reducing the total number of communication rounds required for a given loss.",
             f"rounds to the loss at which the slowest curve ends, {last} against {first}",
             f"{(rounds[0] / rounds[-1]).mean():.1f} times fewer rounds with {last}; by {fewer.interval}",
             (fewer,),
@@ -76,7 +76,7 @@ def _error_grows(results: Results) -> Claim:
     return Claim(
         "fig2a/error",
         "error",
-        "However, as stated in Theorem 1, this can result in a larger convergence error.",
+        "[...] however, as stated in Theorem 1, this can result in a larger convergence error.",
         "the gap to the exact solution that stays after equally many local steps: the largest Q that converges against "
         "the smallest",
         f"gap {listed(result, found.mean(axis=1), '.2e')}; {more.what} is {more.interval}{told}",
@@ -121,7 +121,7 @@ def _better_with_lower_n(figure: str) -> Judge:
             f"{figure}/lower-n",
             figure,
             "The inset figure shows the last five communication rounds, and we observe that the convergence rate "
-            "improves with lower value of N.",
+            "improves with lower value of N, which is as per Theorem 1.",
             "the mean loss of the last five rounds rises with N: the slope of the line through all curves",
             f"{listed(result, ends.mean(axis=1), '.5f')}; {rises.interval} per doubling{against}",
             (rises,),

@@ -74,6 +74,11 @@ def listed(result: ExperimentResult, values: Sequence[float] | Numbers, form: st
     return ", ".join(f"{curve.label}: {value:{form}}" for curve, value in zip(result.curves, values, strict=True))
 
 
+def marked(text: str, mark: str) -> str:
+    """A name or caption with its mark, if there is one."""
+    return f"{text} · {mark}" if mark else text
+
+
 def marks(*results: ExperimentResult) -> str:
     """What must be said about the data of a claim."""
     return "; ".join(dict.fromkeys(result.mark for result in results if result.mark))

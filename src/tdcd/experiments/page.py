@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.experiments.evidence import Claim
+from tdcd.experiments.claims import SMALL
+from tdcd.experiments.evidence import Claim, marked
 from tdcd.experiments.experiment import Axis
 from tdcd.experiments.measured import Measured
 from tdcd.experiments.promises import judge_promises
 from tdcd.experiments.provenance import made_in_words
 from tdcd.experiments.remarks import judge_as_printed, judge_claims
 from tdcd.experiments.results import CurveResult, ExperimentResult, Results, write_results
-from tdcd.experiments.statistics import final
+from tdcd.experiments.statistics import final, spread_at_equal_steps
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.pictures import save_png
@@ -108,7 +109,7 @@ def _verdicts(title: str, says: str, claims: Sequence[Claim]) -> Iterator[html.H
 def _place(claim: Claim) -> str:
     """Where a claim is from, and what must be said about its data."""
     section = f", section {claim.section}" if claim.section else ""
-    return f"{claim.figure}{section}" + (f" ({claim.mark})" if claim.mark else "")
+    return marked(f"{claim.figure}{section}", claim.mark)
 
 
 def draw(result: ExperimentResult, path: Path) -> None:
@@ -125,7 +126,7 @@ def figure_curves(result: ExperimentResult, x: Axis = "rounds") -> list[Curve]:
 
 
 def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
-    drawn = [(svg, f"{caption} ({result.mark})" if result.mark else caption) for svg, caption in _figures(result)]
+    drawn = [(svg, marked(caption, result.mark)) for svg, caption in _figures(result)]
     costs = [axis for axis in result.against if axis not in ("rounds", "steps")]
     head = ["", "final loss", "spread over seeds", *(AXES[axis][0] for axis in costs)]
     head += ["gap to the exact solution"] * (result.optimum is not None)
@@ -137,12 +138,24 @@ def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
             "deviation."
         ),
         html.figures(drawn),
+        *_at_equal_steps(result),
         html.table(head, [_row(result, curve, costs) for curve in result.curves], numbers=True),
         *(html.notice(f"“{c.sentence}” — {c.verdict}: {c.measured}.") for c in claims),
-        html.folded("Differences and their intervals", html.table(INTERVALS, _intervals(claims), numbers=True)),
+        *_decided_by(claims),
         html.paragraph("Chosen here, where the paper is silent: " + "; ".join(result.chosen) + "."),
         html.paragraph(f"Made with {made_in_words(result.made)}."),
     )
+
+
+def _at_equal_steps(result: ExperimentResult) -> Iterator[html.Html]:
+    """How far the curves lie apart where they are drawn against local steps."""
+    steps, apart = spread_at_equal_steps(result) if "steps" in result.against else (0, np.zeros(1))
+    if steps:
+        coincide = "the curves nearly coincide" if apart.mean() < SMALL else "the curves do not coincide"
+        yield html.paragraph(
+            f"Against local steps {coincide}: after {steps:,} of them, the most at which all were evaluated, they lie "
+            f"within {apart.mean():.2%} of the loss's fall."
+        )
 
 
 def _figures(result: ExperimentResult) -> Iterator[tuple[html.Html, str]]:
@@ -163,6 +176,11 @@ def _figures(result: ExperimentResult) -> Iterator[tuple[html.Html, str]]:
         yield line_figure(metric, "MB sent over all links", f"held-out {result.metric}"), "held out"
 
 
+def _decided_by(claims: Sequence[Claim]) -> Iterator[html.Html]:
+    if claims:
+        yield html.folded("Differences and their intervals", html.table(INTERVALS, _intervals(claims), numbers=True))
+
+
 def _intervals(claims: Sequence[Claim]) -> Iterator[list[str]]:
     for claim in claims:
         for each in claim.quantities:
@@ -172,7 +190,7 @@ def _intervals(claims: Sequence[Claim]) -> Iterator[list[str]]:
 
 def _row(result: ExperimentResult, curve: CurveResult, costs: Sequence[Axis]) -> list[str]:
     ends = final(curve)
-    label = f"{curve.label} ({result.mark})" if result.mark else curve.label
+    label = marked(curve.label, result.mark)
     if curve.diverged.all():
         return [label, "diverges", *["–"] * (1 + len(costs) + (result.optimum is not None))]
     row = [label, f"{ends.mean():.5f}", f"{ends.std(ddof=1):.1e}"]

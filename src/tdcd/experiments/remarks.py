@@ -52,6 +52,7 @@ def _saves_bandwidth(results: Results) -> Claim:
             exactly("CNN: times fewer - ridge: times fewer", large - small),
         ),
         "3",
+        marks(ridge, cnn),
     )
 
 
@@ -69,6 +70,7 @@ def _hubs_still_exchange(results: Results) -> Claim:
         "; ".join(told),
         tuple(quantities),
         "3",
+        marks(results["fig2a"], results["fig3a"]),
     )
 
 
@@ -87,6 +89,7 @@ def _saves_messages(results: Results) -> Claim:
             for place, (a, b) in enumerate(zip(result.curves[:-1], result.curves[1:], strict=True))
         ),
         "3",
+        marks(result),
     )
 
 
@@ -109,6 +112,7 @@ def _saved_in_the_silos(results: Results) -> Claim:
         "; ".join(told),
         tuple(quantities),
         "3",
+        marks(results["fig2a"], results["fig3a"]),
     )
 
 
@@ -126,13 +130,15 @@ def _phi_is_small(results: Results) -> Claim:
     return Claim(
         "section3/phi",
         "fig3a",
-        "The intermediate information for a sample ranges from a simple scalar value to a small vector of very few "
-        "dimensions. [...] the intermediate information of B minibatches with M samples each would be of the order "
-        "of a few megabytes or less. Compared to this, the size of the actual model can be in the order of gigabytes.",
+        "As a rough estimate, the intermediate information for a sample ranges from a simple scalar value to a small "
+        "vector of very few dimensions. [...] the intermediate information of B minibatches with M samples each would "
+        "be of the order of a few megabytes or less. Compared to this, the size of the actual model can be in the "
+        "order of gigabytes.",
         f"the phi that a hub sends in a round is at most {FEW_MEGABYTES:g} MB; models of gigabytes are not run here",
         "; ".join(told),
         tuple(quantities),
         "3",
+        marks(results["fig2a"], results["fig3a"]),
     )
 
 
@@ -147,7 +153,7 @@ def _error_stays(results: Results) -> Claim:
     return Claim(
         "section4/non-zero",
         "error",
-        "We note that the bound in Theorem 1 converges to a non-zero value as T grows.",
+        "We note that the bound in Theorem 1 converges to a non-zero value as T → ∞.",
         f"so does what is measured with a fixed step size: with {curve.label} the gap to the exact solution in the "
         "last quarter of the run is above zero, and more than half of that in the quarter before",
         f"gap {third.mean():.2e} in the third quarter, {last.mean():.2e} in the last",
@@ -187,7 +193,7 @@ def _grows_with_q(results: Results) -> Claim:
     return Claim(
         "section4/q",
         "error",
-        "The error also depends quadratically on Q.",
+        "The error also depends quadratically on Q [...]",
         "the gap that stays grows from the smallest to the largest Q that converges, and no faster than the bound's "
         "term, Q squared",
         f"gap {listed(result, errors(result).mean(axis=1), '.2e')}; it grows as Q to the "
@@ -232,8 +238,8 @@ def _offset_by_eta(results: Results) -> Claim:
     return Claim(
         "section4/offset",
         "error-eta",
-        "However, in practice, if Q is offset by a suitable learning rate, then we can leverage multiple local "
-        "iterations to achieve faster convergence.",
+        "[...] in practice, if Q is offset by a suitable learning rate η, then we can leverage multiple local "
+        "iterations to achieve faster convergence [...]",
         "rounds until 99 % of the way to the exact solution is done: many local steps with a smaller step size "
         "against one with a larger",
         f"{labels[plain]}: {rounds[plain].mean():.1f}, {labels[small]}: {rounds[small].mean():.1f} rounds; "
@@ -252,8 +258,8 @@ def _small_eta(results: Results) -> Claim:
     return Claim(
         "section4/eta",
         "error-eta",
-        "However, choosing a very small learning rate will decrease the convergence error, but it will increase the "
-        "first term [...], leading to slower convergence.",
+        "However, choosing a very small η will decrease the convergence error, but it will [...] increase the first "
+        "term [...], leading to slower convergence.",
         "with the smaller step size the gap that stays is smaller, and it takes more local steps until 99 % of the way "
         "to the exact solution is done",
         f"gap {listed(result, found.mean(axis=1), '.2e')}; {steps[0].mean():,.0f} local steps with {large.label}, "

@@ -106,6 +106,16 @@ def spread(result: ExperimentResult) -> Numbers:
     return apart
 
 
+def spread_at_equal_steps(result: ExperimentResult) -> tuple[int, Numbers]:
+    """The most local steps after which all curves that do not diverge were evaluated, and their ``[seeds]`` spread."""
+    curves = [curve for curve in result.curves if not curve.diverged.any()]
+    steps = max(set.intersection(*({*curve.steps.tolist()} for curve in curves)))
+    losses = np.stack([curve.losses[:, curve.steps.tolist().index(steps)] for curve in curves])
+    fall = curves[0].losses[:, 0] - losses.min(axis=0)
+    apart: Numbers = np.ptp(losses, axis=0) / np.where(fall > 0, fall, np.inf)
+    return steps, apart
+
+
 def slope(values: Numbers, over: Numbers) -> Numbers:
     """``[seeds]``: the slope of the line through ``[curves, seeds]`` values, by least squares."""
     centred = over - over.mean()

@@ -7,7 +7,7 @@ sample's features of one silo may be in another process than those of the next s
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from tdcd.federation.cutting import aligned_empty
 
 if TYPE_CHECKING:
     from tdcd.federation.silos import Federation, Silo
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,12 @@ class Hosts:
             if "error" in one:
                 raise ValueError(f"process {process}: {one['error']}")
         return [one["value"] for one in told]
+
+    def together(self, make: Callable[[], Made]) -> Made:
+        """What ``make`` gives here, after it has given something in every process; see :meth:`tell`."""
+        made: list[Made] = []
+        self.tell(lambda: made.append(make()))
+        return made[0]
 
     def of_first(self, make: Callable[[], Any]) -> Any:
         """What ``make`` gives in process 0, which alone calls it; see :meth:`tell`."""

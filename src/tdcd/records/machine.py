@@ -13,15 +13,17 @@ from tdcd.core.lazy import jax
 
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "safetensors")
 """Whose versions may change the last bits of a run."""
+COMMIT = "TDCD_COMMIT"
+"""The commit that the package was built from, where it lies in no checkout: in an image, for example."""
 GIT_S = 5.0
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Of tdcd, with its commit if it runs from a checkout, of Python, and of what computes."""
+    """Of tdcd, with its commit if it runs from a checkout or was told, of Python, and of what computes."""
     # The package itself is above all layers: it imports them.
     found = {"tdcd": str(sys.modules["tdcd"].__version__), "python": platform.python_version()}
-    commit = _commit(Path(__file__).parents[1])
+    commit = os.environ.get(COMMIT) or _commit(Path(__file__).parents[1])
     if commit:
         found["commit"] = commit
     return found | {name: installed for name in PACKAGES if (installed := _installed(name))}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -78,11 +78,11 @@ def _positive(line: NDArray[np.float64]) -> NDArray[np.float64]:
 def _axes(lines: Sequence[NDArray[np.float64]], log: bool, **place: float) -> Axes:
     """Axes with room for all lines and their bands."""
     x, y, below, above = np.concatenate([*lines, np.empty((4, 0))], axis=1)
-    if not x.size:
-        return Axes((0, 1), (0.1, 1) if log else (0, 1), log_y=log, **place)
-    across = padded(float(x.min()), float(x.max()))
-    up = padded(float((y - below).min()), float((y + above).max()), log)
-    return Axes(across, up, log_y=log, whole_x=bool((x % 1 == 0).all()), **place)
+    across, up = (0.0, 1.0), (0.1, 1.0) if log else (0.0, 1.0)
+    if x.size:
+        across = padded(float(x.min()), float(x.max()))
+        up = padded(float((y - below).min()), float((y + above).max()), log)
+    return replace(Axes(across, up, log_y=log, whole_x=bool(x.size and (x % 1 == 0).all())), **place)  # type: ignore[arg-type]
 
 
 def _curve(axes: Axes, line: NDArray[np.float64], index: int) -> str:

@@ -86,6 +86,11 @@ class TablesApart:
         self, section: SiloSection, preparation: Preparation, kinds: Sequence["Wanted"], num_ones: int
     ) -> list[HostRows]:
         """The features of this process's rows: of the training samples, and of the held-out ones if there are some."""
+        return self.hosts.together(lambda: self._features(section, preparation, kinds, num_ones))
+
+    def _features(
+        self, section: SiloSection, preparation: Preparation, kinds: Sequence["Wanted"], num_ones: int
+    ) -> list[HostRows]:
         dtype, shape = self.config.dtype, (len(preparation.columns) + num_ones,)
         has = self.hosts.has(len(section.client_names))
         rooms = []

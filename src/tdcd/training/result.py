@@ -46,9 +46,9 @@ class Result:
     @property
     def model(self) -> Model:
         """The trained model, which predicts from raw rows."""
-        simulation = self.simulation
+        simulation, hosts = self.simulation, self.simulation.hosts
         hub_blocks = [self.blocks[silo.name] for silo in self.federation.silos]
-        trained = Trained(self.federation, simulation.blocks, simulation.objective, simulation.variant)
+        trained = Trained(self.federation, simulation.blocks, simulation.objective, simulation.variant, hosts)
         stand_ins = stand_ins_of(trained, hub_blocks, self.folder)
         dtype = simulation.settings.dtype
         return Model.of(self.federation, simulation.blocks, hub_blocks, simulation.objective, dtype, stand_ins)

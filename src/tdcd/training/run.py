@@ -79,7 +79,9 @@ def named_in(planned: Plan) -> Named | None:
     assembled, federation = planned.assembled, planned.federation
     if assembled is None or federation.test_labels is None:
         return None
-    id_column = next(silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
+    # The only silo of those who hold all columns is none of the file's.
+    named = (silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
+    id_column = next(named, planned.config.silos[0].id)
     return Named(id_column, assembled.test_ids, assembled.test_labels, assembled.label_encoding)
 
 

@@ -75,7 +75,7 @@ def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | No
         return StandIns(RunFolder(folder).subsets().get("stand_in", {}))
     if not rate:
         three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)
-        means = {one[2].name: _phi_of(*one, None)[0].mean(axis=0, dtype=np.float64) for one in three}
+        means = {one[2].name: _phi_of(*one, trained.hosts)[0].mean(axis=0, dtype=np.float64) for one in three}
         return StandIns({silo: mean.tolist() for silo, mean in means.items()})
     values = {silo: [float(one) for one in alone] for silo, alone in _dropped(trained, hub_blocks).items()}
     return StandIns(values, rate)

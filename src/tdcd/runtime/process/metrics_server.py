@@ -103,8 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer ``GET /metrics``."""
-        if not self._is_welcome():
+        if not self._names_this_machine():
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "Ask for it by this machine's own address")
+        elif "Origin" in self.headers or self.headers.get("Sec-Fetch-Site", "none") != "none":
+            self.send_error(HTTPStatus.FORBIDDEN, "Not for web pages")
         elif self.path != "/metrics":
             self.send_error(HTTPStatus.NOT_FOUND, "Only /metrics is here")
         elif self.server.metrics.snapshot is None:
@@ -114,14 +116,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(content)))
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("Cross-Origin-Resource-Policy", "same-origin")
             self.end_headers()
             self.wfile.write(content)
 
-    def _is_welcome(self) -> bool:
-        """Whether the request names this machine: a page in a browser here could use any other name to get at it."""
+    def _names_this_machine(self) -> bool:
+        """Whether the request does: a page in a browser here could use any other name to get at it."""
         if not self.server.is_private:
             return True
-        host = self.headers.get("Host", "localhost").rpartition(":")[0] or self.headers.get("Host", "localhost")
+        given = self.headers.get_all("Host", ["localhost"])
+        host = given[0].rpartition(":")[0] or given[0]
+        if len(given) > 1:
+            return False
         try:
             return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
         except ValueError:
