@@ -18,7 +18,7 @@ GIT_S = 5.0
 
 @cache
 def versions() -> dict[str, str]:
-    """Of tdcd, with its commit if it runs from a checkout, of Python, and of what computes."""
+    """Of tdcd, with its commit if it runs from a checkout or was told, of Python, and of what computes."""
     # The package itself is above all layers: it imports them.
     found = {"tdcd": str(sys.modules["tdcd"].__version__), "python": platform.python_version()}
     commit = commit_of(Path(__file__).parents[1])
