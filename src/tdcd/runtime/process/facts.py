@@ -16,7 +16,7 @@ def facts_of(
     return {
         "party": hub.name,
         "phase": hub.phase,
-        "round": hub.round,
+        "round": max(0, hub.round),
         "rounds": hub.job.config.train.rounds,
         "train_loss": None if record is None else record.train_loss,
         "test_loss": None if record is None else record.test_loss,

@@ -28,6 +28,7 @@ from tdcd.runtime.protocol.messages import (
     Begin,
     Bye,
     ColumnSummary,
+    Diverged,
     Enrol,
     Evaluate,
     Phi,
@@ -41,7 +42,7 @@ from tdcd.runtime.protocol.messages import (
     Who,
 )
 from tdcd.runtime.protocol.structure import Array, Message, named
-from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_json, take_mask, take_named
+from tdcd.runtime.protocol.taking import LEAVES_OUT, are_finite, take, take_all, take_json, take_mask, take_named
 from tdcd.runtime.protocol.welcoming import check_welcome, labels_in, places_in
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
@@ -105,6 +106,8 @@ class Client:
         )
         return [enrol]
 
+    # What overflows is not finite, and is found by that.
+    @np.errstate(over="ignore", invalid="ignore")
     def receive(self, message: Message) -> list[Message]:
         """Act on a message of the hub; what to send back."""
         handler = self._handlers.get(type(message))
@@ -224,8 +227,10 @@ class Client:
             return self._step(message, np.zeros((len(rows.places), self._num_outputs), self.job.settings.dtype))
         sends = timing_of(self.job.variant).sends(self.silo, message.round)
         later = [one for one in sends if one < self.job.config.train.rounds]
-        phi = tuple(named(self._compute.phi_sent(self._block, round_index)) for round_index in later)
-        return self._answer(message, Phi, phi=phi)
+        phi = [self._compute.phi_sent(self._block, round_index) for round_index in later]
+        if not all(are_finite(sent.values()) for sent in phi):
+            return self._answer(message, Diverged)
+        return self._answer(message, Phi, phi=tuple(named(sent) for sent in phi))
 
     def _on_steps(self, message: Steps) -> list[Message]:
         """Lines 14 to 19: the others' phi of its rows, then Q local steps."""
@@ -264,9 +269,11 @@ class Client:
         if self._compute is None:
             return self.introduce()
         block = self._read_block(message)
-        train = Array.of(self._compute.scores(block))
-        test = None if self._test is None else Array.of(self._compute.scores(block, self._test))
-        return self._answer(message, Scores, train=train, test=test)
+        train = self._compute.scores(block)
+        test = None if self._test is None else self._compute.scores(block, self._test)
+        if not are_finite([train] if test is None else [train, test]):
+            return self._answer(message, Diverged)
+        return self._answer(message, Scores, train=Array.of(train), test=Array.maybe(test))
 
     def _on_stop(self, message: Stop) -> list[Message]:
         if self._run and message.run != self._run:

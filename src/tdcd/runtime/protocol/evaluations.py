@@ -11,7 +11,7 @@ from functools import lru_cache
 from tdcd.core.objective import Tree
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.candidates import Candidates
-from tdcd.runtime.protocol.exchange import Exchange, figures_of
+from tdcd.runtime.protocol.exchange import Exchange, Key, figures_of
 from tdcd.runtime.protocol.instructions import Append, State
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.label_messages import FiguresPart
@@ -64,6 +64,10 @@ class Evaluations:
                     yield Append(record, records.test_scores(scores), records.subsets(round_index, scores))
             if self.candidates.ended_at is not None:
                 self.waiting = []
+
+    def figures_in(self, round_index: int) -> list[Key]:
+        """What every hub has before this round's steps, of lines of the history."""
+        return [key for one in self.needed_in(round_index) for key in figures_of(one)]
 
     def told(self, round_index: int, block: Tree) -> None:
         """A round's scores were told."""

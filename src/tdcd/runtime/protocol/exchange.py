@@ -48,10 +48,16 @@ def kept_rounds(timing: Overlap) -> int:
     return KEPT_PERIODS * timing.longest_period + 2 * timing.rounds
 
 
-def begun(round_index: int, timing: Overlap, last: int) -> list[Key]:
-    """What shows that a peer began a round in which a client failed: if all peers did, nobody failed before."""
-    told = round_index + timing.rounds
-    return [(PhiPart, told) if told < last else (ScoresPart, last)]
+def begun(failed_in: int, round_index: int, timing: Overlap, last: int) -> list[Key]:
+    """What shows that a peer began a round in which something failed: if all peers did, nothing failed before.
+
+    A hub that has left that round was told so then, but for what peers told ahead.
+    """
+    told = failed_in + timing.rounds
+    if failed_in == round_index:
+        return [(PhiPart, told) if told < last else (ScoresPart, last)]
+    told = min(told, last - 1)
+    return [(PhiPart, told)] if told >= round_index else []
 
 
 def lost(hub: str, round_index: int, gone: Gone) -> Lost:

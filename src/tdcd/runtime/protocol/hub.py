@@ -247,7 +247,7 @@ class Hub:
             out += self.rounds.begin([handshake.openings[hub] for hub in self.job.hubs])
         for instruction in self.rounds.advance():
             if isinstance(instruction, End):
-                out += self._end(instruction.status, instruction.reason, instruction.in_block)
+                out += self._end(instruction.status, instruction.reason, instruction.in_block, instruction.round)
             elif isinstance(instruction, Save):
                 out.append(Save(replace(instruction.state, rows=handshake.rows())))
             else:
@@ -272,13 +272,14 @@ class Hub:
         if verdict is None or not rounds.has_reached(verdict.round):
             return []
         said = f"{verdict.sender} stopped: {verdict.reason}"
-        return [Append(rounds.divergence(verdict.round)), *self._end("diverged", said, in_block=True)]
+        return [Append(rounds.divergence(verdict.round)), *self._end("diverged", said, True, verdict.round)]
 
     def _end(
         self,
         status: Status,
         reason: str,
         in_block: bool = False,
+        failed_in: int | None = None,
         tell: Iterable[str] | None = None,
         is_secret: bool = False,
     ) -> list[Instruction]:
@@ -286,14 +287,12 @@ class Hub:
 
         A reason that is secret is not for hubs without labels.
         """
-        rounds = self.rounds
-        outbox: tuple[Published, ...] = (
-            *self.handshake.published.values(),
-            *(() if rounds is None else rounds.exchange.outbox),
-        )
+        parts = () if self.rounds is None else self.rounds.exchange.outbox
+        outbox: tuple[Published, ...] = (*self.handshake.published.values(), *parts)
         unaware = {*self.clients, *self.peers} if tell is None else {*tell}
+        at = self.round if failed_in is None else failed_in
         told = UNFIT if is_secret and self.job.audience.label_hub == self.name else reason
         self.shutdown = Shutdown(
-            self.name, self.handshake.run, self.round, status, reason, in_block, self.peers, outbox, unaware, told
+            self.name, self.handshake.run, at, status, reason, in_block, self.peers, outbox, unaware, told
         )
         return [End(status, reason, in_block), *self.shutdown.remind()]

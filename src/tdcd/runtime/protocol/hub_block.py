@@ -22,17 +22,23 @@ class HubBlock:
         self._memory: Tree = compute.memory if restored is None else compute.remembered(restored.memory)
         self._moved: tuple[Tree, Tree] | None = None
         self.failed = ""
-        """The client whose block stopped being finite."""
+        """What stopped being finite, such as the block of a client."""
+        self.failed_in = 0
+        """The last round whose local steps everybody began."""
 
     def step(self, round_index: int, answers: Sequence[Message | None]) -> None:
         """Take the clients' blocks after their local steps; None of those that the hub goes on without."""
         diverged = [answer.sender for answer in answers if isinstance(answer, Diverged)]
         if diverged:
-            self.failed = diverged[0]
+            self.fail(f"the block of {diverged[0]}", round_index)
             return
         blocks = [arrays_of(answer.block) if isinstance(answer, Block) else None for answer in answers]
         average = self._compute.average(round_index, self.block, blocks)
         self._moved = self._compute.next_block(self.block, average, self._memory)
+
+    def fail(self, what: str, round_index: int) -> None:
+        """Something is not finite, in the local steps of a round or before those of the next."""
+        self.failed, self.failed_in = what, round_index
 
     def move(self) -> None:
         """What the steps gave is the block from now on."""

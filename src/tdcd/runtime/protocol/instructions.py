@@ -85,7 +85,9 @@ class End:
     status: Status
     reason: str = ""
     in_block: bool = False
-    """Whether a client's block stopped being finite, which the other hubs do not know yet."""
+    """Whether something in the silo stopped being finite, which the other hubs do not know yet."""
+    round: int | None = None
+    """The last round whose local steps everybody began, if that is not the round that the hub stands at."""
 
 
 Instruction = Message | Append | Save | Absence | TurnedAway | End

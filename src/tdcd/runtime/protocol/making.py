@@ -1,5 +1,6 @@
 """What a hub sends of its own, made of its clients' answers."""
 
+import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -13,10 +14,14 @@ from tdcd.runtime.compute.layout import Left
 from tdcd.runtime.protocol.absence import Claims, union
 from tdcd.runtime.protocol.groups import Remaining
 from tdcd.runtime.protocol.label_messages import Figures, FiguresPart, SlopePart
-from tdcd.runtime.protocol.messages import Model, Phi, PhiPart, Scores, ScoresPart, Steps
+from tdcd.runtime.protocol.messages import Diverged, Model, Phi, PhiPart, Scores, ScoresPart, Steps
 from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Arrays, Message, arrays_of, named
 from tdcd.tables.preparation import Preparation
+
+
+class NotFinite(Exception):  # noqa: N818
+    """Something of this silo is too large for a number; the text says what."""
 
 
 class Header(NamedTuple):
@@ -32,17 +37,23 @@ class Header(NamedTuple):
 def phi_part(header: Header, compute: HubCompute, answers: Sequence[Message | None], place: int) -> PhiPart:
     """The silo's phi of a round's minibatches; ``place`` is where it is in the clients' answers."""
     sender, round_index, run, received = header
+    _refuse_diverged("phi", answers)
     phis = [arrays_of(answer.phi[place]) if isinstance(answer, Phi) else None for answer in answers]
     phi, absent = compute.phi_part(round_index, phis)
     mask = None if absent is None else Array.of(absent)
     return PhiPart(sender, "", round_index, run, received=received, arrays=named(phi), absent=mask)
 
 
+# What overflows is not finite, and is found by that: here and below.
+@np.errstate(over="ignore", invalid="ignore")
 def scores_part(
     header: Header, compute: HubCompute, block: Tree, answers: Sequence[Message | None], claims: Claims
 ) -> ScoresPart:
     """The silo's phi of all samples, and what it says of its clients."""
     sender, round_index, run, received = header
+    _refuse_diverged("scores", answers)
+    if not math.isfinite(penalty := compute.penalty(block)):
+        raise NotFinite(f"the penalty of the block of {sender}")
     found = named(compute.scores_part(round_index, [_scores_in(answer) for answer in answers]))
     return ScoresPart(
         sender,
@@ -52,13 +63,19 @@ def scores_part(
         received=received,
         train=found["train"],
         test=found["test"],
-        penalty=compute.penalty(block),
+        penalty=penalty,
         train_absent=found.get("train_absent"),
         test_absent=found.get("test_absent"),
         absent=claims.absent,
         unscored=claims.unscored,
         intercept=None if (alone := compute.intercept(block)) is None else Array.of(alone),
     )
+
+
+def _refuse_diverged(what: str, answers: Sequence[Message | None]) -> None:
+    for answer in answers:
+        if isinstance(answer, Diverged):
+            raise NotFinite(f"the {what} of {answer.sender}")
 
 
 def _scores_in(answer: Message | None) -> Arrays | None:
@@ -76,6 +93,7 @@ def model_part(header: Header, block: Tree, preparation: Preparation | None) -> 
     return Model(sender, "", round_index, run, received=received, block=leaves, preparation=text)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def slope_part(header: Header, compute: HubCompute, parts: Sequence[PhiPart]) -> SlopePart:
     """How the loss of every sample slopes, from all hubs' parts."""
     sender, round_index, run, received = header
@@ -95,6 +113,7 @@ def figures_part(header: Header, record: Record | None) -> FiguresPart:
     return part.replace(figures=figures, absent=record.absent, unscored=record.unscored)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def steps(
     header: Header,
     clients: Sequence[str],
@@ -104,7 +123,7 @@ def steps(
 ) -> list[Steps]:
     """What every client is sent of the exchange, from all hubs' parts or from the slope that the hub was told.
 
-    The hub goes on ``without`` some clients.
+    The hub goes on ``without`` some clients. There is nothing to send if the sum of all parts is not finite.
     """
     sender, round_index, run, _ = header
     if isinstance(parts, SlopePart):
@@ -112,6 +131,8 @@ def steps(
     else:
         passed = compute.pass_on(round_index, [arrays_of(part.arrays) for part in parts])
         absent = union(part.absent for part in parts)
+    if not np.isfinite(passed).all():
+        return []
     left = compute.presence(round_index, absent, without)
     return [
         Steps(sender, client, round_index, run, phi_others=named(rows), remaining=_remaining(one))

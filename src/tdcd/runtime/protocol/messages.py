@@ -97,7 +97,7 @@ class Block(Message, frozen=True, kw_only=True, tag="block"):
 
 
 class Diverged(Message, frozen=True, kw_only=True, tag="diverged"):
-    """The client's block stopped being finite, or for a ``reason`` cannot be sent."""
+    """The client's block, phi or scores stopped being finite, or its block, for a ``reason``, cannot be sent."""
 
     reason: str = ""
 
@@ -171,7 +171,7 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
     status: Status
     reason: str = ""
     in_block: bool = False
-    """Whether a client's block stopped being finite, which the other hubs do not know yet."""
+    """Whether something in the sender's silo stopped being finite in this round, which the other hubs do not know."""
 
 
 # A hub to another hub.

@@ -31,6 +31,7 @@ class Records:
     blocks_up: Sequence[int]
     """Of each silo, the bytes of a block that a client sends."""
 
+    @np.errstate(over="ignore", invalid="ignore")
     def evaluated(self, round_index: int, parts: Sequence[ScoresPart]) -> Record | None:
         """The line of a round, from every hub's scores in silo order; None if no training sample is in all of them."""
         penalty = float(sum(part.penalty for part in parts))

@@ -14,19 +14,20 @@ peers it can tell again, byte for byte, for this round and those just before it.
 may go on without a client, see :mod:`tdcd.runtime.protocol.absence`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tdcd.core.objective import Tree
 from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
 from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.runtime.protocol.awaiting import awaited
 from tdcd.runtime.protocol.evaluations import Evaluations
-from tdcd.runtime.protocol.exchange import Exchange, Key, begun, exchange_of, figures_of, kept_rounds, lost, most_ahead
+from tdcd.runtime.protocol.exchange import Exchange, Key, exchange_of, figures_of, kept_rounds, lost, most_ahead
 from tdcd.runtime.protocol.hub_block import HubBlock
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State
 from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
-from tdcd.runtime.protocol.making import Header, model_part, phi_part, scores_part, slope_part, steps
+from tdcd.runtime.protocol.making import Header, NotFinite, model_part, phi_part, scores_part, slope_part, steps
 from tdcd.runtime.protocol.messages import Begin, Evaluate, Gone, Model, Opening, PhiPart, ScoresPart, Status, Want
 from tdcd.runtime.protocol.parts import check_part
 from tdcd.runtime.protocol.questions import Questions
@@ -55,6 +56,13 @@ class Rounds:
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
         self.timing, self._last = timing_of(job.variant), job.config.train.rounds
         self.round, self.phase = 0 if restored is None else restored.round, ""
+        self._steps: dict[str, Callable[[], list[Instruction] | None]] = {
+            "evaluating": self._scored,
+            "exchanging": self._exchanged,
+            "stepping": self._stepped,
+            "closing": self._closed,
+            "sharing": self._shared,
+        }
         self._own = HubBlock(compute, restored)
         self._records: Records | None = None
         self.exchange = Exchange(self.name, job.audience, run, self.timing)
@@ -96,13 +104,12 @@ class Rounds:
         """Everything that follows from what has arrived."""
         out: list[Instruction] = [*self._record()]
         while self.phase and not self.questions.asked:
-            step = {
-                "evaluating": self._scored,
-                "exchanging": self._exchanged,
-                "stepping": self._stepped,
-                "closing": self._closed,
-                "sharing": self._shared,
-            }[self.phase]()
+            try:
+                step = self._steps[self.phase]()
+            except NotFinite as failure:
+                # As if in the steps before: others may wait for what there is no more.
+                self._own.fail(str(failure), self.round - 1)
+                self.phase, step = "closing", []
             if step is None:
                 break
             out += step
@@ -128,17 +135,7 @@ class Rounds:
 
     def _awaited(self) -> list[Key]:
         """What this phase needs of every peer."""
-        if self.phase == "exchanging":
-            return [*exchange_of(self.round), *self._needed()]
-        if self.phase == "closing":
-            waiting = [key for one in self.evaluations.waiting for key in figures_of(one)]
-            last = begun(self.round, self.timing, self._last) if self._own.failed else self._needed()
-            return [*dict.fromkeys([*waiting, *last])]
-        return [(Model, self.round)] if self.phase == "sharing" else []
-
-    def _needed(self) -> list[Key]:
-        """What every hub has before this round's steps, of lines of the history."""
-        return [key for one in self.evaluations.needed_in(self.round) for key in figures_of(one)]
+        return awaited(self.phase, self.round, self._own, self.evaluations, self.timing, self._last)
 
     def _silent_peers(self) -> list[str]:
         return self.exchange.lacking(self._awaited())
@@ -156,9 +153,8 @@ class Rounds:
         out: list[Instruction] = []
         claims = self.questions.absences.claims(self.evaluations.recorded, self.round)
         for round_index in self.evaluations.told_in(self.round):
-            header = self._header(round_index)
-            part = scores_part(header, self.compute, self.block, self.questions.answers(), claims)
-            out += self.exchange.tell(part)
+            header, answers = self._header(round_index), self.questions.answers()
+            out += self.exchange.tell(scores_part(header, self.compute, self.block, answers, claims))
             self.evaluations.told(round_index, self.block)
         out += self._record()
         return [*out, *self._exchange()] if self.phase == "evaluating" else out
@@ -210,14 +206,16 @@ class Rounds:
         if self.name == self.job.audience.label_hub:
             out += self.exchange.tell(slope_part(header, self.compute, parts))
         # Compare what hubs say that they were told.
-        self.exchange.settle(self.round, exchange_of(self.round) + self._needed())
+        self.exchange.settle(self.round, exchange_of(self.round) + self.evaluations.figures_in(self.round))
         if not self.timing.steps_in(self.silo, self.round) or self.round + self.timing.period(self.silo) > self._last:
             return out + self._next_round()
         told = self.exchange.received(SlopePart, self.round)
         without = self.questions.absences.out(self.round, "begin")
         questions = steps(header, self.clients, self.compute, told[0] if told else parts, without)
-        self.phase = "stepping"
-        return out + self.questions.ask(self.round, questions)
+        if not questions:
+            self._own.fail(f"the sum of the other silos' phi at {self.name}", self.round)
+        self.phase = "stepping" if questions else "closing"
+        return out + self.questions.ask(self.round, questions) if questions else out
 
     def _stepped(self) -> list[Instruction]:
         self._own.step(self.round, self.questions.answers())
@@ -246,10 +244,10 @@ class Rounds:
         if self.phase != "closing":
             return out
         if self._own.failed:
-            reason = f"the block of {self._own.failed} stopped being finite in round {self.round}"
-            line = Append(self.divergence(self.round))
-            return [*out, line, *self._over("diverged", f"{reason}: the step size is too large", in_block=True)]
-        return [*out, *self._conclude(self.round, self._needed())]
+            what, failed_in = f"{self._own.failed} stopped being finite in round {self.round}", self._own.failed_in
+            advice = "the step size is too large, lower train.step_size"
+            return [*out, Append(self.divergence(failed_in)), *self._over("diverged", f"{what}: {advice}", failed_in)]
+        return [*out, *self._conclude(self.round, self.evaluations.figures_in(self.round))]
 
     def _conclude(self, round_index: int, keys: list[Key]) -> list[Instruction]:
         """All hubs end the run in this round; its last line is of ``keys``. The model is shared if all agreed."""
@@ -280,9 +278,9 @@ class Rounds:
         """How the other silos' columns become features, if that was shared."""
         return preparations_in(self.exchange.received(Model, self.round))
 
-    def _over(self, status: Status, reason: str = "", in_block: bool = False) -> list[Instruction]:
+    def _over(self, status: Status, reason: str = "", failed_in: int | None = None) -> list[Instruction]:
         self.phase = ""
-        return [End(status, reason, in_block)]
+        return [End(status, reason, failed_in is not None, failed_in)]
 
     def has_reached(self, round_index: int) -> bool:
         """Whether everything before the local steps of a round is done here."""

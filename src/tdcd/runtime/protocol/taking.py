@@ -1,7 +1,7 @@
 """Arrays and documents of a message, taken only if they are as expected."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,14 @@ def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> ND
     if found.dtype != np.dtype(dtype) or not (found.shape == tuple(shape) or _fits(found.shape, shape)):
         wanted = f"{np.dtype(dtype)} {[*shape]}"
         raise RejectedMessage(f"'{name}' is {found.dtype} {[*found.shape]}, not {wanted}".replace("None", "any"))
-    if found.dtype.kind == "f" and not np.isfinite(found).all():
+    if not are_finite([found]):
         raise RejectedMessage(f"'{name}' has numbers that are not finite")
     return found
+
+
+def are_finite(arrays: Iterable[NDArray[Any]]) -> bool:
+    """Whether arrays have no number that is not finite."""
+    return all(found.dtype.kind != "f" or bool(np.isfinite(found).all()) for found in arrays)
 
 
 def _fits(found: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
