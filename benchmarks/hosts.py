@@ -99,7 +99,8 @@ def train(config: Path, out: Path, processes: int, limit: int | None = None) -> 
         thread.start()
     for thread in watching:
         thread.join()
-    print(f"{out.name}: {[f'{one.resident / 1e6:.0f} MB, data {one.data / 1e6:.0f} MB' for one in peaks]}", flush=True)
+    words = [f"{one.resident / 1e6:.0f} MB resident, {one.data / 1e6:.0f} MB of data" for one in peaks]
+    print(f"{out.name}: {'; '.join(words)}", flush=True)
     return peaks
 
 

@@ -33,7 +33,8 @@ def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     script = str(Path(__file__).parent / "host_process.py")
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(__file__).parents[1])}
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     together = [
         subprocess.Popen(
             [sys.executable, script, address, str(process), str(tmp_path)],

@@ -144,7 +144,7 @@ def _noted(plan: "Plan", **changes: Any) -> "Plan":
 def _gathered(plan: "Plan") -> "Plan":
     """Each silo's rows with a single client."""
     everything = (np.arange(plan.federation.num_samples),)
-    silos = tuple(replace(silo, rows=everything, clients=(), test_rows=()) for silo in plan.federation.silos)
+    silos = tuple(replace(silo, rows=everything, clients=()) for silo in plan.federation.silos)
     return plan._replace(federation=replace(plan.federation, silos=silos))
 
 

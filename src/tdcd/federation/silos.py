@@ -59,7 +59,7 @@ class Silo:
         object.__setattr__(self, "rows", tuple(np.asarray(rows) for rows in self.rows))
         if not self.clients:
             object.__setattr__(self, "clients", tuple(f"c{index + 1}" for index in range(len(self.rows))))
-        if self.rows and not self.test_rows and self.test_features is not None:
+        if self.rows and len(self.test_rows) != len(self.rows) and self.test_features is not None:
             dealt = np.array_split(np.arange(len(self.test_features)), len(self.rows))
             object.__setattr__(self, "test_rows", tuple(dealt))
 
