@@ -20,7 +20,7 @@ from tdcd.runtime.process.forking import environment
 from tdcd.runtime.process.launch import Trial
 from tdcd.runtime.storage.status import read_status
 
-CLIENTS, PER_PROCESS, ROUNDS, WARM = (10, 30, 100, 300), 50, 60, 5
+CLIENTS, PER_PROCESS, ROUNDS, WARM = (10, 30, 100, 300), 50, 40, 5
 CLIENTS_OF_A = "clients of the first silo"
 ROWS, BATCH = 40, 10
 """A client's rows, and its share of a minibatch: the same however many clients there are."""
@@ -105,7 +105,8 @@ def main() -> dict[str, Any]:
         print(
             f"hub with {clients:3d} clients: a round takes {1e3 * found['round_s']:7.1f} ms, of which the hub works "
             f"{1e3 * found['hub_s']:6.1f} ms ({1e3 * found['hub_s'] / clients:.2f} per client); "
-            f"{found['resident_bytes'] / 2**20:.0f} MiB; first round after {found['start_s']:.0f} s, {found['hub_start_s']:.1f} s of them the hub's work",
+            f"{found['resident_bytes'] / 2**20:.0f} MiB; first round after {found['start_s']:.0f} s, "
+            f"in which the hub works {found['hub_start_s']:.1f} s",
             flush=True,
         )
     least, most = figures[CLIENTS[0]], figures[CLIENTS[-1]]

@@ -15,13 +15,38 @@ def tdcd(cache, *command, **more):
     return subprocess.run([sys.executable, *command], env=env | more, capture_output=True, text=True, check=False)
 
 
+RUN = """
+import sys
+from tdcd.cli import main
+try:
+    main()
+finally:
+    print(*sys.modules)
+"""
+NOT_NEEDED = {
+    "matplotlib",
+    "sklearn",
+    "scipy.stats",
+    "pandas",
+    "tdcd.audit",
+    "tdcd.compare",
+    "tdcd.planning",
+    "tdcd.theory",
+}
+
+
 def test_a_second_run_reads_the_programs_that_the_first_compiled(tmp_path):
+    """And it imports only what a run needs: either would take as long as the run itself."""
+
     def run(name):
         options = ["--out", str(tmp_path / name), "--set", "train.rounds=1", "--set", "model.block=linear"]
         options += ["--set", "data.source=diabetes", "--set", "train.batch_size=32"]
-        done = tdcd(tmp_path / "cache", "-m", "tdcd", "run", *options)
+        done = tdcd(tmp_path / "cache", "-c", RUN, "run", *options)
         assert done.returncode == 0, done.stderr
         assert not done.stderr
+        loaded = {*done.stdout.splitlines()[-1].split()}
+        assert "tdcd.training.run" in loaded
+        assert not loaded & NOT_NEEDED
         return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "compiled").rglob("*-cache")}
 
     first = run("first")

@@ -75,6 +75,7 @@ def test_runs_in_a_browser(page, watch, tmp_path):
     names_are_texts(page, live)
     a_killed_client_is_missing(trial, tmp_path / "trial")
     the_page_fits_a_phone(page)
+    long_curves_are_drawn_now_and_then(page)
     assert alarms == []
     assert {re.match(r"\w+://[^/]+/", request)[0] for request in requests} == {url}
 
@@ -86,12 +87,15 @@ def a_live_runs_curve_grows(article, folder):
     def observe(progress):
         if progress.record is not None:
             article.get_by_text(f"{progress.round} of 8", exact=True).wait_for()
-            line = article.locator("figure:first-of-type path.line").first.get_attribute("d")
-            numbers.append(len(re.findall("[ML]", line)))
+            line = article.locator("figure:first-of-type path.line").first
+            numbers.append(len(re.findall("[ML]", line.get_attribute("d"))))
+            line.evaluate("(node) => { node.drawn = (node.drawn ?? 0) + 1; }")
 
     assert article.get_by_text("is not there yet; a run in it is shown here as soon as it begins.").count() == 1
     assert run(check_config(LIVE), folder, observe=observe).status == "finished"
     assert numbers == [1, 2, 3]
+    # Thrown away, elements would fill the memory of a page that stays open.
+    assert article.locator("figure:first-of-type path.line").first.evaluate("(node) => node.drawn") == 3
     article.locator(".badge", has_text="finished").wait_for()
 
 
@@ -126,3 +130,9 @@ def a_killed_client_is_missing(article, folder):
 
 def the_page_fits_a_phone(page):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def long_curves_are_drawn_now_and_then(page):
+    asked = "const pace = new Pace(); return [pace.isDue(900), pace.isDue(900), pace.isDue(9), pace.isDue(9)]"
+    due = page.evaluate(f"import('/chart.js').then(({{ Pace }}) => {{ {asked}; }})")
+    assert due == [True, False, True, True]

@@ -37,7 +37,6 @@ def test_a_plan_is_printed_and_nothing_is_written(tmp_path):
         "Q safe step size pilot's step size rounds predicted time rounds by Theorem 1",
         "Q client to hub hub to client hub to hub sent in all",
         "is the fastest on this network",
-        "Warning: step_size = 0.005 is",
         "- Rounds are counted in pilot runs of the simulation",
         "a round bytes per round rounds predicted time",
         "- Overlap",

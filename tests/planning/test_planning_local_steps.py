@@ -2,12 +2,15 @@
 
 import math
 from dataclasses import dataclass, replace
+from io import StringIO
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from tdcd import train
+from tdcd.cli.console import show_recommendation
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Ledger, PhiBytes
@@ -118,6 +121,9 @@ def test_a_recommendation_beyond_the_safe_step_size_warns_by_how_much(tables):
     assert f"step_size = 0.005 is {0.005 / best.safe_step_size:.3g} times the safe one of Q = 20" in best.warning
     assert tables["wan"].forecasts[0].warning is None
     assert replace(best, safe_step_size=None).warning is None
+    console = Console(record=True, width=200, file=StringIO())
+    show_recommendation(console, tables["wan"])
+    assert best.warning in console.export_text()
 
 
 def test_the_time_limit_ends_what_would_never_end(ridge, tables, monkeypatch):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tdcd
 from tdcd import Federation, Linear, Objective, Settings, load, standardize, train
 from tdcd.core.schedule import batch_ids
-from tdcd.records.machine import versions
+from tdcd.records.machine import commit_of, versions
 from tdcd.records.manifest import Manifest, client_digests, covered, differences, keyed, schedule_of
 from tdcd.records.mark import digest_of
 from tdcd.records.run_folder import RunFolder
@@ -139,3 +139,9 @@ def test_a_run_that_goes_on_has_nothing_to_check_yet(tmp_path):
     manifest.begin("simulation")
     with pytest.raises(ValueError, match=r"was not completed: the run goes on, or was killed; continue it first"):
         differences(manifest)
+
+
+def test_a_copy_of_a_checkout_is_told_its_commit(tmp_path, monkeypatch):
+    assert commit_of(tmp_path / "tdcd") == ""
+    monkeypatch.setenv("TDCD_COMMIT", "0123abc")
+    assert commit_of(tmp_path / "tdcd") == "0123abc"

@@ -9,6 +9,7 @@ import pytest
 
 from tdcd.core.ledger import Traffic
 from tdcd.records.history import Record
+from tdcd.watch.folders import runs_in
 from tdcd.watch.watcher import LOOK_S, Watcher
 
 CONFIG = "[train]\nrounds = 40\n[[silos]]\nname = 'lab'\nclients = ['north', 'south']\n"
@@ -241,3 +242,13 @@ def test_many_clients_are_counted_and_those_in_trouble_are_named(folder):
     assert silo["num_clients"] == 5000
     assert len(silo["clients"]) < 100
     assert len(json.dumps(run)) < 10_000
+
+
+def test_a_shared_file_alone_is_no_trial(tmp_path):
+    """As ``tdcd init`` leaves it, beside folders of runs."""
+    (tmp_path / "federation.toml").touch()
+    make(tmp_path / "one")
+    assert [(found.name, found.kind) for found in runs_in([tmp_path])] == [("one", "simulation")]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "options.json").touch()
+    assert [found.kind for found in runs_in([tmp_path])] == ["trial"]

@@ -79,7 +79,7 @@ def _error_grows(results: Results) -> Claim:
         "[...] however, as stated in Theorem 1, this can result in a larger convergence error.",
         "the gap to the exact solution that stays after equally many local steps: the largest Q that converges against "
         "the smallest",
-        f"gap {listed(result, found.mean(axis=1), '.2e')}; {more.what} is {more.interval}{told}",
+        f"gap {listed(result, found.mean(axis=1), '.2e', 'diverges')}; {more.what} is {more.interval}{told}",
         (more,),
         mark=marks(result),
     )

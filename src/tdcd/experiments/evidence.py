@@ -69,9 +69,10 @@ def exactly(what: str, value: float) -> Quantity:
     return Quantity(what, np.array([float(value)]))
 
 
-def listed(result: ExperimentResult, values: Sequence[float] | Numbers, form: str) -> str:
-    """A number for each curve, in words."""
-    return ", ".join(f"{curve.label}: {value:{form}}" for curve, value in zip(result.curves, values, strict=True))
+def listed(result: ExperimentResult, values: Sequence[float] | Numbers, form: str, otherwise: str = "never") -> str:
+    """A number for each curve, in words; ``otherwise`` where it is not finite."""
+    told = [f"{value:{form}}" if np.isfinite(value) else otherwise for value in values]
+    return ", ".join(f"{curve.label}: {value}" for curve, value in zip(result.curves, told, strict=True))
 
 
 def marked(text: str, mark: str) -> str:

@@ -179,7 +179,7 @@ def _grows_with_n(results: Results) -> Claim:
         "error-n",
         "With an increase in the number of vertical partitions, the error term increases quadratically.",
         "the gap that stays grows from the smallest to the largest N, and no faster than the bound's term, N squared",
-        f"gap {listed(result, errors(result).mean(axis=1), '.2e')}; it grows as N to the "
+        f"gap {listed(result, errors(result).mean(axis=1), '.2e', 'diverges')}; it grows as N to the "
         f"power of {t_interval(power)}, the bound's term as N squared",
         (Quantity("error: largest N - smallest", found[-1] - found[0]), Quantity("2 - power", 2 - power)),
         "4",
@@ -196,7 +196,7 @@ def _grows_with_q(results: Results) -> Claim:
         "The error also depends quadratically on Q [...]",
         "the gap that stays grows from the smallest to the largest Q that converges, and no faster than the bound's "
         "term, Q squared",
-        f"gap {listed(result, errors(result).mean(axis=1), '.2e')}; it grows as Q to the "
+        f"gap {listed(result, errors(result).mean(axis=1), '.2e', 'diverges')}; it grows as Q to the "
         f"power of {t_interval(power)}, the bound's term as Q squared",
         (Quantity("error: largest Q - smallest", found[-1] - found[0]), Quantity("2 - power", 2 - power)),
         "4",
@@ -215,7 +215,7 @@ def _falls_with_k(results: Results) -> Claim:
         "as well.",
         "with as many samples per client in a minibatch, the gap that stays falls as K grows, as the bound's second "
         "term does",
-        f"gap {listed(result, found.mean(axis=1), '.2e')}",
+        f"gap {listed(result, found.mean(axis=1), '.2e', 'diverges')}",
         (Quantity(f"error: {result.curves[-2].label} - {result.curves[-1].label}", fewest - most),),
         "4",
         marks(result),
@@ -262,8 +262,8 @@ def _small_eta(results: Results) -> Claim:
         "term [...], leading to slower convergence.",
         "with the smaller step size the gap that stays is smaller, and it takes more local steps until 99 % of the way "
         "to the exact solution is done",
-        f"gap {listed(result, found.mean(axis=1), '.2e')}; {steps[0].mean():,.0f} local steps with {large.label}, "
-        f"{steps[1].mean():,.0f} with {small.label}",
+        f"gap {listed(result, found.mean(axis=1), '.2e', 'diverges')}; {steps[0].mean():,.0f} local steps with "
+        f"{large.label}, {steps[1].mean():,.0f} with {small.label}",
         (
             Quantity(f"error: {large.label} - {small.label}", found[0] - found[1]),
             Quantity(f"local steps: {small.label} - {large.label}", steps[1] - steps[0]),

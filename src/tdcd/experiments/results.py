@@ -19,8 +19,6 @@ from tdcd.experiments.experiment import NAMES, Axis
 
 FORMAT = 2
 """Of ``results.json``."""
-DIGITS = 9
-"""Of the numbers there: as many as tell one single-precision loss from the next."""
 Numbers = NDArray[np.float64]
 
 
@@ -162,7 +160,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+        return value if math.isfinite(value) else None
     return value
 
 

@@ -13,8 +13,6 @@ from tdcd.core.lazy import jax
 
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "safetensors")
 """Whose versions may change the last bits of a run."""
-COMMIT = "TDCD_COMMIT"
-"""The commit that the package was built from, where it lies in no checkout: in an image, for example."""
 GIT_S = 5.0
 
 
@@ -23,7 +21,7 @@ def versions() -> dict[str, str]:
     """Of tdcd, with its commit if it runs from a checkout or was told, of Python, and of what computes."""
     # The package itself is above all layers: it imports them.
     found = {"tdcd": str(sys.modules["tdcd"].__version__), "python": platform.python_version()}
-    commit = os.environ.get(COMMIT) or _commit(Path(__file__).parents[1])
+    commit = commit_of(Path(__file__).parents[1])
     if commit:
         found["commit"] = commit
     return found | {name: installed for name in PACKAGES if (installed := _installed(name))}
@@ -61,10 +59,13 @@ def _cpu() -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def _commit(package: Path) -> str:
-    """The commit of a checkout that the package is a part of, with ``-dirty`` if files were changed; else nothing."""
+def commit_of(package: Path) -> str:
+    """The commit of a checkout that the package is a part of, with ``-dirty`` if files were changed.
+
+    A copy without its checkout, as in a container, takes what $TDCD_COMMIT says; else there is none.
+    """
     if not any((parent / ".git").exists() for parent in package.parents):
-        return ""
+        return os.environ.get("TDCD_COMMIT", "")
     # An installed package may lie inside a checkout of something else, which does not track it.
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
     return _git(package, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty") if tracked else ""

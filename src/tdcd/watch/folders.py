@@ -11,7 +11,9 @@ from typing import Literal, NamedTuple
 
 from tdcd.records.file_names import HISTORY, SWEEP
 
-TRIAL, HUB, STATUS = "federation.toml", "hub.json", "status.json"
+TRIAL = ("federation.toml", "data/options.json")
+"""What ``tdcd up`` makes before its first hub starts; a shared file alone is none of its folders."""
+HUB, STATUS = "hub.json", "status.json"
 
 Kind = Literal["simulation", "hub", "trial", "nothing"]
 
@@ -68,14 +70,18 @@ def _sweep(folder: Path, name: str) -> Iterator[Found]:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / HISTORY).is_file() or (folder / TRIAL).is_file() or bool(_hubs_in(folder))
+    return (folder / HISTORY).is_file() or _is_trial(folder) or bool(_hubs_in(folder))
+
+
+def _is_trial(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in TRIAL)
 
 
 def _run(folder: Path, name: str, group: str = "") -> Found:
     if not _is_run(folder):
         return Found(folder, name, "nothing", (folder,), group)
     hubs = _hubs_in(folder)
-    if hubs or ((folder / TRIAL).is_file() and not (folder / HISTORY).is_file()):
+    if hubs or (_is_trial(folder) and not (folder / HISTORY).is_file()):
         return Found(folder, name, "trial", tuple(hubs), group)
     kind: Kind = "hub" if (folder / HUB).is_file() or (folder / STATUS).is_file() else "simulation"
     return Found(folder, name, kind, (folder,), group)

@@ -62,6 +62,7 @@ class HubDriver:
         self._arriving: dict[str, int] = {}
         self._ended_at, self._shown_at = None if hub.shutdown is None else clock(), -math.inf
         self._missing_since: dict[str, float] = {}
+        self._num_unaware = -1 if hub.shutdown is None else len(hub.shutdown.unaware)
         self._disk_errors = 0
         self._last_error = ""
 
@@ -93,6 +94,7 @@ class HubDriver:
         self._stopwatch.handled(missing, self.endpoint.present)
         if news is None or self._clock() - self._looked_at > TICK_S:
             self._look_after(missing)
+            self._note_confirmed()
         if self._is_done():
             return self._depart()
         if self._clock() - self._shown_at > TICK_S:
@@ -117,10 +119,7 @@ class HubDriver:
         stage = self.hub.phase, self.hub.round
         if (stage, num_missing) == (self._stage, self._num_missing):
             return
-        if stage != self._stage:
-            self._backoff.next_stage()
-        else:
-            self._backoff.reset()
+        (self._backoff.reset if stage == self._stage else self._backoff.next_stage)()
         if isinstance(news, Received):
             # Who has answered is not late, though asked again.
             self._missing_since.pop(news.sender, None)
@@ -142,6 +141,13 @@ class HubDriver:
         if waiting:
             event("waiting", logging.WARNING, seconds=waiting, round=self.hub.round, **self.endpoint.reasons(waiting))
         self._perform(self.hub.remind())
+
+    def _note_confirmed(self) -> None:
+        """Write down who has confirmed the end since the last look."""
+        shutdown = self.hub.shutdown
+        if shutdown is not None and shutdown.status != "refused" and len(shutdown.unaware) != self._num_unaware:
+            self._num_unaware = len(shutdown.unaware)
+            self._keep(partial(self.folder.note_confirmed, shutdown))
 
     def _is_done(self) -> bool:
         if self._ended_at is None:

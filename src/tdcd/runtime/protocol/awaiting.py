@@ -15,8 +15,6 @@ def awaited(
         return [*exchange_of(round_index), *evaluations.figures_in(round_index)]
     if phase == "closing":
         waiting = [key for one in evaluations.waiting for key in figures_of(one)]
-        figures = evaluations.figures_in(round_index)
-        return [
-            *dict.fromkeys([*waiting, *(begun(own.failed_in, round_index, timing, last) if own.failed else figures)])
-        ]
+        begins = begun(own.failed_in, round_index, timing, last)
+        return [*dict.fromkeys([*waiting, *(begins if own.failed else evaluations.figures_in(round_index))])]
     return [(Model, round_index)] if phase == "sharing" else []

@@ -44,6 +44,8 @@ def phi_part(header: Header, compute: HubCompute, answers: Sequence[Message | No
     return PhiPart(sender, "", round_index, run, received=received, arrays=named(phi), absent=mask)
 
 
+# What overflows is not finite, and is found by that: here and below.
+@np.errstate(over="ignore", invalid="ignore")
 def scores_part(
     header: Header, compute: HubCompute, block: Tree, answers: Sequence[Message | None], claims: Claims
 ) -> ScoresPart:

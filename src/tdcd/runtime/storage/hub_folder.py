@@ -267,6 +267,10 @@ class HubFolder:
         self._write_about()
         failpoint("finish.after")
 
+    def note_confirmed(self, shutdown: Shutdown) -> None:
+        """Make durable who knows by now that the run is over: a hub that comes back does not wait for them."""
+        save_shutdown(self.path / SHUTDOWN, shutdown)
+
     def report(self) -> None:
         """Write the report, when nobody waits any more."""
         # Only here, so that parties that write no report start without what figures need.
