@@ -105,7 +105,8 @@ def main() -> dict[str, Any]:
         print(
             f"hub with {clients:3d} clients: a round takes {1e3 * found['round_s']:7.1f} ms, of which the hub works "
             f"{1e3 * found['hub_s']:6.1f} ms ({1e3 * found['hub_s'] / clients:.2f} per client); "
-            f"{found['resident_bytes'] / 2**20:.0f} MiB; first round after {found['start_s']:.0f} s, {found['hub_start_s']:.1f} s of them the hub's work",
+            f"{found['resident_bytes'] / 2**20:.0f} MiB; first round after {found['start_s']:.0f} s, "
+            f"{found['hub_start_s']:.1f} s of them the hub's work",
             flush=True,
         )
     least, most = figures[CLIENTS[0]], figures[CLIENTS[-1]]

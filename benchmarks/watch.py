@@ -169,7 +169,7 @@ def main() -> None:
             page, inspector = opened(browser, url)
             page.wait_for_selector("path.line", state="attached")
             print(f"a new server and page show the first of it after {time.perf_counter() - begin:.1f} s")
-            page.wait_for_function("!document.querySelector('.badge.reading')")
+            page.wait_for_selector(".badge:not(.reading)", timeout=120_000)
             print(f"and all of it after {time.perf_counter() - begin:.1f} s")
             show(options.rounds, measured(page, inspector, url, pid))
         browser.close()

@@ -264,12 +264,7 @@ def train(
     pending: list[Any] = [None] * len(silos)
     for r in range(num_rounds):
         batches = batch_ids(
-            seed,
-            [r],
-            num_samples=len(labels),
-            batch_size=batch_size,
-            local_steps=local_steps,
-            minibatches=minibatches,
+            seed, [r], num_samples=len(labels), batch_size=batch_size, local_steps=local_steps, minibatches=minibatches
         )[0].tolist()  # line 6
         sending = [before[-1 - vary.age(j, r)][j] for j in range(len(silos))]
         phi_others = exchange(silos, sending, batches, vary, r)  # lines 9 to 14

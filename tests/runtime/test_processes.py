@@ -335,6 +335,7 @@ def test_hubs_and_clients_started_by_hand(tables, tmp_path):
         assert one.wait(SOON) == 130
         assert "Interrupted: in round" in (tmp_path / "hub.silo1.log").read_text()
         wait_until(lambda: "hub.silo1" in status(out["silo2"])["missing"], two, early, other, late)
+        wait_until(lambda: status(said)["phase"] == "dialling", two, early, other, late)
         assert says(said) == (0, "client.silo1.c1: dialling, alive")
         assert [process.wait(SOON) for process in (hub("silo1"), two, early, other, late)] == [0] * 5
         assert says(said) == (0, "client.silo1.c1: finished, ended")

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from tdcd.core.lazy import jax
 
 Tree = Any
@@ -19,8 +21,7 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """
     if _jax_knows():
         return jax.tree.map(function, tree, *others)
-    each = zip(*(leaves_of(one) for one in (tree, *others)), strict=True)
-    return like(tree, [function(*leaves) for leaves in each])
+    return _mapped(function, tree, others)
 
 
 def leaves_of(tree: Tree) -> list[Any]:
@@ -63,6 +64,18 @@ def _jax_knows() -> bool:
     return "jax" in sys.modules
 
 
+def _mapped(function: Callable[..., Any], tree: Tree, others: Sequence[Tree]) -> Tree:
+    # Blocks in NumPy are dicts of arrays: no question is asked of those but these two.
+    if isinstance(tree, np.ndarray):
+        return function(tree, *others)
+    if isinstance(tree, dict):
+        return {key: _mapped(function, tree[key], [other[key] for other in others]) for key in sorted(tree)}
+    if isinstance(tree, list | tuple):
+        parts = [_mapped(function, part, same) for part, *same in zip(tree, *others, strict=True)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return None if tree is None else function(tree, *others)
+
+
 def _walk(tree: Tree, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     if isinstance(tree, dict):
         for key in sorted(tree):
@@ -80,7 +93,5 @@ def _built(template: Tree, rest: Iterator[Any]) -> Tree:
         return {key: _built(template[key], rest) for key in sorted(template)}
     if isinstance(template, list | tuple):
         parts = [_built(part, rest) for part in template]
-        if hasattr(template, "_fields"):
-            return type(template)(*parts)
-        return type(template)(parts)
+        return type(template)(*parts) if hasattr(template, "_fields") else type(template)(parts)
     return None if template is None else next(rest)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -81,8 +81,8 @@ def _steps(
         return algorithm.client_steps(
             block, minibatches, iteration, apply=local.model.phi, descent=descent, steps=local.steps
         )
-    assert isinstance(knowledge, WrittenOut)
-    descent = descent._replace(slopes=partial(knowledge.slopes, local.silo, objective=objective))
+    slopes = cast("WrittenOut", knowledge).slopes
+    descent = descent._replace(slopes=partial(slopes, local.silo, objective=objective))
     step = partial(_linear_step, descent=descent)
     return algorithm.local_steps(
         block, minibatches, iteration, step=step, descent=descent, steps=local.steps, scan=_loop
