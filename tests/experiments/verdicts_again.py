@@ -16,7 +16,7 @@ class Figure:
         self.end = np.stack([y[:, -max(1, min(5, y.shape[1] // 4)) :].mean(axis=1) for y in self.y])
         self.start, halves = self.y[0][:, 0], [y[:, y.shape[1] // 2 :].mean(axis=1) for y in self.y]
         self.gap = np.stack([half for half in halves if np.isfinite(half).all()]) - (optimum or 0)
-        self.closed = 1 - self.gap.min(axis=0) / (self.start - (optimum or 0))
+        self.closed = 1 - self.gap[self.gap.mean(axis=1).argmin()] / (self.start - (optimum or 0))
         self.rounds = self.to(np.where(np.isfinite(self.end), self.end, -np.inf).max(axis=0), self.x)
         self.spread = np.ptp(self.end, axis=0) / (self.start - self.end.min(axis=0))
         self.falls, self.spent = -np.diff(self.rounds, axis=0), self.to(self.end[0], self.mb)
@@ -43,7 +43,7 @@ def quantities(kind, f, over_q, errors):
         "mild": lambda: [0.05 - f.spread],
         "less-than-q": lambda: [over_q.spread - f.spread, *([wide[0] - wide[1]] if wide else [])],
         "radically": lambda: [*f.falls, f.rounds[0] - 5 * f.rounds[-1]],
-        "similar": lambda: [*f.falls, *over_q.falls],
+        "similar": lambda: [*over_q.falls, *f.falls],
         "cheaper": lambda: [f.spent[0] - 2 * f.spent[best], f.end[0] - f.end[best]],
         "performs-well": lambda: [over_q.closed - 0.95, f.metric[0] - f.metric[1] + 0.005],
     }[kind]()
