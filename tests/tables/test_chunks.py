@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tdcd.tables.loader import BLOCK_BYTES, read_chunks, read_rows
+from tdcd.tables.loader import read_chunks, read_rows
+from tdcd.tables.pieces import BLOCK_BYTES
 from tdcd.tables.rows import Columns
 
 

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from tdcd.tables.cells import Kind, as_amounts, as_numbers, as_texts
 from tdcd.tables.diagnosis import LARGEST, diagnose, unclosed_quote
-from tdcd.tables.dialect import DEFAULT, Dialect, arrow_stream, is_parquet
+from tdcd.tables.dialect import DEFAULT, Dialect, is_parquet
 from tdcd.tables.errors import TableError
+from tdcd.tables.pieces import parsed
 from tdcd.tables.rows import Category, Column, Columns, RawRows
 
-BLOCK_BYTES = 1 << 21
-"""How much of a CSV file is parsed at a time: each column of a block costs some calls, however few rows it has."""
 CHUNK_ROWS = 1 << 15
 """How many rows of a Parquet file are decoded at a time."""
 CHUNK_VALUES = 1 << 19
@@ -178,17 +177,11 @@ def _chunks(path: Path, wanted: Columns, as_text: bool, rows: int = CHUNK_ROWS) 
     if is_parquet(path):
         yield from pq.ParquetFile(path).iter_batches(rows, columns=columns)
         return
-    dialect = wanted.dialect
     types = {name: pa.string() if as_text or name in texts else pa.float64() for name in columns}
-    with pcsv.open_csv(
-        arrow_stream(path),
-        pcsv.ReadOptions(block_size=BLOCK_BYTES, encoding=dialect.arrow_encoding),
-        pcsv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
-        pcsv.ConvertOptions(
-            column_types=types, include_columns=columns, null_values=dialect.blank, decimal_point=dialect.decimal
-        ),
-    ) as reader:
-        yield from reader
+    blank, decimal = wanted.dialect.blank, wanted.dialect.decimal
+    convert = pcsv.ConvertOptions(column_types=types, include_columns=columns, null_values=blank, decimal_point=decimal)
+    header, dialect = read_header(path, wanted.id, wanted.dialect)
+    yield from parsed(path, header, dialect, convert)
 
 
 class _NumericColumn:

@@ -1,0 +1,88 @@
+"""A CSV file in pieces that end where a line does, as long as there are no quotes: Arrow parses a piece on all cores.
+
+In a cell in quotes a line may end without the row ending. From the first quote on, therefore, the file is parsed as a
+stream, which Arrow does on one core.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+
+from tdcd.tables.dialect import Dialect, arrow_stream
+
+BLOCK_BYTES = 1 << 21
+"""How much is parsed at a time, on one core: each column of a block costs some calls, however few rows it has."""
+PIECE_BYTES = 1 << 24
+"""How much is read at a time."""
+T = TypeVar("T")
+
+
+def parsed(
+    path: Path, header: Sequence[str], dialect: Dialect, convert: pcsv.ConvertOptions
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a CSV file; the next are parsed while the caller works on the last."""
+    if path.suffix.lower() == ".gz" or dialect.encoding != "utf-8":
+        return _stream(arrow_stream(path), dialect, convert)
+    return _ahead(_pieces(path, header, dialect, convert))
+
+
+def _stream(
+    file: Any, dialect: Dialect, convert: pcsv.ConvertOptions, names: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """A file from here to its end; with ``names``, there is no header."""
+    read = pcsv.ReadOptions(block_size=BLOCK_BYTES, encoding=dialect.arrow_encoding, column_names=[*names])
+    parse = pcsv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True)
+    with pcsv.open_csv(file, read, parse, convert) as reader:
+        yield from reader
+
+
+def _pieces(
+    path: Path, header: Sequence[str], dialect: Dialect, convert: pcsv.ConvertOptions
+) -> Iterator[pa.RecordBatch]:
+    read = pcsv.ReadOptions(block_size=BLOCK_BYTES, column_names=[*header])
+    parse = pcsv.ParseOptions(delimiter=dialect.delimiter)
+    with path.open("rb") as file:
+        if not _is_header(file.readline(), header, dialect):
+            yield from _stream(arrow_stream(path), dialect, convert)
+            return
+        while piece := _whole_lines(file):
+            if b'"' in piece:
+                file.seek(-len(piece), 1)
+                yield from _stream(file, dialect, convert, header)
+                return
+            if not piece.isspace():
+                yield from pcsv.read_csv(pa.BufferReader(piece), read, parse, convert).to_batches()
+
+
+def _is_header(line: bytes, header: Sequence[str], dialect: Dialect) -> bool:
+    """Whether the first line is all of the header, and as plain as it looks."""
+    assert dialect.delimiter is not None
+    plain = line.decode("utf-8-sig", "replace").rstrip("\r\n")
+    return '"' not in plain and plain.split(dialect.delimiter) == [*header]
+
+
+def _whole_lines(file: BinaryIO) -> bytes:
+    """The next lines; one that is longer than a piece comes whole."""
+    piece = file.read(PIECE_BYTES)
+    if len(piece) < PIECE_BYTES:
+        return piece
+    end = piece.rfind(b"\n") + 1
+    if not end:
+        return piece + file.readline()
+    file.seek(end - len(piece), 1)
+    return piece[:end]
+
+
+def _ahead(parts: Iterator[T]) -> Iterator[T]:
+    """The same parts, the next of which is made in another thread meanwhile."""
+    nothing: Any = object()
+    following: Callable[[], Any] = lambda: next(parts, nothing)  # noqa: E731
+    with ThreadPoolExecutor(1) as worker:
+        coming = worker.submit(following)
+        while (part := coming.result()) is not nothing:
+            coming = worker.submit(following)
+            yield part
