@@ -103,7 +103,9 @@ def test_intervals_and_slopes():
     # The 97.5 % quantile of t with two degrees of freedom is 4.302653.
     half = 4.302653 * values.std(ddof=1) / np.sqrt(3)
     assert t_interval(values) == pytest.approx((values.mean(), values.mean() - half, values.mean() + half))
-    assert t_interval(np.array([1.0, np.inf])) == (np.inf, np.inf, np.inf)
+    # One seed that does not get there decides nothing, whichever way.
+    assert np.isnan(t_interval(np.array([1.0, np.inf]))).all()
+    assert np.isnan(t_interval(np.array([1.0, -np.inf]))).all()
     assert slope(np.array([[1.0], [3.0], [5.0]]), np.array([0.0, 1.0, 2.0])).tolist() == [2.0]
 
 

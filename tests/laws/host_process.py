@@ -20,8 +20,6 @@ from tdcd.federation.hosts import HostRows
 from tdcd.simulation.devices import Devices, join
 from tdcd.training.run import execute, resume
 
-ADDRESS, PROCESS, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-
 
 def simulation_of(problem: Problem, keep: str, variant=None) -> Simulation:
     execution = Execution(keep, devices=None)
@@ -47,28 +45,29 @@ def check_law(problem: Problem, keep: str) -> None:
         np.testing.assert_array_equal(silo.features[silo.features.here], every.features[silo.features.here])
 
 
-def main() -> None:
-    join(ADDRESS, PROCESS, 2)
+def main(address: str, process: int, folder: Path) -> None:
+    join(address, process, 2)
     for shape in (LINEAR, MIXED):
         check_law(Problem.draw(shape, LOSS, 3, "shuffled"), "device")
-    mapped = mapped_problem(FOLDER / f"mapped{PROCESS}")
+    mapped = mapped_problem(folder / f"mapped{process}")
     check_law(mapped, "auto")
     assert all(isinstance(s.features.rows, np.memmap) for s in simulation_of(mapped, "auto").federation.silos)
     simulation = simulation_of(Problem.draw(FAMILY, LOSS, 3, "shuffled"), "host", VARIANT)
-    expected = np.load(FOLDER / "expected.npz")
+    expected = np.load(folder / "expected.npz")
     for block, known in zip(simulation.advance(simulation.init(), 0, 4).blocks, expected.values(), strict=True):
         np.testing.assert_allclose(block["weight"], known, rtol=0, atol=1e-9)
     hosts = Devices.first(None).hosts
-    os.chdir(FOLDER / f"host{PROCESS}")
+    os.chdir(folder / f"host{process}")
     config = check_config(federation_config(rounds=3))
-    execute(plan(config, devices=None, hosts=hosts), FOLDER / "together")
-    resume(FOLDER / "together", ["train.rounds=6"], None, hosts)
+    execute(plan(config, devices=None, hosts=hosts), folder / "together")
+    resume(folder / "together", ["train.rounds=6"], None, hosts)
     # What one process finds wrong ends all.
     Path("tables/bank/c3.csv").unlink(missing_ok=True)
     try:
         plan(config, devices=None, hosts=hosts)
     except ValueError as error:
-        (FOLDER / f"error{PROCESS}").write_text(str(error))
+        (folder / f"error{process}").write_text(str(error))
 
 
-main()
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

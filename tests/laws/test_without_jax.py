@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from tdcd.blocks.linear import Linear
+from tdcd.blocks.start import start_block
 from tdcd.core.knowledge import Known, LabelsAt, LabelsEverywhere
 from tdcd.core.losses import LOSSES
+from tdcd.core.losses.squared import Squared
 from tdcd.core.objective import Objective
 from tdcd.core.optimizers import ClientOptimizer, direction
+from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.runtime.compute.client_rows import ClientRows
 from tdcd.runtime.compute.local_steps import LocalSteps
@@ -120,3 +123,35 @@ def test_what_needs_jax_says_so():
     adam = Variant(update=ClientOptimizer(direction("adam"), None))
     assert not local.needs_jax
     assert replace(local, variant=adam).needs_jax
+
+
+class Tenfold(Squared):
+    """Another loss than the one that it inherits from."""
+
+    name = "tenfold"
+
+    def losses(self, scores, labels):
+        return 10 * super().losses(scores, labels)
+
+
+def test_what_a_loss_inherits_is_not_taken_for_its_own():
+    objective = Objective(Tenfold())
+    assert not objective.is_written_out
+    assert objective.kind.change is None
+    assert Objective("squared").is_written_out
+
+
+class Drawn(Linear):
+    """A linear block that does not start at zero."""
+
+    def init(self, key, feature_shape, num_outputs):
+        return {"weight": jax.random.normal(key, (*feature_shape, num_outputs))}
+
+
+def test_a_block_that_inherits_from_the_linear_one_draws_its_start():
+    assert start_block(Drawn(), Settings(), 0, (3,), 1)["weight"].any()
+
+
+def test_small_chances_keep_their_digits():
+    scores, labels = np.float32([[-20.0], [-18.0]]), np.float32([0, 0])
+    np.testing.assert_allclose(Objective("logistic").slopes(scores, labels)[:, 0], np.exp([-20.0, -18.0]), rtol=1e-5)

@@ -38,15 +38,16 @@ import numpy as np
 config = check_config({
     "model": {"block": "linear", "loss": "logistic", "l2": 0.1},
     "federation": {"labels": "a"},
+    "exchange": {"protect_blocks": True},
     "train": {"rounds": 3, "local_steps": 2, "batch_size": 8, "step_size": 0.1},
     "evaluate": {"holdout": 0.25},
-    "silos": [{"name": "a", "hub": "127.0.0.1:1", "clients": 2}, {"name": "b", "hub": "127.0.0.1:2", "clients": 2}],
+    "silos": [{"name": "a", "hub": "127.0.0.1:1", "clients": 3}, {"name": "b", "hub": "127.0.0.1:2", "clients": 3}],
 }, "test")
 rng, data = np.random.default_rng(0), {}
 for silo in "ab":
-    for client, ids in (("c1", range(0, 12)), ("c2", range(12, 24))):
+    for client, ids in (("c1", range(8)), ("c2", range(8, 16)), ("c3", range(16, 24))):
         labels = np.array([float(i % 2) for i in ids]) if silo == "a" else None
-        rows = rng.normal(size=(12, 3)).astype("float32")
+        rows = rng.normal(size=(8, 3)).astype("float32")
         data[f"client.{silo}.{client}"] = ClientData([str(i) for i in ids], labels, rows)
 federation = InProcess(config, data).run()
 print([record.round for record in federation.history["hub.a"]], federation.ends["hub.a"].status)

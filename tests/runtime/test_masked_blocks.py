@@ -17,7 +17,7 @@ from tdcd.runtime.protocol.agreeing import refuse_few_blocks
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.groups import Group
 from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Steps, Welcome
+from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Steps, Welcome, Who
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import arrays_of
 from tdcd.runtime.protocol.wire import RejectedMessage
@@ -273,5 +273,6 @@ def test_a_hub_remembers_no_client_key_but_that_of_the_run(protected):
         fresh.deliver()
     other = Client(fresh.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "", Keys.of_secret(CLIENTS[0], b"new"))
     hub: Hub = fresh.machines[HUB]
-    turned = hub.receive(other.introduce()[0])
+    called = next(one for one in hub.joined(CLIENTS[0]) if isinstance(one, Who))
+    turned = hub.receive(other.receive(called)[0])
     assert any("came back with another key for masks" in getattr(one, "reason", "") for one in turned)

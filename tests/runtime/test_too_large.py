@@ -85,3 +85,29 @@ def test_the_sum_of_the_other_silos():
     assert history(office)[-1].diverged
     reason = "the sum of the other silos' phi at hub.a stopped being finite in round 2"
     assert any(reason in end.reason for end in office.ends.values())
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_slow_silo_that_overflows_ends_at_the_end_of_its_period(overlap):
+    """What the others have recorded meanwhile stays, once."""
+    silos = [{**silo, "period": 2 if silo["name"] == "lab" else 1} for silo in RIDGE["silos"]]
+    train = {**ONE_STEP, "local_steps": 2, "overlap": overlap}
+    config = with_keys(RIDGE, dtype="float32", model={"l2": 0.0}, train=train, evaluate={"every": 1}, silos=silos)
+    data = {
+        client: replace(rows, features=rows.features * HUGE) if ".lab." in client else rows
+        for client, rows in shards(plan(config)).items()
+    }
+    for seed in range(3):
+        rounds = [line.round for line in history(ended(config, data, seed))]
+        assert rounds == sorted({*rounds})
+
+
+def test_the_hubs_own_block():
+    train = {**ONE_STEP, "hub_optimizer": "momentum", "hub_step_size": 1e36}
+    config = with_keys(RIDGE, dtype="float32", model={"l2": 0.0}, train=train, evaluate={"every": 100})
+    data = {
+        client: replace(rows, features=rows.features * np.float32(1e8)) for client, rows in shards(plan(config)).items()
+    }
+    office = ended(config, data)
+    assert history(office)[-1].diverged
+    assert any("the block of the hub" in end.reason for end in office.ends.values())

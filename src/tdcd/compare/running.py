@@ -82,7 +82,7 @@ def _sizes(label: str, planned: Plan) -> list[float]:
     """What tuning tries: nothing else if the entry names its step size."""
     own = planned.settings.step_size
     # Without the last bits of a product: the number is part of a folder's name.
-    return [own] if "step_size=" in label else [float(f"{factor * own:.6g}") for factor in GRID]
+    return [own] if ",step_size=" in label else [float(f"{factor * own:.6g}") for factor in GRID]
 
 
 def _best(tried: Mapping[float, float], given: float) -> float:
@@ -100,8 +100,8 @@ def _task(out: Path, label: str, planned: Plan, plans: Mapping[str, Sequence[Pla
 
 def _folder(out: Path, label: str, planned: Plan, plans: Mapping[str, Sequence[Plan]]) -> Path:
     """The first seed's runs are where those of a single seed are, and those with the configuration's step size where
-    they are if nothing is tuned: more seeds, and tuning, can follow.
+    they are if nothing is tuned: more seeds, and tuning, can follow. Other sizes have a folder that no entry's name is.
     """
     first, size = plans[label][0], planned.settings.step_size
-    name = label if size == first.settings.step_size else f"{label},step_size={size:g}"
-    return out / name if planned.config.seed == first.config.seed else out / f"seed-{planned.config.seed}" / name
+    where = out if planned.config.seed == first.config.seed else out / f"seed-{planned.config.seed}"
+    return where / label if size == first.settings.step_size else where / "tuned" / f"{label},step_size={size:g}"

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.config.errors import ConfigError
 from tdcd.config.raw_data import to_homes
 from tdcd.federation.silos import Federation, Silo
 
 if TYPE_CHECKING:
+    from tdcd.config import Config
     from tdcd.config.resolve import Plan
 
 STREAM = 0x686F6D65
@@ -48,9 +50,9 @@ def hierarchical(plan: "Plan") -> "Plan":
     from tdcd.core.centre import CentreAverage, HubsInTurn  # noqa: PLC0415 - reading a configuration needs no JAX
 
     plan, clients, shares = dealt(plan)
-    train, often = plan.config.train, gcd(plan.config.evaluate.every, plan.config.train.rounds)
-    every = max(number for number in range(1, MOST_ROUNDS + 1) if often % number == 0)
-    variant = replace(plan.variant, participation=HubsInTurn(clients), hub_update=CentreAverage(shares, every))
+    train = plan.config.train
+    centre = CentreAverage(shares, rounds_between(plan.config))
+    variant = replace(plan.variant, participation=HubsInTurn(clients), hub_update=centre)
     if train.schedule != "constant":
         from tdcd.core.optimizers import ClientOptimizer, schedule  # noqa: PLC0415 - the same
 
@@ -61,6 +63,20 @@ def hierarchical(plan: "Plan") -> "Plan":
     keys = {"participation": 1.0, "hub_optimizer": "average", "hub_step_size": 1.0}
     config = plan.config.model_copy(update={"train": train.model_copy(update=keys)})
     return plan._replace(variant=variant, config=config)
+
+
+def rounds_between(config: "Config") -> int:
+    """P: after every P-th round the centre averages the hubs, and so before every evaluation."""
+    often = gcd(config.evaluate.every, config.train.rounds)
+    return max(number for number in range(1, MOST_ROUNDS + 1) if often % number == 0)
+
+
+def check_resumed(before: "Config", after: "Config") -> None:
+    """Refuse other rounds if the centre would average at other times: that would be another run."""
+    if after.train.algorithm != "hierarchical-sgd" or rounds_between(before) == rounds_between(after):
+        return
+    words = f"the centre has averaged after every {rounds_between(before)} rounds, before each evaluation"
+    raise ConfigError([f"train.rounds = {after.train.rounds}: {words}; choose a multiple of that"])
 
 
 def dealt(plan: "Plan") -> Dealt:

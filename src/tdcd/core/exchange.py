@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,9 +135,18 @@ class BlockExchange(Protocol):
         ...
 
 
+@runtime_checkable
+class NumpyBlocks(BlockExchange, Protocol):
+    """One that takes NumPy's arrays as well as JAX's."""
+
+    takes_numpy: ClassVar[bool]
+
+
 @dataclass(frozen=True)
 class WholeBlock:
     """The block is sent as it is. Paper, Algorithm 1, line 5."""
+
+    takes_numpy: ClassVar[bool] = True
 
     def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
         """The same block."""
@@ -150,8 +159,8 @@ class WholeBlock:
 
 def sent_up(block: Tree, exchange: BlockExchange) -> Tree:
     """The shapes and dtypes of what a client sends up for its block."""
-    if exchange == WholeBlock():
-        return block
+    if isinstance(exchange, NumpyBlocks) and all(isinstance(leaf, np.ndarray) for leaf in leaves_of(block)):
+        return exchange.encode(block, block, Sending(seed_words(0), 0, 0))
     with jax.enable_x64(any(leaf.dtype == np.float64 for leaf in leaves_of(block))):
         return jax.eval_shape(lambda tree: exchange.encode(tree, tree, Sending(seed_words(0), 0, 0)), block)
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -112,6 +112,7 @@ class FixedBlocks:
 
     largest: float = MASK_RANGE
     """The range of the numbers of a block."""
+    takes_numpy: ClassVar[bool] = True
 
     @cached_property
     def fixed(self) -> FixedPoint:

@@ -105,7 +105,7 @@ class Objective:
     @property
     def is_written_out(self) -> bool:
         """Whether the loss's derivatives are, so that nobody needs to differentiate it."""
-        return self.kind.slopes is not None
+        return self.kind.slopes is not None and (self.kind.change is None or self.kind.change_slopes is not None)
 
     def slopes(self, phi: Array, labels: Array) -> Array:
         """The derivative of every sample's loss by its scores, ``[..., C]``; of a loss where it is written out."""
@@ -123,5 +123,5 @@ class Objective:
 
     def penalty(self, block: Tree) -> Array:
         """The regulariser of one block, l2 / 2 times the sum of its squared parameters."""
-        sums: list[Array] = [(leaf**2).sum() for leaf in leaves_of(block)]
-        return self.l2 / 2 * sum(sums[1:], start=sums[0])
+        total: Array = sum((leaf**2).sum() for leaf in leaves_of(block))
+        return self.l2 / 2 * total

@@ -64,6 +64,14 @@ class Claim:
         return {**asdict(self), "quantities": quantities, "verdict": self.verdict}
 
 
+def summed_up(claims: Sequence[Claim]) -> str:
+    """How many claims hold, in words; of those on the paper's bound, with how many the measured errors agree."""
+    held = sum(claim.verdict == "holds" for claim in claims)
+    if all(claim.section == "4" for claim in claims):
+        return f"its bound, and measured errors that agree with {held} of {len(claims)}"
+    return f"{held} of {len(claims)} hold"
+
+
 def exactly(what: str, value: float) -> Quantity:
     """A quantity that does not depend on the seed."""
     return Quantity(what, np.array([float(value)]))

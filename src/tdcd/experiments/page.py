@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tdcd.experiments.claims import SMALL
-from tdcd.experiments.evidence import Claim, marked
+from tdcd.experiments.evidence import Claim, marked, summed_up
 from tdcd.experiments.experiment import Axis
 from tdcd.experiments.measured import Measured
 from tdcd.experiments.promises import judge_promises
@@ -99,11 +99,10 @@ def _commands(results: Results, assignments: Sequence[str]) -> list[str]:
 
 def _verdicts(title: str, says: str, claims: Sequence[Claim]) -> Iterator[html.Html]:
     """A table of claims, where there are any."""
-    held = sum(claim.verdict == "holds" for claim in claims)
     head = ["figure", says, "verdict", "measured", "how it is checked"]
     rows = [(_place(c), c.sentence, c.verdict, c.measured, c.check) for c in claims]
     if claims:
-        yield html.section(f"{title}: {held} of {len(claims)} hold", html.table(head, rows, prose=True))
+        yield html.section(f"{title}: {summed_up(claims)}", html.table(head, rows, prose=True))
 
 
 def _place(claim: Claim) -> str:

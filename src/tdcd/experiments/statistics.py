@@ -29,16 +29,15 @@ class Interval(NamedTuple):
 
 
 def t_interval(values: Numbers) -> Interval:
-    """The 95 % interval of a mean over seeds; of a single value, or where one is not finite, the mean itself.
+    """The 95 % interval of a mean over seeds; of a single value, the value; where one is not finite, nothing is known.
 
     >>> print(t_interval(np.array([1.0, 2.0, 3.0])))
     2 (-0.484 to 4.48)
     """
     from scipy.special import stdtrit  # noqa: PLC0415  (slow to import)
 
-    with np.errstate(invalid="ignore"):
-        mean = float(np.mean(values))
-    if len(values) == 1 or not np.isfinite(mean):
+    mean = float(np.mean(values)) if np.isfinite(values).all() else np.nan
+    if len(values) == 1 or np.isnan(mean):
         return Interval(mean, mean, mean)
     error = float(np.std(values, ddof=1)) / np.sqrt(len(values))
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error

@@ -120,7 +120,8 @@ def _gather(
         np.array([record.bytes.total / 1e6 for record in longest]),
         np.array([record.bytes.hub_to_hub / 1e6 for record in longest]),
         None if metric is None else np.array(list(rows(lambda record: record.metrics["test"][metric]))),
-        local_steps=config.train.local_steps,
+        # A baseline may take fewer than its configuration says.
+        local_steps=longest[-1].iteration // max(longest[-1].round, 1),
         batch_size=config.train.batch_size,
         step_size=config.train.step_size,
         hub_messages=longest[-1].messages.hub_to_hub // max(longest[-1].round, 1),

@@ -143,7 +143,10 @@ class Simulation:
             by_host = self.execution.engine in ("auto", "grouped") and problem.is_plain
             return not by_host and not in_file and self.hosts is None
         memory: int = jax.local_devices()[0].memory_stats()["bytes_limit"]
-        return bool(sum(table.nbytes for table in self._tables) < FITS_WELL * memory)
+        held = sum(table.nbytes for table in self._tables)
+        # Processes whose programs differ would wait for each other.
+        largest = held if self.hosts is None else max(self.hosts.tell(lambda: held))
+        return bool(largest < FITS_WELL * memory)
 
     def _context(self) -> Any:
         """The precision in which everything here is compiled and run."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.config import Config, ConfigError, check_config, override
+from tdcd.config.all_columns import check_resumed
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
@@ -45,6 +46,7 @@ def resume(
     if keys != allowed:
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
     config = check_config(keys, str(RunFolder(out).config_file))
+    check_resumed(check_config(before, str(RunFolder(out).config_file)), config)
     return execute(plan(config, devices=devices, hosts=hosts), out, resume=True, **watch)
 
 

@@ -71,7 +71,8 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
 def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> StandIns:
     """What takes the place of silos that are missing: what the folder says, or else worked out now."""
     rate = trained.variant.dropout.rate
-    if not rate and folder is not None:
+    # Of several processes only the first has the folder, and all of them must do the same.
+    if not rate and folder is not None and trained.hosts is None:
         return StandIns(RunFolder(folder).subsets().get("stand_in", {}))
     if not rate:
         three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)

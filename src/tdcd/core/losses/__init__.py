@@ -11,7 +11,8 @@ huber      r^2 / 2 up to r = delta, then linear; r = |s-y|  real numbers        
 ========== ================================================ ======================= =========
 
 A score s is the sum of the silos' phi. A new loss is a new file here, and its name in :data:`LossName` and
-:data:`LOSSES`; one of the user's own is any :class:`Loss`. Reading these files needs no JAX; computing a loss does.
+:data:`LOSSES`; one of the user's own is any :class:`Loss`. Those with slopes are
+for NumPy and JAX alike.
 """
 
 from collections.abc import Mapping

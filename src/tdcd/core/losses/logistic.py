@@ -32,8 +32,9 @@ class Logistic(Loss):
 
     def slopes(self, scores: Array, labels: Array, response: Response) -> Array:
         """The chance of the second class, less the label."""
-        # Equal to 1 / (1 + exp(-score)), which overflows.
-        chance: Array = (1 + library_of(scores).tanh(scores / 2)) / 2
+        library = library_of(scores)
+        # Small chances keep all their digits.
+        chance: Array = library.exp(-library.logaddexp(0, -scores))
         return chance - ((labels - response.other) / response.slope)[..., None]
 
     def corrected(self, scores: Array, labels: Array, response: Response) -> Array:

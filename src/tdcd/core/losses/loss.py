@@ -56,6 +56,14 @@ class Loss(Protocol):
     corrected: "Callable[[Array, Array, Response], Array] | None" = None
     """The loss of randomised labels, with that of the true ones as its mean; None where labels are no classes."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """What another loss has written out is not this one's."""
+        super().__init_subclass__(**options)
+        if "losses" in cls.__dict__:
+            for name in ("change", "corrected", "slopes", "change_slopes"):
+                if name not in cls.__dict__:
+                    setattr(cls, name, None)
+
     @property
     def name(self) -> str:
         """In configurations and sentences."""
@@ -67,7 +75,9 @@ class Loss(Protocol):
         return TASKS[self.target]
 
     def losses(self, scores: Array, labels: Array) -> Array:
-        """The loss of every sample, in JAX: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]``.
+        """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]``.
+
+        In JAX, or for NumPy as well if there are :attr:`slopes`.
 
         None is below 0, or else what ``tdcd plan`` and ``tdcd bound`` take for the least loss is not.
         """

@@ -40,7 +40,7 @@ class LocalSteps:
     def needs_jax(self) -> bool:
         """Whether the steps are differentiated and compiled."""
         is_written_out = isinstance(self.variant.knowledge, WrittenOut) and self.objective.is_written_out
-        return not (isinstance(self.model, Linear) and isinstance(self.variant.update, Sgd) and is_written_out)
+        return not (type(self.model) is Linear and isinstance(self.variant.update, Sgd) and is_written_out)
 
     def take(self, block: Tree, rows: ClientRows, known: Known, held: Any, step_size: Any, iteration: int) -> Tree:
         """The block after Q steps. ``held``: n_k, or what it comes to for each minibatch if clients are absent."""

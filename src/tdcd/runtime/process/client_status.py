@@ -16,14 +16,15 @@ SHOW_S = 1.0
 class ClientStatus:
     """The ``status.json`` of a client, and a lock that ends with its process. Nothing in it is needed to continue."""
 
-    def __init__(self, folder: Path, driver: ClientDriver, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make the folder this process's own.
+    def __init__(self, folder: Path, name: str, rounds: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Make the folder this process's own, before it has a driver.
 
         Raises:
             FileExistsError: another process has it.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._driver, self._clock = folder, driver, clock
+        self._folder, self._name, self._rounds, self._clock = folder, name, rounds, clock
+        self._driver: ClientDriver | None = None
         self._lock = lock(folder)
         self.show()
 
@@ -32,8 +33,9 @@ class ClientStatus:
         self.show()
         os.close(self._lock)
 
-    def shown_before(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
+    def shown_before(self, driver: ClientDriver, should_stop: Callable[[], bool]) -> Callable[[], bool]:
         """The same question, which a driver asks after each step; now and then it is also the time to say something."""
+        self._driver = driver
 
         def ask() -> bool:
             if self._clock() - self._shown_at > SHOW_S:
@@ -48,15 +50,24 @@ class ClientStatus:
         write_status(self._folder, self._facts())
 
     def _facts(self) -> dict[str, Any]:
+        known = {"party": self._name, "rounds": self._rounds}
+        if self._driver is None:
+            nothing: dict[str, Any] = {
+                "connected": [],
+                "bytes_sent": 0,
+                "refused": {},
+                "last_error": "",
+                "status": None,
+            }
+            return {**known, "phase": "starting", "round": 0, **nothing}
         client, endpoint = self._driver.client, self._driver.endpoint
         ending = client.ending
         phase = "joining" if client.round < 0 else "training"
         refused = ending.reason if ending is not None and ending.status == "refused" else ""
         return {
-            "party": client.name,
+            **known,
             "phase": phase if client.hub in endpoint.present else "dialling",
             "round": max(0, client.round),
-            "rounds": client.job.config.train.rounds,
             "connected": sorted(endpoint.present),
             "bytes_sent": endpoint.wire_bytes,
             "refused": dict(endpoint.refused),

@@ -37,7 +37,9 @@ from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
 from tdcd.tables.randomized import check_ready, protected
 
-NEEDS_JAX = "is not a linear block with plain steps, a loss of tdcd's own, whole phi and no silo dropout"
+NEEDS_JAX = (
+    "is not a linear block with plain steps, a loss of tdcd's own, whole phi and blocks, no hub optimiser or dropout"
+)
 
 
 class PartySection(BaseModel):
@@ -82,6 +84,10 @@ def read_job(path: Path) -> Job:
     """The federation that a shared file describes."""
     try:
         return Job(check_config(read_config(path), str(path)))
+    except ModuleNotFoundError as error:
+        if error.name not in ("jax", "optax"):
+            raise
+        raise ConfigError([f"it needs JAX for what {NEEDS_JAX}: pip install jax optax"], str(path)) from None
     except ConfigError as error:
         raise error if str(path) in str(error) else ConfigError(error.problems, str(path)) from None
 
@@ -127,19 +133,26 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
     if job.needs_jax(index) and find_spec("jax") is None:
         raise ConfigError([f"a client of silo '{silo}' needs JAX for what {NEEDS_JAX}: pip install jax optax"])
+    name = client_of(silo, client)
+    if own.out is None:
+        return _run_client(job, index, name, own, should_stop, None)
+    # Before anybody hears of this process: another one of the same name may be at work.
+    with closing(ClientStatus(Path(own.out), name, job.config.train.rounds)) as status:
+        return _run_client(job, index, name, own, should_stop, status)
+
+
+def _run_client(
+    job: Job, index: int, name: str, own: PartySection, should_stop: Callable[[], bool], status: ClientStatus | None
+) -> Outcome:
     data = read_data(job.config, index, own)
     if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
-    name = client_of(silo, client)
     keys = keys_of(job, name, own) if job.config.exchange.protect_blocks else None
     machine = Client(job, index, name, data, secrets.token_hex(8), keys)
     with open_transport(job, machine.name, [machine.hub], own) as transport:
         event("dialling", address=job.config.silos[index].hub)
         driver = ClientDriver(machine, transport)
-        if own.out is None:
-            return driver.run(should_stop)
-        with closing(ClientStatus(Path(own.out), driver)) as status:
-            return driver.run(status.shown_before(should_stop))
+        return driver.run(should_stop if status is None else status.shown_before(driver, should_stop))
 
 
 def read_data(config: Config, silo: int, own: PartySection) -> ClientData:

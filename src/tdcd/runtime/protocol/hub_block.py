@@ -10,6 +10,7 @@ from tdcd.runtime.protocol.exchange import Exchange
 from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.messages import Block, Diverged
 from tdcd.runtime.protocol.structure import Arrays, Message, arrays_of
+from tdcd.runtime.protocol.taking import are_finite
 
 
 class HubBlock:
@@ -34,7 +35,11 @@ class HubBlock:
             return
         blocks = [arrays_of(answer.block) if isinstance(answer, Block) else None for answer in answers]
         average = self._compute.average(round_index, self.block, blocks)
-        self._moved = self._compute.next_block(self.block, average, self._memory)
+        moved = self._compute.next_block(self.block, average, self._memory)
+        if not are_finite(named_leaves(moved[0]).values()):
+            self.fail("the block of the hub", round_index)
+            return
+        self._moved = moved
 
     def fail(self, what: str, round_index: int) -> None:
         """Something is not finite, in the local steps of a round or before those of the next."""

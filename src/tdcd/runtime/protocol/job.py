@@ -150,7 +150,7 @@ class Job:
         plain &= isinstance(variant.knowledge, WrittenOut) and (
             loss is None or objective_of(self.config, loss).is_written_out
         )
-        return not (plain and isinstance(self.blocks[silo], Linear))
+        return not (plain and type(self.blocks[silo]) is Linear)
 
     def peers(self, silo: int) -> tuple[str, ...]:
         """The other hubs."""

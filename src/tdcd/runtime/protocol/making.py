@@ -53,7 +53,7 @@ def scores_part(
     sender, round_index, run, received = header
     _refuse_diverged("scores", answers)
     if not math.isfinite(penalty := compute.penalty(block)):
-        raise NotFinite(f"the penalty of the block of {sender}")
+        raise NotFinite(f"the sum of squares of the block of {sender}")
     found = named(compute.scores_part(round_index, [_scores_in(answer) for answer in answers]))
     return ScoresPart(
         sender,

@@ -214,8 +214,9 @@ class Rounds:
         questions = steps(header, self.clients, self.compute, told[0] if told else parts, without)
         if not questions:
             self._own.fail(f"the sum of the other silos' phi at {self.name}", self.round)
-        self.phase = "stepping" if questions else "closing"
-        return out + self.questions.ask(self.round, questions) if questions else out
+            return out + self._next_round()
+        self.phase = "stepping"
+        return out + self.questions.ask(self.round, questions)
 
     def _stepped(self) -> list[Instruction]:
         self._own.step(self.round, self.questions.answers())
@@ -225,7 +226,8 @@ class Rounds:
         """The next round begins; with it a slow silo's block moves, if its period is over."""
         is_period_over = self.timing.steps_in(self.silo, self.round + 1)
         if is_period_over and self._own.failed:
-            self.phase = "closing"
+            # Meanwhile the others have recorded what came in a slow silo's period.
+            self._own.failed_in, self.phase = self.round, "closing"
             return []
         if is_period_over:
             self._own.move()

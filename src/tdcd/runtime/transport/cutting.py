@@ -26,6 +26,8 @@ def _shut_down(port: int, other: tuple[str, int]) -> bool:
     """Shut down this process's connection between a port of its own and somebody's address, if it can be found."""
     for number in _open_files():
         with suppress(OSError), _copied(number) as own:
+            if own.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
             host, far_port = own.getpeername()[:2]
             if own.getsockname()[1] == port and (_plain(host), far_port) == other:
                 own.shutdown(socket.SHUT_RDWR)

@@ -8,7 +8,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.core.schedule import LARGE, is_small
-from tdcd.simulation.drawing import draw_ids
+from tdcd.simulation.drawing import PLACES_AT_ONCE, draw_ids
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, run_rounds
 from tdcd.simulation.engines.flat_program import SEGMENT, FlatProgram, FlatSilo, Own, Shared
 from tdcd.simulation.engines.grouped import GroupedEngine
@@ -45,7 +45,10 @@ class FlatEngine:
         self._buffers = StagingBuffers()
         # Small minibatches take the host less time than a program takes to start.
         self._draws_there = (
-            settings.minibatches != "full" and problem.batch_size >= LARGE and is_small(problem.batch_size, samples)
+            settings.minibatches != "full"
+            and problem.batch_size >= LARGE
+            and is_small(problem.batch_size, samples)
+            and problem.batches * samples <= PLACES_AT_ONCE
         )
         places = problem.batch_size + SEGMENT * max(silo.num_clients for silo in federation.silos)
         self.rounds_per_call = max(1, PLACES_PER_CALL // (problem.batches * places))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.federation.hosts import mapped_rows, row_bytes
+from tdcd.federation.hosts import HostRows, mapped_rows, row_bytes
 from tdcd.federation.placement import Placement, padded_slots, place_alike, shared
 from tdcd.simulation.engines.base import Call, Problem, State, padded, run_rounds
 from tdcd.simulation.engines.grouped_program import GroupedProgram, GroupedRows, GroupedSilo, Own
@@ -26,7 +26,7 @@ class GroupedEngine:
         self._by_host = devices.hosts is not None
         self._groups = [self._dealt([run.federation.silos[i].owner() for run in problem.runs]) for i in self._silos]
         self._placers = [shared([groups.placer for groups in run]) for run in zip(*self._groups, strict=True)]
-        self._tables = [mapped_rows(table, lambda rows: rows.reshape(len(rows), -1)) for table in problem.tables]
+        self._tables = [_flat(table) for table in problem.tables]
         self._features = None
         if problem.on_device is not None:
             held = [table.features if self._by_host else table for table in problem.on_device]
@@ -161,3 +161,12 @@ class _Layout(NamedTuple):
     labels: Any
     positions: Any
     places: Any
+
+
+def _flat(table: Any) -> Any:
+    """The table with one axis of features; a mapped file stays one."""
+
+    def flat(rows: Any) -> Any:
+        return rows.reshape(len(rows), -1)
+
+    return table.map(flat) if isinstance(table, HostRows) else mapped_rows(table, flat)

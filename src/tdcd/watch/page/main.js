@@ -75,6 +75,8 @@ async function ask() {
     }
     link.className = "link lost";
     console.warn(error);
+    // What came last may not be drawn yet.
+    show();
   }
   const isReading = [...runs.values()].some(({ run }) => run.state === "reading");
   setTimeout(ask, isReading && link.classList.contains("live") ? SOON_MS : EVERY_MS);
