@@ -109,7 +109,8 @@ def _known(column: Any, dialect: Dialect) -> Any:
 
 
 def _floats(column: Any) -> NDArray[Any]:
-    return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+    floats = column if column.type == pa.float64() else pc.cast(column, pa.float64(), safe=False)
+    return np.asarray(floats.to_numpy(zero_copy_only=False))
 
 
 def _truths(column: Any, dialect: Dialect) -> NDArray[Any]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tdcd.tables.cells import Kind, as_amounts, as_numbers, as_texts
-from tdcd.tables.diagnosis import LARGEST, diagnose, unclosed_quote
+from tdcd.tables.diagnosis import LARGEST, diagnose
 from tdcd.tables.dialect import DEFAULT, Dialect, is_parquet
 from tdcd.tables.errors import TableError
 from tdcd.tables.pieces import parsed
@@ -47,12 +47,11 @@ def read_rows(path: Path, columns: Columns) -> RawRows:
         wanted = replace(wanted, features=(*(wanted.features or ()), wanted.weight))
     try:
         rows = _read(path, wanted)
-        whole = is_parquet(path) or unclosed_quote(path, dialect) is None
     except (Unfit, pa.ArrowException, UnicodeDecodeError) as error:
         raise diagnose(path, wanted, str(error)) from None
     except (OSError, EOFError, zlib.error) as error:
         raise TableError([f"{path}: is damaged: {error}"]) from None
-    if repeat(rows.ids) or not len(rows) or not whole:
+    if repeat(rows.ids) or not len(rows):
         raise diagnose(path, wanted, "ids repeat")
     return rows if wanted.weight is None else with_weights(rows, wanted.weight)
 
@@ -197,10 +196,12 @@ class _NumericColumn:
 
     def extend(self, column: pa.Array) -> None:
         numbers, self.kind = as_amounts(column, self._dialect, self.kind)
-        # Of blank cells, which are NaN, neither comparison is true.
-        if (np.abs(numbers) > LARGEST).any():
+        least, most = (numbers.min(), numbers.max()) if len(numbers) else (0.0, 0.0)
+        if np.isnan(most):
+            self.blank, known = True, numbers[~np.isnan(numbers)]
+            least, most = known.min(initial=0.0), known.max(initial=0.0)
+        if max(-least, most) > LARGEST:
             raise Unfit("infinite or too large numbers")
-        self.blank = self.blank or bool(np.isnan(numbers).any())
         if self._dtype == np.float32 and (np.abs(numbers.astype(np.float32) - numbers) > 0).any():
             self._bytes = bytearray(self.column().astype(np.float64).data)
             self._dtype = np.float64

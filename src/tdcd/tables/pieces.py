@@ -12,11 +12,12 @@ from typing import Any, BinaryIO, TypeVar
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
+from tdcd.tables.diagnosis import unclosed_quote
 from tdcd.tables.dialect import Dialect, arrow_stream
 
-BLOCK_BYTES = 1 << 21
+BLOCK_BYTES = 1 << 20
 """How much is parsed at a time, on one core: each column of a block costs some calls, however few rows it has."""
-PIECE_BYTES = 1 << 24
+PIECE_BYTES = 1 << 23
 """How much is read at a time."""
 T = TypeVar("T")
 
@@ -24,20 +25,26 @@ T = TypeVar("T")
 def parsed(
     path: Path, header: Sequence[str], dialect: Dialect, convert: pcsv.ConvertOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a CSV file; the next are parsed while the caller works on the last."""
+    """The rows of a CSV file; the next are parsed while the caller works on the last.
+
+    Raises:
+        pa.ArrowInvalid: a cell is not what it should be, or a quote is never closed.
+    """
     if path.suffix.lower() == ".gz" or dialect.encoding != "utf-8":
-        return _stream(arrow_stream(path), dialect, convert)
+        return _stream(path, arrow_stream(path), dialect, convert)
     return _ahead(_pieces(path, header, dialect, convert))
 
 
 def _stream(
-    file: Any, dialect: Dialect, convert: pcsv.ConvertOptions, names: Sequence[str] = ()
+    path: Path, file: Any, dialect: Dialect, convert: pcsv.ConvertOptions, names: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
     """A file from here to its end; with ``names``, there is no header."""
     read = pcsv.ReadOptions(block_size=BLOCK_BYTES, encoding=dialect.arrow_encoding, column_names=[*names])
     parse = pcsv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True)
     with pcsv.open_csv(file, read, parse, convert) as reader:
         yield from reader
+    if unclosed_quote(path, dialect) is not None:
+        raise pa.ArrowInvalid("a quote is never closed")
 
 
 def _pieces(
@@ -47,12 +54,12 @@ def _pieces(
     parse = pcsv.ParseOptions(delimiter=dialect.delimiter)
     with path.open("rb") as file:
         if not _is_header(file.readline(), header, dialect):
-            yield from _stream(arrow_stream(path), dialect, convert)
+            yield from _stream(path, arrow_stream(path), dialect, convert)
             return
         while piece := _whole_lines(file):
             if b'"' in piece:
                 file.seek(-len(piece), 1)
-                yield from _stream(file, dialect, convert, header)
+                yield from _stream(path, file, dialect, convert, header)
                 return
             if not piece.isspace():
                 yield from pcsv.read_csv(pa.BufferReader(piece), read, parse, convert).to_batches()
