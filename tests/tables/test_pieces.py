@@ -25,7 +25,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("size", [64, 100, 1 << 23])
+@pytest.mark.parametrize("size", [64, 100, 1 << 22])
 @pytest.mark.parametrize("text", FILES.values(), ids=[*FILES])
 def test_rows_do_not_depend_on_where_pieces_end(text, size, tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "PIECE_BYTES", size)

@@ -4,6 +4,7 @@ In a cell in quotes a line may end without the row ending. From the first quote 
 stream, which Arrow does on one core.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from tdcd.tables.dialect import Dialect, arrow_stream
 
 BLOCK_BYTES = 1 << 20
 """How much is parsed at a time, on one core: each column of a block costs some calls, however few rows it has."""
-PIECE_BYTES = 1 << 23
+PIECE_BYTES = 1 << 22
 """How much is read at a time."""
 T = TypeVar("T")
 
@@ -62,7 +63,9 @@ def _pieces(
                 yield from _stream(path, file, dialect, convert, header)
                 return
             if not piece.isspace():
-                yield from pcsv.read_csv(pa.BufferReader(piece), read, parse, convert).to_batches()
+                table = pcsv.read_csv(pa.BufferReader(piece), read, parse, convert)
+                # As one batch: each column of a batch costs some calls.
+                yield from table.combine_chunks().to_batches()
 
 
 def _is_header(line: bytes, header: Sequence[str], dialect: Dialect) -> bool:
@@ -85,11 +88,11 @@ def _whole_lines(file: BinaryIO) -> bytes:
 
 
 def _ahead(parts: Iterator[T]) -> Iterator[T]:
-    """The same parts, the next of which is made in another thread meanwhile."""
+    """The same parts, the next two of which are made in another thread meanwhile."""
     nothing: Any = object()
     following: Callable[[], Any] = lambda: next(parts, nothing)  # noqa: E731
     with ThreadPoolExecutor(1) as worker:
-        coming = worker.submit(following)
-        while (part := coming.result()) is not nothing:
-            coming = worker.submit(following)
+        coming = deque([worker.submit(following), worker.submit(following)])
+        while (part := coming.popleft().result()) is not nothing:
+            coming.append(worker.submit(following))
             yield part
