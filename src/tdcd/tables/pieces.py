@@ -4,11 +4,9 @@ In a cell in quotes a line may end without the row ending. From the first quote 
 stream, which Arrow does on one core.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
@@ -18,22 +16,21 @@ from tdcd.tables.dialect import Dialect, arrow_stream
 
 BLOCK_BYTES = 1 << 20
 """How much is parsed at a time, on one core: each column of a block costs some calls, however few rows it has."""
-PIECE_BYTES = 1 << 22
+PIECE_BYTES = 1 << 23
 """How much is read at a time."""
-T = TypeVar("T")
 
 
 def parsed(
     path: Path, header: Sequence[str], dialect: Dialect, convert: pcsv.ConvertOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a CSV file; the next are parsed while the caller works on the last.
+    """The rows of a CSV file, some at a time.
 
     Raises:
         pa.ArrowInvalid: a cell is not what it should be, or a quote is never closed.
     """
     if path.suffix.lower() == ".gz" or dialect.encoding != "utf-8":
         return _stream(path, arrow_stream(path), dialect, convert)
-    return _ahead(_pieces(path, header, dialect, convert))
+    return _pieces(path, header, dialect, convert)
 
 
 def _stream(
@@ -85,14 +82,3 @@ def _whole_lines(file: BinaryIO) -> bytes:
         return piece + file.readline()
     file.seek(end - len(piece), 1)
     return piece[:end]
-
-
-def _ahead(parts: Iterator[T]) -> Iterator[T]:
-    """The same parts, the next two of which are made in another thread meanwhile."""
-    nothing: Any = object()
-    following: Callable[[], Any] = lambda: next(parts, nothing)  # noqa: E731
-    with ThreadPoolExecutor(1) as worker:
-        coming = deque([worker.submit(following), worker.submit(following)])
-        while (part := coming.popleft().result()) is not nothing:
-            coming.append(worker.submit(following))
-            yield part
