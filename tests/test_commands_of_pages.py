@@ -30,7 +30,7 @@ COMMANDS = {
         "tdcd run my.toml --set 'train.local_steps=[1,5,10]'",
         "tdcd run my.toml --set 'federation.clients=[[2,2],[5,5],[20,20]]'",
     ),
-    "planning.md": ("tdcd plan my.toml --network mobile --target 0.2", "tdcd bound runs/my-1"),
+    "planning.md": ("tdcd bound runs/my-1",),
     "comparing.md": (
         "tdcd compare my.toml --with sgd,fedbcd --network mobile",
         "tdcd compare my.toml --with tdcd,participation=0.5 --with tdcd,clients=20",

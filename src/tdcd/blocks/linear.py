@@ -19,12 +19,18 @@ class Linear:
 
     def phi(self, block: Tree, features: Array) -> Array:
         """X theta; images are flattened."""
-        scores: Array = _flat(features) @ block["weight"]
-        return scores
+        return _product(_flat(features), block["weight"])
 
     def weighted_sum(self, features: Array, slopes: Array) -> Tree:
         r"""The gradient of rows' losses, :math:`X^\top S`, from S, their slopes by phi, ``[rows, C]``."""
-        return {"weight": _flat(features).T @ slopes}
+        return {"weight": _product(_flat(features).T, slopes)}
+
+
+def _product(left: Array, right: Array) -> Array:
+    # NumPy's products may warn of finite numbers as well; what is not finite is found where it matters.
+    with np.errstate(all="ignore"):
+        product: Array = left @ right
+    return product
 
 
 def _flat(features: Array) -> Array:
