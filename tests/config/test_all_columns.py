@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_baselines import KEYS
 
 from tdcd.blocks import Mlp
 from tdcd.blocks.joint import Joint
@@ -18,14 +19,6 @@ from tdcd.training.replay import replay
 from tdcd.training.run import execute, resume
 from tdcd.training.train import train
 
-KEYS = {
-    "dtype": "float64",
-    "data": {"source": "diabetes"},
-    "federation": {"silos": 2, "clients": [3, 2], "sizes": [[4, 2, 1], [1, 2]]},
-    "model": {"block": "linear", "l2": 0.01},
-    "train": {"rounds": 6, "local_steps": 3, "batch_size": 32},
-    "evaluate": {"every": 2},
-}
 BASE = plan(check_config(KEYS))
 
 

@@ -178,33 +178,38 @@ def _exponent(result: ExperimentResult, over: list[float]) -> tuple[Numbers, Num
 
 def _grows_with_n(results: Results) -> Claim:
     result = results["error-n"]
-    counts = [float(curve.label.split()[-1]) for curve in result.curves]
-    found, power = _exponent(result, counts)
-    return Claim(
-        "section4/n",
-        "error-n",
+    return _grows(
+        "N",
+        "the largest N",
         "With an increase in the number of vertical partitions, the error term increases quadratically.",
-        "the gap that stays grows from the smallest to the largest N, and no faster than the bound's term, N squared",
-        f"gap {listed(result, errors(result).mean(axis=1), '.2e', 'diverges')}; it grows as N to the "
-        f"power of {t_interval(power)}, the bound's term as N squared",
-        (Quantity("error: largest N - smallest", found[-1] - found[0]), Quantity("2 - power", 2 - power)),
-        "4",
-        marks(result),
+        result,
+        [float(curve.label.split()[-1]) for curve in result.curves],
     )
 
 
 def _grows_with_q(results: Results) -> Claim:
     result = results["error"]
-    found, power = _exponent(result, [float(curve.local_steps) for curve in result.curves])
-    return Claim(
-        "section4/q",
-        "error",
+    return _grows(
+        "Q",
+        "the largest Q that converges",
         "The error also depends quadratically on Q [...]",
-        "the gap that stays grows from the smallest to the largest Q that converges, and no faster than the bound's "
-        "term, Q squared",
-        f"gap {listed(result, errors(result).mean(axis=1), '.2e', 'diverges')}; it grows as Q to the "
-        f"power of {t_interval(power)}, the bound's term as Q squared",
-        (Quantity("error: largest Q - smallest", found[-1] - found[0]), Quantity("2 - power", 2 - power)),
+        result,
+        [float(curve.local_steps) for curve in result.curves],
+    )
+
+
+def _grows(symbol: str, largest: str, sentence: str, result: ExperimentResult, over: list[float]) -> Claim:
+    """A term of the bound that grows with the square of what varies: the measured error grows, and no faster."""
+    found, power = _exponent(result, over)
+    return Claim(
+        f"section4/{symbol.lower()}",
+        result.name,
+        sentence,
+        f"the gap that stays grows from the smallest to {largest}, and no faster than the bound's term, "
+        f"{symbol} squared",
+        f"gap {listed(result, errors(result).mean(axis=1), '.2e', 'diverges')}; it grows as {symbol} to the "
+        f"power of {t_interval(power)}, the bound's term as {symbol} squared",
+        (Quantity(f"error: largest {symbol} - smallest", found[-1] - found[0]), Quantity("2 - power", 2 - power)),
         "4",
         marks(result),
     )
