@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from tdcd.blocks.kernels.choice import fit
+from tdcd.blocks.kernels.choice import halves_for
 from tdcd.blocks.kernels.geometry import layers_of
 from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Tree
@@ -76,11 +76,11 @@ class Cnn:
         """See :class:`tdcd.blocks.base.SkipsPadding`; without kernels all rows are computed."""
         images = features.reshape(*features.shape[:3], -1)
         convolutions = block["convolutions"]
-        if fit(layers_of(convolutions, images), images.dtype.name):
+        if halves := halves_for(layers_of(convolutions, images), images.dtype.name):
             # Only here, since importing kernels takes a third of a second.
             from tdcd.blocks.kernels.stack import convolve_layers  # noqa: PLC0415
 
-            images = convolve_layers(convolutions, images, jnp.asarray(count, jnp.int32))
+            images = convolve_layers(convolutions, images, jnp.asarray(count, jnp.int32), halves=halves)
         else:
             # Nor does everybody who reads a configuration need JAX.
             from tdcd.blocks.convolution import plain_layers  # noqa: PLC0415

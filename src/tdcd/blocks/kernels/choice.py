@@ -9,13 +9,14 @@ OLDEST = 8.0
 """The first compute capability of NVIDIA GPUs that these kernels are compiled for."""
 
 
-def fit(layers: list[Layer], dtype: str) -> bool:
-    """Whether these layers, with numbers of ``dtype``, go through kernels on JAX's default device.
+def halves_for(layers: list[Layer], dtype: str) -> int:
+    """How many float16 numbers make up one in the kernels for these layers on JAX's default device; 0: no kernels.
 
-    In full float32 they do not, since kernels have the factors of TF32.
+    Two of them in full float32, and one for everything less exact.
     """
-    exact = jax.config.jax_default_matmul_precision in ("float32", "highest")  # type: ignore[attr-defined]
-    return dtype == "float32" and not exact and _are_possible(layers) and _is_nvidia()
+    if not (dtype == "float32" and _are_possible(layers) and _is_nvidia()):
+        return 0
+    return 2 if jax.config.jax_default_matmul_precision in ("float32", "highest") else 1  # type: ignore[attr-defined]
 
 
 def _are_possible(layers: list[Layer]) -> bool:

@@ -14,18 +14,22 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from tdcd.blocks.kernels.geometry import Layer
+from tdcd.blocks.kernels.scaling import Halves
 from tdcd.blocks.kernels.tiles import (
     FEW_ROWS,
     Tile,
     activate,
+    add_product,
     choose_largest,
     corners,
     divided,
+    kinds_made,
     launch,
-    multiply,
     numbers,
     over,
+    put,
     rows_of,
+    stored,
 )
 
 FORWARD = Tile(64, warps=4, stages=1)
@@ -50,8 +54,12 @@ def enough_warps(tile: Tile, layer: Layer) -> Tile:
     return tile if window_size(layer) * layer.outputs <= FEW_SUMS else tile._replace(warps=2 * tile.warps)
 
 
-def shifted(weight: Array, layer: Layer) -> Array:
+def shifted(weight: Halves, layer: Layer) -> Halves:
     """``[4 * window, outputs]``: the weights ``[height, width, 1, outputs]`` at each of the 2 x 2 places."""
+    return tuple(_shifted(half, layer) for half in weight)
+
+
+def _shifted(weight: Array, layer: Layer) -> Array:
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
     room = [jnp.pad(weight[:, :, 0], [(y, 1 - y), (x, 1 - x), (0, 0)]) for y, x in places]
     flat = jnp.stack(room).reshape(4, -1, layer.outputs)
@@ -68,28 +76,28 @@ def shifted_back(slopes: Array, layer: Layer) -> tuple[Array, Array]:
 
 
 def forward(
-    images: Array,
-    weight: Array,
+    images: Halves,
+    weight: Halves,
     bias: Array,
     factors: Array,
     count: Array,
     *,
     layer: Layer,
-    dtype: Any,
+    last: bool,
     codes: bool,
     interpret: bool,
-) -> list[Array]:
+) -> list[tuple[Array, ...]]:
     """The layer's activations, and their codes if asked for; as :func:`tdcd.blocks.kernels.later.forward`.
 
     Args:
-        images: ``[P * height * width]``, float16.
-        weight: ``[4 * window, outputs]``, float16, :func:`shifted`.
+        images: ``[P * height * width]``.
+        weight: ``[4 * window, outputs]``, :func:`shifted`.
     """
     size, tiles = layer.rows * layer.pixels, TILES if layer.rows >= FEW_ROWS else TILES // 2
     return launch(
         partial(_forward, layer=layer, tiles=tiles),
         (images, weight, bias, factors, count),
-        [((size, layer.outputs), kind) for kind in (dtype, jnp.uint8)[: 1 + codes]],
+        [((size, layer.outputs), kinds) for kinds in kinds_made(len(images), last=last, codes=codes)],
         grid=(pl.cdiv(size, FORWARD.size * tiles),),
         tile=enough_warps(FORWARD, layer),
         name="convolve_first",
@@ -97,74 +105,76 @@ def forward(
     )
 
 
-def _windows(images: Any, pixels: Array, layer: Layer) -> Array:
+def _windows(images: Any, pixels: Array, layer: Layer) -> Halves:
     """``[pixels, window]``: the inputs of every pixel's four places, a one, and zeros."""
     column = numbers(window_size(layer))
     down, right = divided(column, layer.kernel_width + 1)
     at = corners(pixels, layer)[:, None] + (down * layer.width + right)[None, :]
     inside = jnp.broadcast_to((column < layer.window)[None, :], at.shape)
-    loaded = plt.load(images.at[at], mask=inside, other=0.0)
+    loaded, *rest = (plt.load(half.at[at], mask=inside, other=0.0) for half in images)
     one = jnp.broadcast_to((column == layer.window)[None, :], at.shape)
-    return jnp.where(one, jnp.ones_like(loaded), loaded)
+    return jnp.where(one, jnp.ones_like(loaded), loaded), *rest
 
 
 def _forward(
-    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer, tiles: int
+    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, codes: Any, *, layer: Layer, tiles: int
 ) -> None:
     first, size = pl.program_id(0) * tiles, window_size(layer)
     limit = count[0] * layer.pixels
 
-    def load(number: Array) -> Array:
+    def load(number: Array) -> Halves:
         return _windows(images, jnp.minimum(number * FORWARD.size + numbers(FORWARD.size), limit - 1), layer)
 
-    def put(number: Array, arrays: Any, parts: Any) -> None:
+    def put_tile(number: Array, arrays: Any, parts: Any) -> None:
         pixels = number * FORWARD.size + numbers(FORWARD.size)
-        exists = over(pixels < layer.rows * layer.pixels, layer.outputs)
-        for array, part in zip(arrays, parts, strict=True):
-            plt.store(rows_of(array, pixels), part.astype(array.dtype), mask=exists)
+        put(arrays, pixels, parts, over(pixels < layer.rows * layer.pixels, layer.outputs))
 
     @pl.when(first * FORWARD.size < limit)
     def _() -> None:
-        shifts = [plt.load(weight.at[pl.ds(place * size, size), :]) for place in range(4)]
+        shifts = [[plt.load(half.at[pl.ds(place * size, size), :]) for half in weight] for place in range(4)]
+        nothing = jnp.zeros((FORWARD.size, layer.outputs), jnp.float32)
         factor, shift = factors[0] * factors[1], bias[:] * factors[1]
 
-        def work(number: Array, windows: Array) -> Array:
+        def work(number: Array, windows: Halves) -> Halves:
             following = load(number + 1)
-            a, b, c, d = (multiply(windows, shifted) for shifted in shifts)
+            a, b, c, d = (add_product(nothing, windows, shifted) for shifted in shifts)
             largest, places = choose_largest((a, b, c, d))
             active, found = activate(largest * factor, places, shift)
-            put(number, (values, *codes), (active, found)[: 1 + len(codes)])
+            put_tile(number, values, stored(active, values))
+            put_tile(number, codes, (found,))
             return following
 
         last = jnp.minimum(first + tiles, pl.cdiv(limit, FORWARD.size))
         jax.lax.fori_loop(first, last, work, load(first))
 
-    if values.dtype == jnp.float32:
+    if values[0].dtype == jnp.float32:
 
         def clear(number: Array, _: Array) -> Array:
-            put(number, (values,), (jnp.zeros((FORWARD.size, layer.outputs), jnp.float32),))
+            put_tile(number, values, (jnp.zeros((FORWARD.size, layer.outputs), jnp.float32),))
             return _
 
         begin = jnp.maximum(first, pl.cdiv(limit, FORWARD.size))
         jax.lax.fori_loop(begin, first + tiles, clear, jnp.int32(0))
 
 
-def weight_slopes(images: Array, slopes: Array, codes: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
+def weight_slopes(
+    images: Halves, slopes: Halves, codes: Array, count: Array, *, layer: Layer, interpret: bool
+) -> Array:
     """The slopes to the :func:`shifted` weights, still scaled as images and slopes are.
 
     Args:
         images: as in :func:`forward`.
-        slopes: ``[P * pixels, outputs]``, float16: those to the layer's activations.
+        slopes: ``[P * pixels, outputs]``: those to the layer's activations.
         codes: of that shape, from :func:`forward`.
 
     Returns:
         ``[parts, 4, window, outputs]``: sums over a part of the pixels each. The row after the inputs is the bias's.
     """
     size = window_size(layer)
-    (found,) = launch(
+    ((found,),) = launch(
         partial(_weight_slopes, layer=layer),
         (images, slopes, codes, count),
-        [((PARTS * 4 * size, layer.outputs), jnp.float32)],
+        [((PARTS * 4 * size, layer.outputs), [jnp.float32])],
         grid=(PARTS,),
         tile=enough_warps(WEIGHT, layer),
         name="convolve_first_weight_slopes",
@@ -179,18 +189,18 @@ def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any,
     tiles = pl.cdiv(limit, WEIGHT.size)
     each = pl.cdiv(tiles, PARTS)
 
-    def load(number: Array) -> tuple[Array, Array, Array]:
+    def load(number: Array) -> tuple[Halves, Array, Halves]:
         pixels = number * WEIGHT.size + numbers(WEIGHT.size)
         exists = over(pixels < limit, layer.outputs)
-        slope = plt.load(rows_of(slopes, pixels), mask=exists, other=0.0)
+        slope = tuple(plt.load(rows_of(half, pixels), mask=exists, other=0.0) for half in slopes)
         code = plt.load(rows_of(codes, pixels), mask=exists, other=0)
         return slope, code, _windows(images, jnp.minimum(pixels, jnp.maximum(limit - 1, 0)), layer)
 
     def add_pixels(number: Array, loaded_and_sums: Any) -> Any:
         (slope, code, windows), sums = loaded_and_sums
-        following, code, nothing = load(number + 1), code.astype(jnp.int32), jnp.zeros_like(slope)
+        following, code, nothing = load(number + 1), code.astype(jnp.int32), jnp.zeros_like(slope[0])
         return following, tuple(
-            total + multiply(jnp.where(code == place, slope, nothing), windows, turn_a=True)
+            add_product(total, [jnp.where(code == place, half, nothing) for half in slope], windows, turn_a=True)
             for place, total in enumerate(sums)
         )
 
@@ -198,4 +208,4 @@ def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any,
     last = jnp.minimum(first + each, tiles)
     _, sums = jax.lax.fori_loop(first, last, add_pixels, (load(first), (nothing,) * 4))
     for place, total in enumerate(sums):
-        plt.store(found.at[pl.ds((part * 4 + place) * size, size), :], total.T)
+        plt.store(found[0].at[pl.ds((part * 4 + place) * size, size), :], total.T)

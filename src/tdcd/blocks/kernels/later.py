@@ -14,22 +14,26 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from tdcd.blocks.kernels.geometry import Layer
+from tdcd.blocks.kernels.scaling import Halves
 from tdcd.blocks.kernels.tiles import (
     FEW_ROWS,
     Tile,
     activate,
+    add_product,
     corners,
     divided,
+    kinds_made,
     launch,
-    multiply,
     numbers,
     over,
     parted,
+    put,
     rows_of,
+    stored,
 )
 
-FORWARD = Tile(32, warps=4, stages=3)
-"""Of pooled pixels, with four places each."""
+FORWARD = {1: Tile(32, warps=4, stages=3), 2: Tile(32, warps=4, stages=2)}
+"""Of pooled pixels, with four places each; by the halves of a number."""
 BACK = Tile(128, warps=4, stages=2)
 """Of pixels, four of each image."""
 WEIGHT = Tile(64, warps=4, stages=3)
@@ -39,35 +43,35 @@ MOST_SUMS = 1 << 14
 
 
 def forward(
-    images: Array,
-    weight: Array,
+    images: Halves,
+    weight: Halves,
     bias: Array,
     factors: Array,
     count: Array,
     *,
     layer: Layer,
-    dtype: Any,
+    last: bool,
     codes: bool,
     interpret: bool,
-) -> list[Array]:
+) -> list[tuple[Array, ...]]:
     """The layer's activations, and their codes if asked for.
 
     Args:
-        images: ``[P * height * width, inputs]``, float16.
-        weight: ``[taps * inputs, outputs]``, float16.
+        images: ``[P * height * width, inputs]``.
+        weight: ``[taps * inputs, outputs]``.
         bias: ``[outputs]``.
         factors: ``[2]``: what sums are multiplied by before the bias is added, and activations after it.
         count: ``[1]``, how many of the P images there are; of the others, the output is anything in float16, and
             finite in float32.
 
     Returns:
-        ``[P * pixels, outputs]`` of ``dtype``, and uint8 codes of that shape.
+        ``[P * pixels, outputs]``, in halves or, of the ``last`` layer, one float32; and of that shape the codes, uint8.
     """
-    size, tile = layer.rows * layer.pixels, FORWARD.with_channels(layer)
+    size, tile = layer.rows * layer.pixels, FORWARD[len(images)].with_channels(layer)
     return launch(
         partial(_forward, layer=layer, size=tile.size),
         (images, weight, bias, factors, count),
-        [((size, layer.outputs), kind) for kind in (dtype, jnp.uint8)[: 1 + codes]],
+        [((size, layer.outputs), kinds) for kinds in kinds_made(len(images), last=last, codes=codes)],
         grid=(pl.cdiv(size, tile.size),),
         tile=tile,
         name="convolve",
@@ -76,7 +80,7 @@ def forward(
 
 
 def _forward(
-    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, *codes: Any, layer: Layer, size: int
+    images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, codes: Any, *, layer: Layer, size: int
 ) -> None:
     first = pl.program_id(0) * size
     limit = count[0] * layer.pixels
@@ -94,22 +98,21 @@ def _forward(
 
         def add_tap(tap: Array, total: Array) -> Array:
             y, x = divided(tap, layer.kernel_width)
-            tile = plt.load(rows_of(images, start + y * layer.width + x))
-            return total + multiply(tile, plt.load(weight.at[pl.ds(tap * layer.inputs, layer.inputs), :]))
+            tile = [plt.load(rows_of(half, start + y * layer.width + x)) for half in images]
+            return add_product(total, tile, weights_of(weight, tap, layer))
 
         total = jax.lax.fori_loop(0, layer.taps, add_tap, jnp.zeros((4 * size, layer.outputs), jnp.float32))
         largest, places = _largest_of_rows(total.reshape(2, size // 8, 2, 8, layer.outputs))
         largest, places = (part.reshape(size, layer.outputs) for part in (largest, places))
         active, found = activate(largest * (factors[0] * factors[1]), places, bias[:] * factors[1])
-        plt.store(rows_of(values, pixels), active.astype(values.dtype), mask=exists)
-        for code in codes:
-            plt.store(rows_of(code, pixels), found, mask=exists)
+        put(values, pixels, stored(active, values), exists)
+        put(codes, pixels, (found,), exists)
 
-    if values.dtype == jnp.float32:
+    if values[0].dtype == jnp.float32:
 
         @pl.when(first >= limit)
         def _() -> None:
-            plt.store(rows_of(values, pixels), jnp.zeros((size, layer.outputs), jnp.float32), mask=exists)
+            put(values, pixels, (jnp.zeros((size, layer.outputs), jnp.float32),), exists)
 
 
 def _largest_of_rows(sums: Array) -> tuple[Array, Array]:
@@ -121,25 +124,27 @@ def _largest_of_rows(sums: Array) -> tuple[Array, Array]:
     return jnp.max(largest_in_row, axis=0), 2 * below + jnp.sum(chosen, axis=0)
 
 
-def input_slopes(slopes: Array, weight: Array, factor: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
+def input_slopes(
+    slopes: Halves, weight: Halves, factor: Array, count: Array, *, layer: Layer, interpret: bool
+) -> Halves:
     """The slopes to a layer's input.
 
     A program works on two by two pixels of many images, and only on the places of the kernel that reach them.
 
     Args:
-        slopes: ``[P * 4 pixels, outputs]``, float16: those to the layer's sums, before pooling.
+        slopes: ``[P * 4 pixels, outputs]``: those to the layer's sums, before pooling.
         weight: as in :func:`forward`.
         factor: ``[1]``, of what it returns.
 
     Returns:
-        ``[P * height * width, inputs]``, float16; anything beyond ``count`` images.
+        ``[P * height * width, inputs]``; anything beyond ``count`` images.
     """
     blocks = pl.cdiv(layer.height, 2) * pl.cdiv(layer.width, 2)
     tile = (BACK if layer.rows >= FEW_ROWS else BACK._replace(size=BACK.size // 2)).with_channels(layer)
     (found,) = launch(
         partial(_input_slopes, layer=layer, size=tile.size),
         (slopes, weight, factor, count),
-        [((layer.rows * layer.height * layer.width, layer.inputs), jnp.float16)],
+        [((layer.rows * layer.height * layer.width, layer.inputs), [jnp.float16] * len(slopes))],
         grid=(pl.cdiv(layer.rows, tile.size // 4), blocks),
         tile=tile,
         name="convolve_input_slopes",
@@ -168,20 +173,24 @@ def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any,
             down, right = above + down, before + right
             from_y, from_x = y - down, x - right
             reached = (from_y >= 0) & (from_y < height) & (from_x >= 0) & (from_x < width)
-            tile = plt.load(
-                rows_of(slopes, here + from_y * width + from_x), mask=over(reached, layer.outputs), other=0.0
-            )
+            at, reached = here + from_y * width + from_x, over(reached, layer.outputs)
+            tile = [plt.load(rows_of(half, at), mask=reached, other=0.0) for half in slopes]
             tap = down * layer.kernel_width + right
-            return total + multiply(tile, plt.load(weight.at[pl.ds(tap * layer.inputs, layer.inputs), :]), turn_b=True)
+            return add_product(total, tile, weights_of(weight, tap, layer), turn_b=True)
 
         nothing = jnp.zeros((size, layer.inputs), jnp.float32)
         total = jax.lax.fori_loop(0, rows * columns, add_tap, nothing)
         exists = over((image < count[0]) & (y < layer.height) & (x < layer.width), layer.inputs)
         to = (image * layer.height + y) * layer.width + x
-        plt.store(rows_of(found, to), (total * factor[0]).astype(jnp.float16), mask=exists)
+        put(found, to, stored(total * factor[0], found), exists)
 
 
-def weight_slopes(images: Array, slopes: Array, count: Array, *, layer: Layer, interpret: bool) -> Array:
+def weights_of(weight: Any, tap: Array, layer: Layer) -> list[Array]:
+    """One place of the kernel: ``[inputs, outputs]``, in halves."""
+    return [plt.load(half.at[pl.ds(tap * layer.inputs, layer.inputs), :]) for half in weight]
+
+
+def weight_slopes(images: Halves, slopes: Halves, count: Array, *, layer: Layer, interpret: bool) -> Array:
     """The slopes to a layer's weights, still scaled as its images and slopes are.
 
     A program adds up over all pixels, for one place of the kernel, or for all along its width.
@@ -194,11 +203,12 @@ def weight_slopes(images: Array, slopes: Array, count: Array, *, layer: Layer, i
         ``[taps * inputs, outputs]``.
     """
     along = layer.kernel_width if layer.kernel_width * layer.inputs * layer.outputs <= MOST_SUMS else 1
-    tile = WEIGHT.with_channels(layer)
-    (found,) = launch(
+    halved = len(images) == 2 and layer.rows >= FEW_ROWS
+    tile = (WEIGHT._replace(size=WEIGHT.size // 2) if halved else WEIGHT).with_channels(layer)
+    ((found,),) = launch(
         partial(_weight_slopes, layer=layer, along=along, size=tile.size),
         (images, slopes, count),
-        [((layer.taps * layer.inputs, layer.outputs), jnp.float32)],
+        [((layer.taps * layer.inputs, layer.outputs), [jnp.float32])],
         grid=(layer.taps // along,),
         tile=tile,
         name="convolve_weight_slopes",
@@ -215,15 +225,16 @@ def _weight_slopes(images: Any, slopes: Any, count: Any, found: Any, *, layer: L
 
     def add_pixels(number: Array, totals: tuple[Array, ...]) -> tuple[Array, ...]:
         pixel = number * size + numbers(size)
-        tile = plt.load(rows_of(slopes, pixel), mask=over(pixel < limit, layer.outputs), other=0.0)
+        exists = over(pixel < limit, layer.outputs)
+        tile = [plt.load(rows_of(half, pixel), mask=exists, other=0.0) for half in slopes]
         image, y, x = parted(jnp.minimum(pixel, limit - 1), height, width)
         at = (image * layer.height + y + down) * layer.width + x + right
         return tuple(
-            total + multiply(plt.load(rows_of(images, at + shift)), tile, turn_a=True)
+            add_product(total, [plt.load(rows_of(half, at + shift)) for half in images], tile, turn_a=True)
             for shift, total in enumerate(totals)
         )
 
     nothing = jnp.zeros((layer.inputs, layer.outputs), jnp.float32)
     totals = jax.lax.fori_loop(0, pl.cdiv(limit, size), add_pixels, (nothing,) * along)
     for shift, total in enumerate(totals):
-        plt.store(found.at[pl.ds((tap + shift) * layer.inputs, layer.inputs), :], total)
+        plt.store(found[0].at[pl.ds((tap + shift) * layer.inputs, layer.inputs), :], total)

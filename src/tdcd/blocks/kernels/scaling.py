@@ -1,9 +1,11 @@
-"""Powers of two that bring numbers into the range of float16, where scaling by them rounds nothing."""
+"""Numbers as float16, one or the sum of two, and powers of two that bring them into its range without rounding."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+Halves = tuple[Array, ...]
+"""Numbers as float16: 11 bits of each, or two arrays whose sum they are, 22 bits."""
 TOP, MOST = 15, 60
 """Scaled numbers stay below 2 ** ``TOP``; no scale is beyond 2 ** ``MOST``, so that two of them can be multiplied."""
 
@@ -24,6 +26,26 @@ def largest(array: Array) -> Array:
     return jnp.max(jnp.abs(array))
 
 
-def scaled(array: Array, scale: Array) -> Array:
+def halved(number: Array, halves: int) -> Halves:
+    """A float32 as the nearest float16 and, with two halves, another for what that leaves out.
+
+    >>> one, rest = halved(jnp.float32(1 + 2**-12), 2)
+    >>> float(one), float(rest) == 2**-12
+    (1.0, True)
+    """
+    if halves == 1:
+        return (number.astype(jnp.float16),)
+    # Rounded among its bits, since a compiler may take a cast and its way back for nothing.
+    bits = jax.lax.bitcast_convert_type(number, jnp.int32)
+    nearest = jax.lax.bitcast_convert_type((bits + (1 << 12)) & ~((1 << 13) - 1), jnp.float32)
+    return nearest.astype(jnp.float16), (number - nearest).astype(jnp.float16)
+
+
+def scaled(array: Array, scale: Array, halves: int) -> Halves:
     """As float16, times a scale."""
-    return (array * scale).astype(jnp.float16)
+    return halved(array * scale, halves)
+
+
+def reshaped(array: Halves, *shape: int) -> Halves:
+    """Every half in another shape."""
+    return tuple(half.reshape(*shape) for half in array)

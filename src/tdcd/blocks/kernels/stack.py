@@ -10,7 +10,7 @@ from jax import Array
 from tdcd.blocks.convolution import plain_layers
 from tdcd.blocks.kernels import first, later
 from tdcd.blocks.kernels.geometry import Layer, layers_of
-from tdcd.blocks.kernels.scaling import largest, scale_for, scaled
+from tdcd.blocks.kernels.scaling import Halves, largest, reshaped, scale_for, scaled
 from tdcd.blocks.kernels.tiles import OFF
 from tdcd.core.objective import Tree
 
@@ -18,19 +18,21 @@ from tdcd.core.objective import Tree
 class Kept(NamedTuple):
     """What a layer's gradient needs of its forward pass."""
 
-    images: Array
-    """The layer's input, scaled float16."""
+    images: Halves
+    """The layer's input, scaled."""
     scale: Array
     """Of its input."""
-    weight: Array
-    """Scaled float16, in the form that its kernels take."""
+    weight: Halves
+    """Scaled, in the form that its kernels take."""
     weight_bound: Array
     """Its largest magnitude."""
     codes: Array
 
 
-@partial(jax.jit, static_argnames="interpret")
-def convolve_layers(convolutions: list[Tree], images: Array, count: Array, interpret: bool = False) -> Array:
+@partial(jax.jit, static_argnames=("halves", "interpret"))
+def convolve_layers(
+    convolutions: list[Tree], images: Array, count: Array, *, halves: int = 1, interpret: bool = False
+) -> Array:
     """All layers' output ``[P, height, width, channels]``, for images ``[P, height, width, 1]``.
 
     The output of images from ``count`` on is finite, and else anything. It is a compiled function of its own, since
@@ -39,62 +41,63 @@ def convolve_layers(convolutions: list[Tree], images: Array, count: Array, inter
     Args:
         convolutions: of each layer ``weight`` ``[height, width, inputs, outputs]`` and ``bias`` ``[outputs]``.
         count: how many of the P images there are.
+        halves: float16 numbers that make up one; one is as exact as TF32, and two nearly as float32.
         interpret: run the kernels on any processor, slowly.
     """
-    return _convolve(convolutions, images, count, interpret)
+    return _convolve(convolutions, images, count, halves, interpret)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _convolve(convolutions: list[Tree], images: Array, count: Array, interpret: bool) -> Array:
-    return _forward(convolutions, images, count, interpret, keep=False)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _convolve(convolutions: list[Tree], images: Array, count: Array, halves: int, interpret: bool) -> Array:
+    return _forward(convolutions, images, count, halves, interpret, keep=False)[0]
 
 
 def _forward(
-    convolutions: list[Tree], images: Array, count: Array, interpret: bool, *, keep: bool
+    convolutions: list[Tree], images: Array, count: Array, halves: int, interpret: bool, *, keep: bool
 ) -> tuple[Array, list[Kept]]:
     layers, counted = layers_of(convolutions, images), jnp.asarray(count, jnp.int32).reshape(1)
     bound = largest(images)
     scale = scale_for(bound)
-    now, kept = scaled(images, scale).reshape(-1), []
+    now, kept = reshaped(scaled(images, scale, halves), -1), []
     for number, (layer, convolution) in enumerate(zip(layers, convolutions, strict=True)):
         kernel, weight, last = later if number else first, convolution["weight"], number == len(layers) - 1
         weight_bound = largest(weight)
         weight_scale = scale_for(weight_bound)
-        factor = scaled(weight, weight_scale)
-        factor = factor.reshape(-1, layer.outputs) if number else first.shifted(factor, layer)
+        factor = scaled(weight, weight_scale, halves)
+        factor = reshaped(factor, -1, layer.outputs) if number else first.shifted(factor, layer)
         # No activation is larger than this.
         bound = bound * weight_bound * (layer.taps * layer.inputs) + largest(convolution["bias"])
         next_scale = jnp.ones_like(scale) if last else scale_for(bound)
-        active, *codes = kernel.forward(
+        active, codes = kernel.forward(
             now,
             factor,
             convolution["bias"],
             jnp.stack([1 / scale * (1 / weight_scale), next_scale]),
             counted,
             layer=layer,
-            dtype=jnp.float32 if last else jnp.float16,
+            last=last,
             codes=keep,
             interpret=interpret,
         )
         kept += [Kept(now, scale, factor, weight_bound, code) for code in codes]
         now, scale = active, next_scale
-    return now.reshape(len(images), *layers[-1].pooled, layers[-1].outputs), kept
+    return now[0].reshape(len(images), *layers[-1].pooled, layers[-1].outputs), kept
 
 
 def _forward_and_keep(
-    convolutions: list[Tree], images: Array, count: Array, interpret: bool
+    convolutions: list[Tree], images: Array, count: Array, halves: int, interpret: bool
 ) -> tuple[Array, tuple[Any, ...]]:
-    active, kept = _forward(convolutions, images, count, interpret, keep=True)
+    active, kept = _forward(convolutions, images, count, halves, interpret, keep=True)
     return active, (convolutions, images, count, kept)
 
 
-def _backward(interpret: bool, residuals: tuple[Any, ...], slopes: Array) -> tuple[Any, ...]:
+def _backward(halves: int, interpret: bool, residuals: tuple[Any, ...], slopes: Array) -> tuple[Any, ...]:
     convolutions, images, count, kept = residuals
     layers, counted = layers_of(convolutions, images), jnp.asarray(count, jnp.int32).reshape(1)
     found: list[Tree] = []
     bound = largest(slopes)
     scale = scale_for(bound)
-    now = scaled(slopes, scale).reshape(-1, layers[-1].outputs)
+    now = reshaped(scaled(slopes, scale, halves), -1, layers[-1].outputs)
     for layer, one in zip(layers[:0:-1], kept[:0:-1], strict=True):
         weight_scale = scale_for(one.weight_bound)
         spread, bias = _spread(now, one.codes, count, layer)
@@ -113,7 +116,7 @@ def _backward(interpret: bool, residuals: tuple[Any, ...], slopes: Array) -> tup
     return found[::-1], _image_slopes(convolutions, images, slopes), None
 
 
-def _spread(slopes: Array, codes: Array, count: Array, layer: Layer) -> tuple[Array, Array]:
+def _spread(slopes: Halves, codes: Array, count: Array, layer: Layer) -> tuple[Halves, Array]:
     """Slopes ``[P * pixels, outputs]`` at the place that was the largest, ``[P * 4 pixels, outputs]``; and their sums.
 
     A pass over memory of its own, since both kernels that need it would read codes and slopes for every tap.
@@ -122,10 +125,10 @@ def _spread(slopes: Array, codes: Array, count: Array, layer: Layer) -> tuple[Ar
     shape = (layer.rows, height, 1, width, 1, layer.outputs)
     codes = codes.reshape(shape)
     real = (jnp.arange(layer.rows) < count).reshape(-1, *[1] * 5) & (codes < OFF)
-    kept = jnp.where(real, slopes.reshape(shape), 0)
+    kept = [jnp.where(real, half, 0) for half in reshaped(slopes, *shape)]
     places = jnp.arange(4, dtype=codes.dtype).reshape(2, 1, 2, 1)
-    spread = jnp.where(codes == places, kept, 0)
-    return spread.reshape(-1, layer.outputs), jnp.sum(kept.astype(jnp.float32), axis=(0, 1, 2, 3, 4))
+    spread = tuple(jnp.where(codes == places, half, 0).reshape(-1, layer.outputs) for half in kept)
+    return spread, jnp.sum(sum(half.astype(jnp.float32) for half in kept), axis=(0, 1, 2, 3, 4))
 
 
 def _image_slopes(convolutions: list[Tree], images: Array, slopes: Array) -> Array:

@@ -1,6 +1,8 @@
 """What kernels are made of: tiles of pixels, their products, and the program that a kernel is launched as."""
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from tdcd.blocks.kernels.geometry import Layer
+from tdcd.blocks.kernels.scaling import Halves, halved
 
 OFF = 4
 """The code of a pixel whose activation is zero; below it, the code says which of 2 x 2 places was the largest."""
@@ -17,6 +20,10 @@ OFF = 4
 
 FEW_ROWS = 128
 """With fewer images than this, a client's work is cut smaller, so that all multiprocessors have some."""
+
+
+PRODUCTS = {1: ((0, 0),), 2: ((0, 1), (1, 0), (0, 0))}
+"""Which halves of two factors are multiplied, by how many there are."""
 
 
 class Tile(NamedTuple):
@@ -36,18 +43,21 @@ class Tile(NamedTuple):
 
 def launch(
     kernel: Callable[..., None],
-    arguments: Sequence[Array],
-    made: Sequence[tuple[tuple[int, int], Any]],
+    arguments: Sequence[Any],
+    made: Sequence[tuple[tuple[int, int], Sequence[Any]]],
     *,
     grid: tuple[int, ...],
     tile: Tile,
     name: str,
     interpret: bool,
-) -> list[Array]:
-    """What a kernel makes: arrays of these shapes and types."""
-    call: Callable[..., list[Array]] = pl.pallas_call(
+) -> list[tuple[Array, ...]]:
+    """What a kernel makes: groups of arrays of a shape, with these types."""
+    call: Callable[..., list[tuple[Array, ...]]] = pl.pallas_call(
         kernel,
-        out_shape=[jax.ShapeDtypeStruct(*one) for one in made],  # type: ignore[no-untyped-call]
+        out_shape=[
+            tuple(jax.ShapeDtypeStruct(shape, kind) for kind in kinds)  # type: ignore[no-untyped-call]
+            for shape, kinds in made
+        ],
         grid=grid,
         compiler_params=plt.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
         interpret=interpret,
@@ -80,6 +90,19 @@ def corners(pixel: Array, layer: Layer) -> Array:
     return (image * layer.height + 2 * y) * layer.width + 2 * x
 
 
+def add_product(
+    total: Array, a: Sequence[Array], b: Sequence[Array], *, turn_a: bool = False, turn_b: bool = False
+) -> Array:
+    """A total and the product of two matrices, each in as many halves.
+
+    The product of both second halves is left out: it is 2 ** -22 of the whole, no more than halves leave out anyway.
+    The sum of the others is a number of its own before it is added, since tensor cores do not round what they add up,
+    but cut it off.
+    """
+    products = (multiply(a[one], b[other], turn_a=turn_a, turn_b=turn_b) for one, other in PRODUCTS[len(a)])
+    return total + reduce(add, products)
+
+
 def multiply(a: Array, b: Array, *, turn_a: bool = False, turn_b: bool = False) -> Array:
     """A product of float16 matrices in float32; ``turn_a`` and ``turn_b`` transpose a factor first."""
     # Named, since the precision of a run is not that of a kernel.
@@ -105,6 +128,16 @@ def activate(largest: Array, places: Array, bias: Array) -> tuple[Array, Array]:
     return jnp.where(off, 0.0, shifted), jnp.where(off, OFF, places).astype(jnp.uint8)
 
 
+def kinds_made(halves: int, *, last: bool, codes: bool) -> list[list[Any]]:
+    """Types of what a forward pass makes: activations and codes."""
+    return [[jnp.float32] if last else [jnp.float16] * halves, [jnp.uint8] * codes]
+
+
+def stored(number: Array, arrays: Sequence[Any]) -> Halves:
+    """Float32 as these arrays hold it: one as it is, or halves."""
+    return (number,) if arrays[0].dtype == jnp.float32 else halved(number, len(arrays))
+
+
 def rows_of(array: Any, rows: Array) -> Any:
     """Where some rows ``[n]`` of an array ``[rows, C]`` are, as ``[n, C]``."""
     shape = (len(rows), array.shape[1])
@@ -114,3 +147,9 @@ def rows_of(array: Any, rows: Array) -> Any:
 def over(mask: Array, channels: int) -> Array:
     """A mask of pixels for all their channels."""
     return jnp.broadcast_to(mask[:, None], (len(mask), channels))
+
+
+def put(arrays: Sequence[Any], rows: Array, parts: Sequence[Array], mask: Array) -> None:
+    """Store the parts ``[n, C]`` in these rows of one array each; none if there are no arrays."""
+    for array, part in zip(arrays, parts, strict=False):
+        plt.store(rows_of(array, rows), part, mask=mask)
