@@ -11,6 +11,7 @@ from tdcd.federation.placement import Placement, padded_slots, place_alike, shar
 from tdcd.simulation.engines.base import Call, Problem, State, padded, run_rounds
 from tdcd.simulation.engines.grouped_program import GroupedProgram, GroupedRows, GroupedSilo, Own
 from tdcd.simulation.engines.groups import ClientGroups
+from tdcd.simulation.engines.stacks import stacked
 from tdcd.simulation.staging import StagingBuffers
 
 
@@ -31,6 +32,7 @@ class GroupedEngine:
         if problem.on_device is not None:
             held = [table.features if self._by_host else table for table in problem.on_device]
             self._features = [table.reshape(len(table), -1) for table in held]
+        self._stack = self._stack_of_all()
         self._clients = [self._clients_of(silo) for silo in self._silos]
         self._program = GroupedProgram(
             objective=problem.runs[0].objective,
@@ -84,6 +86,14 @@ class GroupedEngine:
         counts = [groups.arrange(problem.held(own), 1) for groups, own in dealt]
         return GroupedSilo(hold(problem.over_runs(shares), 0), hold(problem.over_runs(counts), 0))
 
+    def _stack_of_all(self) -> NDArray[Any] | None:
+        """``[N, M, D]``, if the host gathers rows, all in the minibatch's order, and all silos are one stack."""
+        shapes = [(groups[0].shape, (1, self._problem.batch_size)) for groups in self._groups]
+        gathers = self._features is None and self._problem.devices.count == 1
+        if not gathers or any(num_groups > 1 for (num_groups, _), _ in shapes):
+            return None
+        return stacked(self._tables, shapes)
+
     def prepare(self, wanted: range) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
         ids = self._problem.draw(wanted)
@@ -127,9 +137,18 @@ class GroupedEngine:
         rows = layout.rows
         real: Any = [None] * len(rows) if layout.real is None else layout.real
         slots = [g.slots(own, which) for g, own, which in zip(self._groups[silo], rows, real, strict=True)]
-        features = self._gathered(silo, rows) if self._features is None else self._put(self._places(silo, rows), 2)
         by_run = slots[0][None] if len(slots) == 1 else np.stack(slots)
-        return GroupedRows(features, layout.labels, self._put(by_run, 2), layout.positions, layout.places)
+        return GroupedRows(
+            self._found(silo, rows), layout.labels, self._put(by_run, 2), layout.positions, layout.places
+        )
+
+    def _found(self, silo: int, rows: NDArray[np.intp]) -> Any:
+        """See :attr:`tdcd.simulation.engines.grouped_program.GroupedRows.rows`."""
+        if self._features is not None:
+            return self._put(self._places(silo, rows), 2)
+        if self._stack is None:
+            return self._gathered(silo, rows)
+        return None if silo else self._gathered_for_all(rows)
 
     def _places(self, silo: int, rows: NDArray[np.intp]) -> NDArray[np.int32]:
         """Where in the table of their device these rows are."""
@@ -150,6 +169,14 @@ class GroupedEngine:
             return gathered
 
         return self._problem.devices.make((rounds, *rows.shape[2:], *table.shape[1:]), part, axis=2)
+
+    def _gathered_for_all(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """The features of these rows in all silos of the stack."""
+        assert self._stack is not None
+        silos, samples, width = self._stack.shape
+        in_each = rows + samples * np.arange(silos)[:, None]
+        found = self._buffers.take("stack", self._stack.reshape(-1, width), in_each, self.rounds_per_call)
+        return found if len(rows) > 1 else found[0]
 
 
 class _Layout(NamedTuple):

@@ -1,11 +1,10 @@
 """The compiled round of linear blocks with the clients of a silo in groups.
 
 All silos step together, so that a step can also do its minibatch's part of the exchange: the hub's block, which stays
-as it was when the round began, goes through the same matrix product as the clients' blocks. Small silos of the
-same shape are stacked: their time goes into the number of operations, not into their size.
+as it was when the round began, goes through the same matrix product as the clients' blocks. Silos that are alike are
+stacked (:mod:`tdcd.simulation.engines.stacks`).
 """
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,9 +21,7 @@ from tdcd.core.objective import Objective
 from tdcd.core.variant import Variant
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import State, TracedObjective
-
-SMALL = 1 << 14
-"""A silo whose rows of a minibatch are more numbers than this is not stacked with others."""
+from tdcd.simulation.engines.stacks import alike
 
 
 class GroupedSilo(NamedTuple):
@@ -40,7 +37,8 @@ class GroupedRows(NamedTuple):
     """One silo's rows of the minibatches of R rounds, group by group."""
 
     rows: Any
-    """``[R, E, L, P]`` sample ids, or places in the device's table; or ``[R, E, L, P, D]``, features."""
+    """``[R, E, L, P]`` sample ids, or places in the device's table; or ``[R, E, L, P, D]``, features. The first silo of
+    a stack may have those of all, one silo's groups after the other's; then the others have None."""
     labels: Any
     """``[R, E, L, P]``."""
     slots: Any
@@ -92,7 +90,8 @@ class GroupedProgram:
     def one_round(self, state: State, shared: list[Array] | None, own: Own, index: Array) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         hubs, silos, rows = [block["weight"] for block in state.blocks], own.silos, own.rows
-        stacks = [_stack(members, hubs, silos) for members in _alike(hubs, silos, rows)]
+        shapes = [(silo.shares.shape, groups.labels.shape[2:]) for silo, groups in zip(silos, rows, strict=True)]
+        stacks = [_stack(members, hubs, silos) for members in alike([len(hub) for hub in hubs], shapes)]
         clients = [jnp.broadcast_to(one.hubs, (*one.held.shape, *one.hubs.shape[2:])) for one in stacks]
         objective = TracedObjective.of(self.objective, own.l2)
         # Silos of a stack step as one; Algorithm 1's loss is the same for all.
@@ -127,7 +126,10 @@ class GroupedProgram:
     ) -> list[Array]:
         """One local step of all clients, with its minibatch's part of the exchange."""
         tables: list[Any] = [None] * len(now) if shared is None else shared
-        features = [_in_a_row([_features(tables[i], now[i], hubs[i]) for i in one.silos]) for one in stacks]
+        features = [
+            _in_a_row([_features(tables[i], now[i], hubs[i]) for i in one.silos if now[i].rows is not None])
+            for one in stacks
+        ]
         scores = [_scores(block, one.hubs, rows) for block, one, rows in zip(clients, stacks, features, strict=True)]
         phis = {}
         for one, score in zip(stacks, scores, strict=True):
@@ -185,20 +187,6 @@ class _Stack(NamedTuple):
     """``[L, 1, C, D]``: for every group the block of its hub."""
     held: Array
     """``[L, G]``."""
-
-
-def _alike(hubs: list[Array], silos: list[GroupedSilo], rows: list[GroupedRows]) -> list[tuple[int, ...]]:
-    """The silos in stacks: small ones with equal numbers of groups, clients and rows, and similar widths."""
-    stacks: list[tuple[int, ...]] = []
-    shapes = [(silo.shares.shape, groups.labels.shape[2:]) for silo, groups in zip(silos, rows, strict=True)]
-    for silo in sorted(range(len(silos)), key=lambda silo: len(hubs[silo])):
-        last = stacks[-1][0] if stacks else silo
-        fits = shapes[last] == shapes[silo] and len(hubs[silo]) <= 1.25 * len(hubs[last])
-        if stacks and fits and math.prod(shapes[silo][1]) * len(hubs[silo]) <= SMALL:
-            stacks[-1] += (silo,)
-        else:
-            stacks.append((silo,))
-    return stacks
 
 
 def _stack(members: tuple[int, ...], hubs: list[Array], silos: list[GroupedSilo]) -> _Stack:
