@@ -4,6 +4,8 @@ In a cell in quotes a line may end without the row ending. From the first quote 
 stream, which Arrow does on one core.
 """
 
+import csv
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +20,7 @@ BLOCK_BYTES = 1 << 20
 """How much is parsed at a time, on one core: each column of a block costs some calls, however few rows it has."""
 PIECE_BYTES = 1 << 23
 """How much is read at a time."""
+_SOMETHING = re.compile(rb"\S")
 
 
 def parsed(
@@ -54,12 +57,13 @@ def _pieces(
         if not _is_header(file.readline(), header, dialect):
             yield from _stream(path, arrow_stream(path), dialect, convert)
             return
-        while piece := _whole_lines(file):
-            if b'"' in piece:
+        room = bytearray(PIECE_BYTES)
+        while piece := _whole_lines(file, room):
+            if piece.obj.find(b'"', 0, len(piece)) >= 0:
                 file.seek(-len(piece), 1)
                 yield from _stream(path, file, dialect, convert, header)
                 return
-            if not piece.isspace():
+            if _SOMETHING.search(piece):
                 table = pcsv.read_csv(pa.BufferReader(piece), read, parse, convert)
                 # As one batch: each column of a batch costs some calls.
                 yield from table.combine_chunks().to_batches()
@@ -68,17 +72,23 @@ def _pieces(
 def _is_header(line: bytes, header: Sequence[str], dialect: Dialect) -> bool:
     """Whether the first line is all of the header, and as plain as it looks."""
     assert dialect.delimiter is not None
-    plain = line.decode("utf-8-sig", "replace").rstrip("\r\n")
-    return '"' not in plain and plain.split(dialect.delimiter) == [*header]
+    text = line.decode("utf-8-sig", "replace")
+    try:
+        return next(csv.reader([text], delimiter=dialect.delimiter, strict=True), []) == [*header]
+    except csv.Error:
+        return False
 
 
-def _whole_lines(file: BinaryIO) -> bytes:
-    """The next lines; one that is longer than a piece comes whole."""
-    piece = file.read(PIECE_BYTES)
-    if len(piece) < PIECE_BYTES:
-        return piece
-    end = piece.rfind(b"\n") + 1
+def _whole_lines(file: BinaryIO, room: bytearray) -> memoryview:
+    """The next lines, in ``room``: fresh memory for each piece would take longer than reading it.
+
+    A line that is longer than that comes whole, elsewhere.
+    """
+    size = file.readinto(room)  # type: ignore[attr-defined]
+    if size < len(room):
+        return memoryview(room)[:size]
+    end = room.rfind(b"\n") + 1
     if not end:
-        return piece + file.readline()
-    file.seek(end - len(piece), 1)
-    return piece[:end]
+        return memoryview(room + file.readline())
+    file.seek(end - size, 1)
+    return memoryview(room)[:end]
