@@ -5,10 +5,12 @@ stream, which Arrow does on one core.
 """
 
 import csv
+import io
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
@@ -36,6 +38,17 @@ def parsed(
     return _pieces(path, header, dialect, convert)
 
 
+def expected_rows(path: Path, num_columns: int) -> int:
+    """About how many rows a CSV file has, by the lines at its beginning; 0 if it is compressed."""
+    if path.suffix.lower() == ".gz":
+        return 0
+    with path.open("rb") as file:
+        beginning, size = file.read(BLOCK_BYTES), os.fstat(file.fileno()).st_size
+    lines = beginning.count(b"\n") * size // max(1, len(beginning))
+    # A little more, for shorter lines later; but a cell takes a byte at least.
+    return min(lines + lines // 32, size // max(1, num_columns))
+
+
 def _stream(
     path: Path, file: Any, dialect: Dialect, convert: pcsv.ConvertOptions, names: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
@@ -57,12 +70,12 @@ def _pieces(
         if not _is_header(file.readline(), header, dialect):
             yield from _stream(path, arrow_stream(path), dialect, convert)
             return
-        room = bytearray(PIECE_BYTES)
-        while piece := _whole_lines(file, room):
-            if piece.obj.find(b'"', 0, len(piece)) >= 0:
-                file.seek(-len(piece), 1)
+        for room, end in _whole_lines(file):
+            if room.find(b'"', 0, end) >= 0:
+                file.seek(-end, 1)
                 yield from _stream(path, file, dialect, convert, header)
                 return
+            piece = memoryview(room)[:end]
             if _SOMETHING.search(piece):
                 table = pcsv.read_csv(pa.BufferReader(piece), read, parse, convert)
                 # As one batch: each column of a batch costs some calls.
@@ -70,7 +83,7 @@ def _pieces(
 
 
 def _is_header(line: bytes, header: Sequence[str], dialect: Dialect) -> bool:
-    """Whether the first line is all of the header, and as plain as it looks."""
+    """Whether the first line is all of the header: a name in quotes may have more lines."""
     assert dialect.delimiter is not None
     text = line.decode("utf-8-sig", "replace")
     try:
@@ -79,16 +92,18 @@ def _is_header(line: bytes, header: Sequence[str], dialect: Dialect) -> bool:
         return False
 
 
-def _whole_lines(file: BinaryIO, room: bytearray) -> memoryview:
-    """The next lines, in ``room``: fresh memory for each piece would take longer than reading it.
+def _whole_lines(file: io.BufferedReader) -> Iterator[tuple[bytearray, int]]:
+    """The next lines, and where they end in the memory that they are in; one that is longer than a piece comes whole.
 
-    A line that is longer than that comes whole, elsewhere.
+    All pieces use the same memory: asking the system for more takes longer than reading them.
     """
-    size = file.readinto(room)  # type: ignore[attr-defined]
-    if size < len(room):
-        return memoryview(room)[:size]
-    end = room.rfind(b"\n") + 1
-    if not end:
-        return memoryview(room + file.readline())
-    file.seek(end - size, 1)
-    return memoryview(room)[:end]
+    # More than a small file has, so that its end is seen at once.
+    room = bytearray(min(PIECE_BYTES, os.fstat(file.fileno()).st_size + 1))
+    while size := file.readinto(room):
+        end = size if size < len(room) else room.rfind(b"\n") + 1
+        if end:
+            file.seek(end - size, 1)
+            yield room, end
+        else:
+            line = room + file.readline()
+            yield line, len(line)
