@@ -11,6 +11,7 @@ import pytest
 
 from tdcd.tables import pieces
 from tdcd.tables.loader import read_chunks, read_header, read_rows
+from tdcd.tables.pieces import expected_rows
 from tdcd.tables.rows import Columns
 
 LINES = [f"{number},{number % 2},{number / 8},level{number % 3}" for number in range(40)]
@@ -68,13 +69,24 @@ def test_an_amount_of_a_later_piece_is_found(tmp_path, monkeypatch):
         read_rows(path, Columns(label="label", categorical=("kind",)))
 
 
-def test_amounts_have_all_their_digits_whatever_comes_before(tmp_path, monkeypatch):
+@pytest.mark.parametrize("first", ["p", "long" * 100], ids=["rows are expected", "more rows than expected"])
+def test_amounts_have_all_their_digits_whatever_comes_before(first, tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
-    path, amounts = tmp_path / "table.csv", [*range(30), "", *(number / 7 for number in range(30))]
-    path.write_text("\n".join(["id,x", *(f"p{place},{amount}" for place, amount in enumerate(amounts))]))
+    monkeypatch.setattr(pieces, "BEGINNING_BYTES", 500)
+    path, amounts = tmp_path / "table.csv", [*range(30), "", *(number / 7 for number in range(300))]
+    path.write_text("\n".join(["id,x", f"{first},-1", *(f"p{place},{one}" for place, one in enumerate(amounts))]))
+    assert (expected_rows(path, 1) < len(amounts)) == (first != "p")
     found = read_rows(path, Columns()).features["x"]
     assert found.flags.writeable
-    np.testing.assert_array_equal(found, [np.nan if amount == "" else amount for amount in amounts])
+    np.testing.assert_array_equal(found, [-1, *(np.nan if one == "" else one for one in amounts)])
+
+
+def test_no_more_rows_are_expected_than_there_can_be(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("\n" * 1000 + "1,2,3\n")
+    assert expected_rows(path, 10) == 100
+    path.write_text("")
+    assert expected_rows(path, 10) == 0
 
 
 def test_rows_that_nobody_waits_for_leave_no_open_file(tmp_path, monkeypatch):

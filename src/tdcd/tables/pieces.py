@@ -1,6 +1,6 @@
-"""A CSV file in pieces that end where a line does, as long as there are no quotes: Arrow parses a piece on all cores.
+"""A CSV file in pieces that end where a line does, as long as no cell is in quotes: Arrow parses a piece on all cores.
 
-In a cell in quotes a line may end without the row ending. From the first quote on, therefore, the file is parsed as a
+In a cell in quotes a line may end without the row ending. From the first such cell on, therefore, the file is parsed as a
 stream, which Arrow does on one core.
 """
 
@@ -22,6 +22,8 @@ BLOCK_BYTES = 1 << 20
 """How much is parsed at a time, on one core: each column of a block costs some calls, however few rows it has."""
 PIECE_BYTES = 1 << 23
 """How much is read at a time."""
+BEGINNING_BYTES = 1 << 16
+"""How much is read to see how long lines are."""
 _SOMETHING = re.compile(rb"\S")
 
 
@@ -43,7 +45,7 @@ def expected_rows(path: Path, num_columns: int) -> int:
     if path.suffix.lower() == ".gz":
         return 0
     with path.open("rb") as file:
-        beginning, size = file.read(BLOCK_BYTES), os.fstat(file.fileno()).st_size
+        beginning, size = file.read(BEGINNING_BYTES), os.fstat(file.fileno()).st_size
     lines = beginning.count(b"\n") * size // max(1, len(beginning))
     # A little more, for shorter lines later; but a cell takes a byte at least.
     return min(lines + lines // 32, size // max(1, num_columns))
