@@ -1,7 +1,7 @@
 """A CSV file in pieces that end where a line does, as long as no cell is in quotes: Arrow parses a piece on all cores.
 
-In a cell in quotes a line may end without the row ending. From the first such cell on, therefore, the file is parsed as a
-stream, which Arrow does on one core.
+In a cell in quotes a line may end without the row ending. From the first such cell on, therefore, the file is parsed
+as a stream, which Arrow does on one core.
 """
 
 import csv
