@@ -2,11 +2,16 @@
 
 import csv
 import io
+import threading
+from pathlib import Path
 
+import numpy as np
+import pyarrow.csv as pcsv
 import pytest
 
 from tdcd.tables import pieces
-from tdcd.tables.loader import read_rows
+from tdcd.tables.loader import read_chunks, read_header, read_rows
+from tdcd.tables.pieces import expected_rows
 from tdcd.tables.rows import Columns
 
 LINES = [f"{number},{number % 2},{number / 8},level{number % 3}" for number in range(40)]
@@ -21,6 +26,7 @@ FILES = {
     "quotes in the middle": "\n".join([HEADER, *LINES[:20], QUOTED, *LINES[20:]]),
     "quotes in the first row": "\n".join([HEADER, QUOTED, *LINES]),
     "quotes in the header": "\n".join(['"id",label,x,kind', *LINES]),
+    "a mark, then quotes": "\n".join(['\ufeff"id","label","x","kind"', *LINES]),
     "a line longer than a piece": "\n".join([HEADER, *LINES[:9], f"99,1,3,{'long' * 100}", *LINES[9:]]),
 }
 
@@ -38,6 +44,60 @@ def test_rows_do_not_depend_on_where_pieces_end(text, size, tmp_path, monkeypatc
     assert rows.features["x"].tolist() == [float(row["x"]) for row in wanted]
     kinds = rows.features["kind"]
     assert [kinds.levels[code] for code in kinds.codes] == [row["kind"] for row in wanted]
+
+
+@pytest.mark.parametrize(
+    ("name", "in_pieces"), [("kind", True), ("a, b", True), ('5" pipe', True), ("two\nlines", False), ("a\rb", True)]
+)
+def test_names_in_quotes(name, in_pieces, tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
+    path, quoted = tmp_path / "table.csv", '"' + name.replace('"', '""') + '"'
+    path.write_bytes("\n".join([f'"id","label","x",{quoted}', *LINES]).encode())
+    rows = read_rows(path, Columns(label="label", categorical=(name,)))
+    assert rows.ids == [str(number) for number in range(40)]
+    assert [*rows.features] == ["x", name]
+    assert rows.features[name].levels == ("level0", "level1", "level2")
+    header, dialect = read_header(path, "id")
+    assert (len([*pieces.parsed(path, header, dialect, pcsv.ConvertOptions())]) > 2) == in_pieces
+
+
+def test_an_amount_of_a_later_piece_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([HEADER, *LINES[:30], "30,1,1e39,level0", *LINES[31:]]))
+    with pytest.raises(ValueError, match=r"line 32, column 'x'.*1e39"):
+        read_rows(path, Columns(label="label", categorical=("kind",)))
+
+
+@pytest.mark.parametrize("first", ["p", "long" * 100], ids=["rows are expected", "more rows than expected"])
+def test_amounts_have_all_their_digits_whatever_comes_before(first, tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
+    monkeypatch.setattr(pieces, "BEGINNING_BYTES", 500)
+    path, amounts = tmp_path / "table.csv", [*range(30), "", *(number / 7 for number in range(300))]
+    path.write_text("\n".join(["id,x", f"{first},-1", *(f"p{place},{one}" for place, one in enumerate(amounts))]))
+    assert (expected_rows(path, 1) < len(amounts)) == (first != "p")
+    found = read_rows(path, Columns()).features["x"]
+    assert found.flags.writeable
+    np.testing.assert_array_equal(found, [-1, *(np.nan if one == "" else one for one in amounts)])
+
+
+def test_no_more_rows_are_expected_than_there_can_be(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("\n" * 1000 + "1,2,3\n")
+    assert expected_rows(path, 10) == 100
+    path.write_text("")
+    assert expected_rows(path, 10) == 0
+
+
+def test_rows_that_nobody_waits_for_leave_no_open_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
+    path = tmp_path / "table.csv"
+    path.write_text(FILES["plain"])
+    threads, chunks = threading.active_count(), read_chunks(path, Columns(label="label", categorical=("kind",)))
+    assert len(next(chunks)) < len(LINES)
+    chunks.close()
+    assert threading.active_count() == threads
+    assert path not in {one.resolve() for one in Path("/proc/self/fd").iterdir()}
 
 
 def test_a_row_with_too_many_cells_is_found_in_any_piece(tmp_path, monkeypatch):

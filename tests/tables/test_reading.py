@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tdcd.tables.dialect import BLANKS
 from tdcd.tables.errors import TableError
+from tdcd.tables.frames import frame_rows
 from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import Columns, id_order
 
@@ -84,6 +85,13 @@ def test_a_table_larger_than_a_block_is_whole(tmp_path):
     assert np.array(rows.features["city"].levels)[rows.features["city"].codes].tolist() == [
         f"a\n{n % 3}" for n in numbers
     ]
+
+
+def test_a_frame_that_changes_later_changes_no_rows():
+    amounts = np.array([0.1, 0.2, 0.3])
+    rows = frame_rows(pa.table({"id": ["a", "b", "c"], "x": amounts}), "frame", Columns())
+    amounts[:] = 0
+    assert rows.features["x"].tolist() == [0.1, 0.2, 0.3]
 
 
 def test_rows_are_taken_in_the_order_asked_for(tmp_path):

@@ -22,6 +22,7 @@ from tdcd.tables.client_table import refuse_label, refuse_randomised, row_number
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.loader import read_rows
+from tdcd.tables.memory import give_back_memory
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
@@ -85,14 +86,14 @@ def assemble(
     samples = _Samples(numbers, held_out, labels)
     weights = raw_weights(config, tables, numbers)
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
-    silos, preparations = [], {}
+    made = []
     for index, section in enumerate(config.silos):
         # Taken out, so that a silo's raw columns are freed when its features are there.
-        parts = tables.pop(section.name)
-        silo, preparations[section.name] = _silo(config, index, parts, samples, bias and index == 0, apart)
-        silos.append(silo)
+        made.append(_silo(config, index, tables.pop(section.name), samples, bias and index == 0, apart))
+    give_back_memory()
+    preparations = {silo.name: preparation for silo, preparation in made}
     federation = Federation(
-        tuple(silos),
+        tuple(silo for silo, _ in made),
         labels[~held_out],
         labels[held_out] if held_out.any() else None,
         label_encoding.scale,

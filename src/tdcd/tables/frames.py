@@ -123,9 +123,9 @@ def frame_rows(table: pa.Table, name: str, columns: Columns) -> RawRows:
 
 def _collect(name: str, chosen: pa.Table, wanted: Columns) -> RawRows:
     try:
-        return collect(name, chosen.to_batches(), wanted, named_labels=False)
+        return collect(name, chosen.to_batches(), wanted, named_labels=False, expected=len(chosen))
     except NamedLabels:
-        return collect(name, chosen.to_batches(), wanted, named_labels=True)
+        return collect(name, chosen.to_batches(), wanted, named_labels=True, expected=len(chosen))
 
 
 def _as_names(column: pa.ChunkedArray, name: str, title: str) -> pa.ChunkedArray:

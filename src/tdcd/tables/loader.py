@@ -17,7 +17,8 @@ from tdcd.tables.cells import Kind, as_amounts, as_numbers, as_texts
 from tdcd.tables.diagnosis import LARGEST, diagnose
 from tdcd.tables.dialect import DEFAULT, Dialect, is_parquet
 from tdcd.tables.errors import TableError
-from tdcd.tables.pieces import parsed
+from tdcd.tables.memory import room_for
+from tdcd.tables.pieces import expected_rows, parsed
 from tdcd.tables.rows import Category, Column, Columns, RawRows
 
 CHUNK_ROWS = 1 << 15
@@ -94,10 +95,12 @@ def with_weights(rows: RawRows, name: str) -> RawRows:
 
 def _read(path: Path, wanted: Columns) -> RawRows:
     """The rows, at first on the assumption that amounts and labels are numbers, which is fastest."""
-    named_labels, as_text = False, False
+    named_labels, as_text, num_columns = False, False, len(wanted.features or ())
+    expected = pq.read_metadata(path).num_rows if is_parquet(path) else expected_rows(path, num_columns)
     while True:
         try:
-            return collect(str(path), _chunks(path, wanted, as_text), wanted, named_labels=named_labels)
+            chunks = _chunks(path, wanted, as_text)
+            return collect(str(path), chunks, wanted, named_labels=named_labels, expected=expected)
         except NamedLabels:
             named_labels = True
         except pa.ArrowInvalid:
@@ -135,8 +138,13 @@ def read_header(path: Path, id_column: str | None = None, dialect: Dialect = DEF
     return list(schema.names), dialect
 
 
-def collect(source: str, chunks: Iterable[pa.RecordBatch], wanted: Columns, *, named_labels: bool) -> RawRows:
+def collect(
+    source: str, chunks: Iterable[pa.RecordBatch], wanted: Columns, *, named_labels: bool, expected: int = 0
+) -> RawRows:
     """The rows in record batches that have the wanted columns.
+
+    Args:
+        expected: about how many rows there are, if that is known.
 
     Raises:
         Unfit: something in them is wrong.
@@ -145,7 +153,7 @@ def collect(source: str, chunks: Iterable[pa.RecordBatch], wanted: Columns, *, n
     assert wanted.features is not None
     ids: list[str] = []
     names = {name: _CategoryColumn(wanted.dialect) for name in wanted.categorical}
-    amounts = {name: _NumericColumn(wanted.dialect) for name in wanted.features if name not in names}
+    amounts = {name: _NumericColumn(wanted.dialect, expected) for name in wanted.features if name not in names}
     labels = _TextColumn(wanted.dialect) if named_labels else _LabelColumn(wanted.dialect)
     for chunk in chunks:
         ids += as_texts(chunk.column(wanted.id)).to_pylist()
@@ -189,9 +197,9 @@ class _NumericColumn:
     It is kept in float32 as long as that is exact, as for counts and flags, and else in float64.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect, self._bytes, self.blank = dialect, bytearray(), False
-        self._dtype: Any = np.float32
+    def __init__(self, dialect: Dialect, expected: int) -> None:
+        self._dialect, self._expected, self.blank = dialect, expected, False
+        self._room, self._rows = room_for(0, np.float32), 0
         self.kind: Kind | None = None
 
     def extend(self, column: pa.Array) -> None:
@@ -202,10 +210,15 @@ class _NumericColumn:
             least, most = known.min(initial=0.0), known.max(initial=0.0)
         if max(-least, most) > LARGEST:
             raise Unfit("infinite or too large numbers")
-        if self._dtype == np.float32 and (np.abs(numbers.astype(np.float32) - numbers) > 0).any():
-            self._bytes = bytearray(self.column().astype(np.float64).data)
-            self._dtype = np.float64
-        self._bytes += numbers.astype(self._dtype, copy=False).data
+        dtype, rows = self._room.dtype, self._rows + len(numbers)
+        if dtype == np.float32 and (np.abs(numbers.astype(np.float32) - numbers) > 0).any():
+            dtype = np.dtype(np.float64)
+        if rows > len(self._room) or dtype != self._room.dtype:
+            known = self.column()
+            self._room = room_for(max(rows, self._expected, self._rows * 5 // 4), dtype)
+            self._room[: self._rows] = known
+        self._room[self._rows : rows] = numbers
+        self._rows = rows
 
     @property
     def counts(self) -> bool:
@@ -214,7 +227,7 @@ class _NumericColumn:
         return len(values) > 2 and values[0] in (0, 1) and bool((np.diff(values) == 1).all())
 
     def column(self) -> NDArray[Any]:
-        return np.frombuffer(self._bytes, self._dtype)
+        return self._room[: self._rows]
 
 
 class _LabelColumn:

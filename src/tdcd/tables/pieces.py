@@ -1,12 +1,16 @@
-"""A CSV file in pieces that end where a line does, as long as there are no quotes: Arrow parses a piece on all cores.
+"""A CSV file in pieces that end where a line does, as long as no cell is in quotes: Arrow parses a piece on all cores.
 
-In a cell in quotes a line may end without the row ending. From the first quote on, therefore, the file is parsed as a
-stream, which Arrow does on one core.
+In a cell in quotes a line may end without the row ending. From the first such cell on, therefore, the file is parsed
+as a stream, which Arrow does on one core.
 """
 
+import csv
+import io
+import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
@@ -18,6 +22,9 @@ BLOCK_BYTES = 1 << 20
 """How much is parsed at a time, on one core: each column of a block costs some calls, however few rows it has."""
 PIECE_BYTES = 1 << 23
 """How much is read at a time."""
+BEGINNING_BYTES = 1 << 16
+"""How much is read to see how long lines are."""
+_SOMETHING = re.compile(rb"\S")
 
 
 def parsed(
@@ -31,6 +38,17 @@ def parsed(
     if path.suffix.lower() == ".gz" or dialect.encoding != "utf-8":
         return _stream(path, arrow_stream(path), dialect, convert)
     return _pieces(path, header, dialect, convert)
+
+
+def expected_rows(path: Path, num_columns: int) -> int:
+    """About how many rows a CSV file has, by the lines at its beginning; 0 if it is compressed."""
+    if path.suffix.lower() == ".gz":
+        return 0
+    with path.open("rb") as file:
+        beginning, size = file.read(BEGINNING_BYTES), os.fstat(file.fileno()).st_size
+    lines = beginning.count(b"\n") * size // max(1, len(beginning))
+    # A little more, for shorter lines later; but a cell takes a byte at least.
+    return min(lines + lines // 32, size // max(1, num_columns))
 
 
 def _stream(
@@ -54,31 +72,40 @@ def _pieces(
         if not _is_header(file.readline(), header, dialect):
             yield from _stream(path, arrow_stream(path), dialect, convert)
             return
-        while piece := _whole_lines(file):
-            if b'"' in piece:
-                file.seek(-len(piece), 1)
+        for room, end in _whole_lines(file):
+            if room.find(b'"', 0, end) >= 0:
+                file.seek(-end, 1)
                 yield from _stream(path, file, dialect, convert, header)
                 return
-            if not piece.isspace():
+            piece = memoryview(room)[:end]
+            if _SOMETHING.search(piece):
                 table = pcsv.read_csv(pa.BufferReader(piece), read, parse, convert)
                 # As one batch: each column of a batch costs some calls.
                 yield from table.combine_chunks().to_batches()
 
 
 def _is_header(line: bytes, header: Sequence[str], dialect: Dialect) -> bool:
-    """Whether the first line is all of the header, and as plain as it looks."""
+    """Whether the first line is all of the header: a name in quotes may have more lines."""
     assert dialect.delimiter is not None
-    plain = line.decode("utf-8-sig", "replace").rstrip("\r\n")
-    return '"' not in plain and plain.split(dialect.delimiter) == [*header]
+    text = line.decode("utf-8-sig", "replace")
+    try:
+        return next(csv.reader([text], delimiter=dialect.delimiter, strict=True), []) == [*header]
+    except csv.Error:
+        return False
 
 
-def _whole_lines(file: BinaryIO) -> bytes:
-    """The next lines; one that is longer than a piece comes whole."""
-    piece = file.read(PIECE_BYTES)
-    if len(piece) < PIECE_BYTES:
-        return piece
-    end = piece.rfind(b"\n") + 1
-    if not end:
-        return piece + file.readline()
-    file.seek(end - len(piece), 1)
-    return piece[:end]
+def _whole_lines(file: io.BufferedReader) -> Iterator[tuple[bytearray, int]]:
+    """The next lines, and where they end in the memory that they are in; one that is longer than a piece comes whole.
+
+    All pieces use the same memory: asking the system for more takes longer than reading them.
+    """
+    # More than a small file has, so that its end is seen at once.
+    room = bytearray(min(PIECE_BYTES, os.fstat(file.fileno()).st_size + 1))
+    while size := file.readinto(room):
+        end = size if size < len(room) else room.rfind(b"\n") + 1
+        if end:
+            file.seek(end - size, 1)
+            yield room, end
+        else:
+            line = room + file.readline()
+            yield line, len(line)
