@@ -20,7 +20,7 @@ from tdcd.federation.silos import Federation, Silo
 from tdcd.federation.weights import scaled
 from tdcd.simulation.devices import WHOLE, Devices
 
-BYTES_PER_CALL = 16 << 20
+BYTES_PER_CALL = 24 << 20
 """About the most bytes that one call sends to the device; a call of few rounds takes the same room."""
 ROUNDS_PER_CALL = 64
 HEAVY = 1 << 18
