@@ -152,16 +152,16 @@ def row_weights(
     """:func:`row_weight` for every row of a client; padding, and so a minibatch without rows of it, weighs zero.
 
     Args:
-        counts: ``[E]``, the client's rows in each minibatch.
+        counts: ``[..., E]``, the client's rows in each minibatch.
         num_rows: P.
         held: n_k, the rows the client holds in all.
 
     Returns:
-        ``[E, P]``.
+        ``[..., E, P]``.
     """
     weight = row_weight(counts, gradient=gradient, num_samples=num_samples, batch_size=batch_size, held=held)
     library = library_of(counts)
-    weights: Array = library.where(library.arange(num_rows) < counts[:, None], weight[:, None], 0)
+    weights: Array = library.where(library.arange(num_rows) < counts[..., None], weight[..., None], 0)
     return weights
 
 
