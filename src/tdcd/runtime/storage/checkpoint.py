@@ -4,6 +4,8 @@ A checkpoint is a message of the hub to itself, so the same digest and the same 
 """
 
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from tdcd.records.mark import Mark
@@ -44,6 +46,7 @@ class Checkpoints:
         room = [path for path in (folder / f"{index}{SUFFIX}" for index in range(KEPT)) if path not in known]
         # What is not sound is written over first: a crash leaves one such file at most, however many crashes there are.
         self._files = [*torn, *room[: max(0, KEPT - len(known))], *reversed(self.states)]
+        self._syncing: Future[None] | None = None
 
     @property
     def newest(self) -> State | None:
@@ -51,7 +54,8 @@ class Checkpoints:
         return next(iter(self.states.values()), None)
 
     def save(self, state: State) -> None:
-        """Make a state durable in place of the oldest; if that fails, the same place is for the next."""
+        """Write a state in place of the oldest, and begin to make it durable; :meth:`settle` waits for that."""
+        self.settle()
         content = Checkpoint(
             self._hub,
             self._hub,
@@ -71,13 +75,20 @@ class Checkpoints:
         )
         data = encode(content)
         failpoint("save.before")
-        _write_over(self._files[0], data)
-        failpoint("save.after")
-        self._files.append(self._files.pop(0))
+        self._syncing = _write_over(self._files[0], data)
+        failpoint("save.written")
+
+    def settle(self) -> None:
+        """Wait until the last state that was saved is durable; if that fails, the same place is for the next."""
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            syncing.result()
+            failpoint("save.after")
+            self._files.append(self._files.pop(0))
 
 
-def _write_over(path: Path, content: bytes) -> None:
-    """Make this a file's content, in the place that the file has on the disk."""
+def _write_over(path: Path, content: bytes) -> Future[None]:
+    """Make this a file's content, in the place that the file has on the disk; durable when the result is there."""
     is_new = not path.exists()
     if is_new:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,11 +100,26 @@ def _write_over(path: Path, content: bytes) -> None:
         write_all(file, content[half:])
         if os.fstat(file).st_size > len(content):
             os.ftruncate(file, len(content))
+    except BaseException:
+        os.close(file)
+        raise
+    return _syncs().submit(_sync, file, path.parent if is_new else None)
+
+
+@cache
+def _syncs() -> ThreadPoolExecutor:
+    """The thread that waits for the disk: a hub has better things to do meanwhile."""
+    return ThreadPoolExecutor(1)
+
+
+def _sync(file: int, folder: Path | None) -> None:
+    """Make an open file's content durable, and its name in a folder where it is new; closes the file."""
+    try:
         getattr(os, "fdatasync", os.fsync)(file)
     finally:
         os.close(file)
-    if is_new:
-        sync_folder(path.parent)
+    if folder is not None:
+        sync_folder(folder)
 
 
 def _read(path: Path, hub: str, run: str | None) -> State:
