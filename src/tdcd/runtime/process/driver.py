@@ -188,8 +188,8 @@ class HubDriver:
             else:
                 self._finish(instruction)
         if self.hub.rounds is not None and self.hub.rounds.phase == "stepping":
-            self._save()
             self.hub.rounds.prefetch_next_round()
+            self._save()
 
     def _keep(self, write: Callable[[], None]) -> None:
         """Write to the folder; a disk that takes nothing is reported, and does not stop the training."""

@@ -4,9 +4,10 @@ A checkpoint is a message of the hub to itself, so the same digest and the same 
 """
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import sync_folder, write_all, write_durably
@@ -18,6 +19,8 @@ from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 
 KEPT, SUFFIX = 3, ".tdcd"
+Outcomes = SimpleQueue[OSError | None]
+"""Of files that were to be made durable: None for each that is."""
 
 
 class Checkpoints:
@@ -46,7 +49,7 @@ class Checkpoints:
         room = [path for path in (folder / f"{index}{SUFFIX}" for index in range(KEPT)) if path not in known]
         # What is not sound is written over first: a crash leaves one such file at most, however many crashes there are.
         self._files = [*torn, *room[: max(0, KEPT - len(known))], *reversed(self.states)]
-        self._syncing: Future[None] | None = None
+        self._is_settled, self._outcomes = True, Outcomes()
 
     @property
     def newest(self) -> State | None:
@@ -75,20 +78,23 @@ class Checkpoints:
         )
         data = encode(content)
         failpoint("save.before")
-        self._syncing = _write_over(self._files[0], data)
+        _write_over(self._files[0], data, self._outcomes)
+        self._is_settled = False
         failpoint("save.written")
 
     def settle(self) -> None:
         """Wait until the last state that was saved is durable; if that fails, the same place is for the next."""
-        syncing, self._syncing = self._syncing, None
-        if syncing is not None:
-            syncing.result()
-            failpoint("save.after")
-            self._files.append(self._files.pop(0))
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if (error := self._outcomes.get()) is not None:
+            raise error
+        failpoint("save.after")
+        self._files.append(self._files.pop(0))
 
 
-def _write_over(path: Path, content: bytes) -> Future[None]:
-    """Make this a file's content, in the place that the file has on the disk; durable when the result is there."""
+def _write_over(path: Path, content: bytes, outcomes: Outcomes) -> None:
+    """Make this a file's content, in the place that the file has on the disk; ``outcomes`` says when it is durable."""
     is_new = not path.exists()
     if is_new:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,23 +109,36 @@ def _write_over(path: Path, content: bytes) -> Future[None]:
     except BaseException:
         os.close(file)
         raise
-    return _syncs().submit(_sync, file, path.parent if is_new else None)
+    _written().put((file, path.parent if is_new else None, outcomes))
 
 
 @cache
-def _syncs() -> ThreadPoolExecutor:
-    """The thread that waits for the disk: a hub has better things to do meanwhile."""
-    return ThreadPoolExecutor(1)
+def _written() -> SimpleQueue[tuple[int, Path | None, Outcomes]]:
+    """Open files for a thread of its own to make durable: a hub has better things to do than to wait for the disk."""
+    files: SimpleQueue[tuple[int, Path | None, Outcomes]] = SimpleQueue()
+    Thread(target=_sync_all, args=[files], daemon=True).start()
+    return files
 
 
-def _sync(file: int, folder: Path | None) -> None:
-    """Make an open file's content durable, and its name in a folder where it is new; closes the file."""
+def _sync_all(files: SimpleQueue[tuple[int, Path | None, Outcomes]]) -> None:
+    while True:
+        file, new_in, outcomes = files.get()
+        try:
+            _sync(file, new_in)
+        except OSError as error:
+            outcomes.put(error)
+        else:
+            outcomes.put(None)
+
+
+def _sync(file: int, new_in: Path | None) -> None:
+    """Make an open file's content durable, and its name where it is new in a folder; closes the file."""
     try:
         getattr(os, "fdatasync", os.fsync)(file)
     finally:
         os.close(file)
-    if folder is not None:
-        sync_folder(folder)
+    if new_in is not None:
+        sync_folder(new_in)
 
 
 def _read(path: Path, hub: str, run: str | None) -> State:
