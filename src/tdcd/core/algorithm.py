@@ -108,8 +108,10 @@ def sum_others(phis: Sequence[Array], silo: int) -> Array:
         phis: one ``[E, B, C]`` per silo.
     """
     others = [sent for index, sent in enumerate(phis) if index != silo]
-    none: Array = library_of(phis[silo]).zeros_like(phis[silo])
-    return sum(others[1:], start=others[0]) if others else none
+    if not others:
+        none: Array = library_of(phis[silo]).zeros_like(phis[silo])
+        return none
+    return sum(others[1:], start=others[0])
 
 
 def project(phi_others: Array, positions: Array) -> Array:
