@@ -31,7 +31,8 @@ def sent(*kinds):
 HUB_FAILPOINTS = [
     *(f"send.{kind}.{when}" for kind in ("who", "welcome", "hello", "opening", "want") for when in ("before", "after")),
     *sent("begin", "steps", "evaluate"),
-    *(f"{place}:2" for place in ("save.before", "save.half", "save.after", "append.before", "append.after")),
+    *(f"save.{place}:2" for place in ("before", "half", "written", "after")),
+    *(f"append.{place}:2" for place in ("before", "after")),
 ]
 CLIENT_FAILPOINTS = [
     *(f"send.{kind}.{when}" for kind in ("enrol", "ready") for when in ("before", "after")),

@@ -108,8 +108,10 @@ def sum_others(phis: Sequence[Array], silo: int) -> Array:
         phis: one ``[E, B, C]`` per silo.
     """
     others = [sent for index, sent in enumerate(phis) if index != silo]
-    none: Array = library_of(phis[silo]).zeros_like(phis[silo])
-    return sum(others[1:], start=others[0]) if others else none
+    if not others:
+        none: Array = library_of(phis[silo]).zeros_like(phis[silo])
+        return none
+    return sum(others[1:], start=others[0])
 
 
 def project(phi_others: Array, positions: Array) -> Array:
@@ -152,16 +154,16 @@ def row_weights(
     """:func:`row_weight` for every row of a client; padding, and so a minibatch without rows of it, weighs zero.
 
     Args:
-        counts: ``[E]``, the client's rows in each minibatch.
+        counts: ``[..., E]``, the client's rows in each minibatch.
         num_rows: P.
         held: n_k, the rows the client holds in all.
 
     Returns:
-        ``[E, P]``.
+        ``[..., E, P]``.
     """
     weight = row_weight(counts, gradient=gradient, num_samples=num_samples, batch_size=batch_size, held=held)
     library = library_of(counts)
-    weights: Array = library.where(library.arange(num_rows) < counts[:, None], weight[:, None], 0)
+    weights: Array = library.where(library.arange(num_rows) < counts[..., None], weight[..., None], 0)
     return weights
 
 

@@ -109,8 +109,9 @@ class Objective:
 
     def slopes(self, phi: Array, labels: Array) -> Array:
         """The derivative of every sample's loss by its scores, ``[..., C]``; of a loss where it is written out."""
-        assert self.kind.slopes is not None
-        return self.kind.slopes(phi, labels, self.response(phi.shape[-1]))
+        slopes = self.kind.slopes
+        assert slopes is not None
+        return slopes(phi, labels, self.response(phi.shape[-1]))
 
     def change_slopes(self, slope: Array, change: Array) -> Array:
         """The derivative of :meth:`change` by the change: the slope after it."""

@@ -149,7 +149,7 @@ def _first_distinct(raw: NDArray[np.uint64], size: int, num_samples: int) -> NDA
     rows: Any = slice(None)
     if size * size < 2 * num_samples:
         # Then many rows begin with that many distinct values, and need not go through the rest.
-        begun = np.sort(draws[:, :size], axis=1, kind="stable")
+        begun = np.sort(found, axis=1)
         rows = np.flatnonzero((begun[:, 1:] == begun[:, :-1]).any(axis=1))
         draws = draws[rows]
     order = np.argsort(draws, axis=1, kind="stable")

@@ -110,8 +110,10 @@ class ClientCompute:
         samples = np.split(np.flatnonzero(held) % held[0].size, bounds)
         # NumPy gathers faster than a compiled program does.
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
-        weights = [None] * len(places) if self._weights is None else self._weights.take(padded)
-        parts = zip(places, features, labels, counts, samples, weights, strict=True)
+        nothing = [None] * len(places)
+        weights = nothing if self._weights is None else self._weights.take(padded)
+        rules = nothing if self._local.needs_jax else self._local.row_weights(counts, width, self._held)
+        parts = zip(places, features, labels, counts, samples, weights, nothing, rules, strict=True)
         return [self._drop(ClientRows(*of_round), first + index) for index, of_round in enumerate(parts)]
 
     def _drop(self, rows: ClientRows, round_index: int) -> ClientRows:

@@ -23,6 +23,8 @@ class ClientRows(NamedTuple):
     """``[E, P]``: what each row weighs, if not all weigh the same."""
     kept: NDArray[np.bool_] | None = None
     """``[n]``: those that the silo is not dropped from; None if it always adds something."""
+    rule: NDArray[Any] | None = None
+    """``[E, P]``: :meth:`.LocalSteps.row_weights` of them; None to work it out when it is needed."""
 
 
 class Presence(NamedTuple):

@@ -191,7 +191,7 @@ class Links:
         self, round_index: int, before: Tree, sent: Sequence[Arrays], clients: Sequence[int], layout: Layout
     ) -> Tree:
         """Blocks of these clients, on a first axis, from what they sent; the hub's was ``before``."""
-        stacked = {name: np.stack([block[name] for block in sent]) for name in layout}
+        stacked = {name: np.array([block[name] for block in sent]) for name in layout}
         exchange = self._variant.block_exchange
         if self._are_blocks_whole:
             return like(before, [*stacked.values()])

@@ -1,8 +1,9 @@
 """A client's local steps: compiled by JAX or, of a linear block, in NumPy, which starts sooner and is smaller."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import repeat
 from typing import Any, cast
 
 import numpy as np
@@ -42,18 +43,61 @@ class LocalSteps:
         is_written_out = isinstance(self.variant.knowledge, WrittenOut) and self.objective.is_written_out
         return not (type(self.model) is Linear and isinstance(self.variant.update, Sgd) and is_written_out)
 
+    def row_weights(self, counts: Array, width: int, held: Any) -> Array:
+        """What the rule multiplies the loss of each row by, of a width that rows are padded to."""
+        return algorithm.row_weights(
+            counts,
+            width,
+            gradient=self.gradient,
+            num_samples=self.num_samples,
+            batch_size=self.batch_size,
+            held=held,
+        )
+
+    def descent(self, step_size: Any) -> Descent:
+        """What the steps go by; the slopes are for those who do not differentiate."""
+        knowledge, objective = self.variant.knowledge, self.objective
+        losses = partial(knowledge.losses, self.silo, objective=objective)
+        slopes = (
+            None if self.needs_jax else partial(cast("WrittenOut", knowledge).slopes, self.silo, objective=objective)
+        )
+        return Descent(losses, objective, self.variant.update, step_size, slopes)
+
     def take(self, block: Tree, rows: ClientRows, known: Known, held: Any, step_size: Any, iteration: int) -> Tree:
         """The block after Q steps. ``held``: n_k, or what it comes to for each minibatch if clients are absent."""
-        arrays: Any = rows.features, known, rows.counts, rows.weights, held, step_size, np.int32(iteration)
-        if not self.needs_jax:
-            # A run that diverges is told as such, not by warnings.
-            with np.errstate(all="ignore"):
-                return _steps(block, *arrays, local=self)
-        with precision(self.dtype):
-            return map_tree(np.asarray, _compiled_steps(block, *arrays, local=self))
+        if self.needs_jax:
+            arrays: Any = rows.features, known, rows.counts, rows.weights, held, step_size, np.int32(iteration)
+            with precision(self.dtype):
+                return map_tree(np.asarray, _compiled_steps(block, *arrays, local=self))
+        # A run that diverges is told as such, not by warnings.
+        with np.errstate(all="ignore"):
+            return self._linear_steps(block, rows, known, held, step_size, iteration)
+
+    def _linear_steps(
+        self, block: Tree, rows: ClientRows, known: Known, held: Any, step_size: Any, iteration: Any
+    ) -> Tree:
+        features: Any = rows.features.reshape(*rows.labels.shape, -1)
+        weights: Any = (
+            self.row_weights(cast("Any", rows.counts), features.shape[1], held) if rows.rule is None else rows.rule
+        )
+        if rows.weights is not None:
+            weights = weights * rows.weights
+        descent = self.descent(step_size)
+        # An array is a tree, too, and the one that steps get through soonest.
+        stepped = algorithm.local_steps(
+            block["weight"],
+            Minibatch(features, known, weights[..., None]),
+            iteration,
+            step=partial(_linear_step, descent=descent),
+            descent=descent,
+            steps=self.steps,
+            scan=_loop,
+        )
+        return {"weight": stepped}
 
 
-def _steps(
+@compiled("local")
+def _compiled_steps(
     block: Tree,
     features: Array,
     known: Known,
@@ -65,47 +109,34 @@ def _steps(
     *,
     local: LocalSteps,
 ) -> Tree:
-    weights = algorithm.row_weights(
-        counts,
-        features.shape[1],
-        gradient=local.gradient,
-        num_samples=local.num_samples,
-        batch_size=local.batch_size,
-        held=held,
-    )
-    objective, knowledge = local.objective, local.variant.knowledge
-    losses = partial(knowledge.losses, local.silo, objective=objective)
-    descent = Descent(losses, objective, local.variant.update, step_size)
+    weights = local.row_weights(counts, features.shape[1], held)
     minibatches = Minibatch(features, known, weights if own_weights is None else weights * own_weights)
-    if local.needs_jax:
-        return algorithm.client_steps(
-            block, minibatches, iteration, apply=local.model.phi, descent=descent, steps=local.steps
-        )
-    slopes = cast("WrittenOut", knowledge).slopes
-    descent = descent._replace(slopes=partial(slopes, local.silo, objective=objective))
-    step = partial(_linear_step, descent=descent)
-    return algorithm.local_steps(
-        block, minibatches, iteration, step=step, descent=descent, steps=local.steps, scan=_loop
+    return algorithm.client_steps(
+        block, minibatches, iteration, apply=local.model.phi, descent=local.descent(step_size), steps=local.steps
     )
-
-
-_compiled_steps = compiled("local")(_steps)
 
 
 def _linear_step(moving: Moving, minibatch: Minibatch, *, descent: Descent) -> Moving:
+    """A step of a linear block's weights ``[D, C]``, with features ``[P, D]`` and weights ``[P, 1]`` of the rows."""
     features, known, weights = minibatch
-
-    def weighted_sum(dloss: Array) -> Tree:
-        return Linear().weighted_sum(features, weights[:, None] * dloss)
-
-    phi = Linear().phi(moving[0], features)
-    return algorithm.linear_step(moving, phi, known, weighted_sum, descent=descent)
+    phi = features @ moving[0]
+    return algorithm.linear_step(moving, phi, known, lambda slopes: features.T @ (weights * slopes), descent=descent)
 
 
 def _loop(
-    step: Callable[[Moving, Any], tuple[Moving, None]], moving: Moving, minibatches: Any = None, length: int = 0
+    step: Callable[[Moving, Any], tuple[Moving, None]],
+    moving: Moving,
+    minibatches: Minibatch | None = None,
+    length: int = 0,
 ) -> tuple[Moving, None]:
     """``jax.lax.scan`` as a plain loop."""
-    for index in range(length or len(minibatches.features)):
-        moving, _ = step(moving, map_tree(lambda part, index=index: part[index], minibatches))
+    for minibatch in repeat(None, length) if minibatches is None else _one_by_one(minibatches):
+        moving, _ = step(moving, minibatch)
     return moving, None
+
+
+def _one_by_one(minibatches: Minibatch) -> Iterator[Minibatch]:
+    features, (labels, received, start), weights = minibatches
+    starts = repeat(None) if start is None else start
+    for x, y, others, own, weight in zip(features, labels, received, starts, weights, strict=False):
+        yield Minibatch(x, Known(y, others, own), weight)

@@ -63,8 +63,7 @@ class HubDriver:
         self._ended_at, self._shown_at = None if hub.shutdown is None else clock(), -math.inf
         self._missing_since: dict[str, float] = {}
         self._num_unaware = -1 if hub.shutdown is None else len(hub.shutdown.unaware)
-        self._disk_errors = 0
-        self._last_error = ""
+        self._disk_errors, self._last_error = 0, ""
 
     def run(self, should_stop: Callable[[], bool]) -> Outcome:
         """Until the run is over and everybody knows, or until ``should_stop``."""
@@ -86,7 +85,7 @@ class HubDriver:
                 self._perform(self.hub.joined(news.party))
         if news is None:
             # Whoever is waited for may be long: nothing should be lost meanwhile.
-            self._save()
+            self._save(wait=True)
         if news is None or self._grace.is_due():
             self._go_on_without_the_late()
         missing = self.hub.missing()
@@ -171,13 +170,15 @@ class HubDriver:
         return Outcome(self.hub.status, self.hub.reason)
 
     def _perform(self, instructions: list[Instruction]) -> None:
+        if instructions and self.hub.phase != "stepping":
+            self._keep(self.folder.settle)
         for instruction in instructions:
             if isinstance(instruction, Message):
                 self.endpoint.send(instruction)
             elif isinstance(instruction, Append):
                 self._append(instruction)
             elif isinstance(instruction, Save):
-                self._save()
+                self._save(wait=True)
                 self._unsaved = self.folder.marked(instruction.state)
             elif isinstance(instruction, Absence):
                 self._note_absence(instruction)
@@ -187,8 +188,8 @@ class HubDriver:
             else:
                 self._finish(instruction)
         if self.hub.rounds is not None and self.hub.rounds.phase == "stepping":
-            self._save()
             self.hub.rounds.prefetch_next_round()
+            self._save()
 
     def _keep(self, write: Callable[[], None]) -> None:
         """Write to the folder; a disk that takes nothing is reported, and does not stop the training."""
@@ -200,16 +201,17 @@ class HubDriver:
             if is_worth_logging(self._disk_errors):
                 event("disk", logging.ERROR, why=str(error), round=self.hub.round, count=self._disk_errors)
 
-    def _save(self) -> None:
-        """Make durable what is not: while the clients are at work, when nothing comes, and before anything newer.
+    def _save(self, *, wait: bool = False) -> None:
+        """Begin to make durable what is not, while the clients are at work; or wait until it is, before anything newer.
 
         What a hub computes follows, to the last bit, from its state, the absences that it wrote down and what its peers
-        said. So the next round may begin before its state is durable: a crash sends the hub back by one round at most,
-        which it plays again alike.
+        said. So a round may begin before its state is durable: a crash sends the hub back by one, which it plays alike.
         """
         unsaved, self._unsaved = self._unsaved, None
         if unsaved is not None:
             self._keep(partial(self.folder.save, unsaved))
+        if wait:
+            self._keep(self.folder.settle)
 
     def _note_absence(self, absence: Absence) -> None:
         self._keep(partial(self.folder.note_absence, absence))
@@ -232,7 +234,7 @@ class HubDriver:
     def _finish(self, end: End) -> None:
         """Leave a complete folder. One that was refused stays as it is: put right, the same command goes on."""
         self._ended_at = self._clock()
-        self._save()
+        self._save(wait=True)
         rounds, shutdown = self.hub.rounds, self.hub.shutdown
         level = logging.INFO if end.status == "finished" else logging.ERROR
         event("ended", level, status=end.status, reason=end.reason)
@@ -243,7 +245,7 @@ class HubDriver:
 
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
-        self._save()
+        self._save(wait=True)
         self._stopwatch.write()
         event("interrupted", round=self.hub.round)
         self._show()

@@ -23,6 +23,7 @@ from tdcd.runtime.protocol.groups import Group
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Steps
 from tdcd.runtime.protocol.structure import Arrays, Message, named
+from tdcd.runtime.protocol.taking import are_finite
 from tdcd.runtime.protocol.wire import RejectedMessage
 
 REMEMBERED = 1000
@@ -77,7 +78,7 @@ class ClientMasks:
     ) -> tuple[type[Message], dict[str, Any]]:
         """What to answer with a block after its local steps, which began with ``before``."""
         leaves = leaves_of(block)
-        if not all(np.isfinite(leaf).all() for leaf in leaves):
+        if not are_finite(leaves):
             return Diverged, {}
         if not isinstance(self._exchange, FixedBlocks):
             return Block, {"block": named(compute.block_sent(block, before, question.round))}

@@ -17,6 +17,7 @@ from tdcd.runtime.protocol.label_messages import Figures, FiguresPart, SlopePart
 from tdcd.runtime.protocol.messages import Diverged, Model, Phi, PhiPart, Scores, ScoresPart, Steps
 from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Arrays, Message, arrays_of, named
+from tdcd.runtime.protocol.taking import are_finite
 from tdcd.tables.preparation import Preparation
 
 
@@ -131,7 +132,7 @@ def steps(
     else:
         passed = compute.pass_on(round_index, [arrays_of(part.arrays) for part in parts])
         absent = union(part.absent for part in parts)
-    if not np.isfinite(passed).all():
+    if not are_finite([passed]):
         return []
     left = compute.presence(round_index, absent, without)
     return [

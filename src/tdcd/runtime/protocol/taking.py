@@ -1,6 +1,7 @@
 """Arrays and documents of a message, taken only if they are as expected."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,12 @@ def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> ND
 
 def are_finite(arrays: Iterable[NDArray[Any]]) -> bool:
     """Whether arrays have no number that is not finite."""
-    return all(found.dtype.kind != "f" or bool(np.isfinite(found).all()) for found in arrays)
+    return all(found.dtype.kind != "f" or _is_finite(found) for found in arrays)
+
+
+def _is_finite(found: NDArray[Any]) -> bool:
+    # A sum of squares is not finite if a number is not; it is soon known, and seldom too large for finite ones.
+    return math.isfinite(np.vdot(found, found)) or bool(np.isfinite(found).all())
 
 
 def _fits(found: tuple[int, ...], wanted: Sequence[int | None]) -> bool:

@@ -4,7 +4,10 @@ A checkpoint is a message of the hub to itself, so the same digest and the same 
 """
 
 import os
+from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import sync_folder, write_all, write_durably
@@ -16,6 +19,8 @@ from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 
 KEPT, SUFFIX = 3, ".tdcd"
+Outcomes = SimpleQueue[OSError | None]
+"""Of files that were to be made durable: None for each that is."""
 
 
 class Checkpoints:
@@ -44,6 +49,7 @@ class Checkpoints:
         room = [path for path in (folder / f"{index}{SUFFIX}" for index in range(KEPT)) if path not in known]
         # What is not sound is written over first: a crash leaves one such file at most, however many crashes there are.
         self._files = [*torn, *room[: max(0, KEPT - len(known))], *reversed(self.states)]
+        self._is_settled, self._outcomes = True, Outcomes()
 
     @property
     def newest(self) -> State | None:
@@ -51,7 +57,8 @@ class Checkpoints:
         return next(iter(self.states.values()), None)
 
     def save(self, state: State) -> None:
-        """Make a state durable in place of the oldest; if that fails, the same place is for the next."""
+        """Write a state in place of the oldest, and begin to make it durable; :meth:`settle` waits for that."""
+        self.settle()
         content = Checkpoint(
             self._hub,
             self._hub,
@@ -71,13 +78,23 @@ class Checkpoints:
         )
         data = encode(content)
         failpoint("save.before")
-        _write_over(self._files[0], data)
+        _write_over(self._files[0], data, self._outcomes)
+        self._is_settled = False
+        failpoint("save.written")
+
+    def settle(self) -> None:
+        """Wait until the last state that was saved is durable; if that fails, the same place is for the next."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if (error := self._outcomes.get()) is not None:
+            raise error
         failpoint("save.after")
         self._files.append(self._files.pop(0))
 
 
-def _write_over(path: Path, content: bytes) -> None:
-    """Make this a file's content, in the place that the file has on the disk."""
+def _write_over(path: Path, content: bytes, outcomes: Outcomes) -> None:
+    """Make this a file's content, in the place that the file has on the disk; ``outcomes`` says when it is durable."""
     is_new = not path.exists()
     if is_new:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,11 +106,39 @@ def _write_over(path: Path, content: bytes) -> None:
         write_all(file, content[half:])
         if os.fstat(file).st_size > len(content):
             os.ftruncate(file, len(content))
+    except BaseException:
+        os.close(file)
+        raise
+    _written().put((file, path.parent if is_new else None, outcomes))
+
+
+@cache
+def _written() -> SimpleQueue[tuple[int, Path | None, Outcomes]]:
+    """Open files for a thread of its own to make durable: a hub has better things to do than to wait for the disk."""
+    files: SimpleQueue[tuple[int, Path | None, Outcomes]] = SimpleQueue()
+    Thread(target=_sync_all, args=[files], daemon=True).start()
+    return files
+
+
+def _sync_all(files: SimpleQueue[tuple[int, Path | None, Outcomes]]) -> None:
+    while True:
+        file, new_in, outcomes = files.get()
+        try:
+            _sync(file, new_in)
+        except OSError as error:
+            outcomes.put(error)
+        else:
+            outcomes.put(None)
+
+
+def _sync(file: int, new_in: Path | None) -> None:
+    """Make an open file's content durable, and its name where it is new in a folder; closes the file."""
+    try:
         getattr(os, "fdatasync", os.fsync)(file)
     finally:
         os.close(file)
-    if is_new:
-        sync_folder(path.parent)
+    if new_in is not None:
+        sync_folder(new_in)
 
 
 def _read(path: Path, hub: str, run: str | None) -> State:

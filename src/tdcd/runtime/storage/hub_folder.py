@@ -192,9 +192,13 @@ class HubFolder:
         return replace(state, history=self._written, absences=self._noted)
 
     def save(self, state: State) -> None:
-        """Make a state durable, and before it all lines of history and absences that led to it."""
+        """Make all lines of history and absences that led to a state durable, and begin to make the state so."""
         self.write_lines()
         self._checkpoints.save(state)
+
+    def settle(self) -> None:
+        """Wait until the state that was saved last is durable."""
+        self._checkpoints.settle()
 
     def describe(self, handshake: Handshake) -> None:
         """Say who there is, when all have met. The columns of other silos are theirs to know."""
