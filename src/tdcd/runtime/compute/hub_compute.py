@@ -13,15 +13,15 @@ from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.fixed_point import FixedBlocks
-from tdcd.core.knowledge import Knowledge, LabelsEverywhere
-from tdcd.core.lazy import Array, compiled
-from tdcd.core.objective import Objective, Tree
+from tdcd.core.knowledge import LabelsEverywhere
+from tdcd.core.objective import Tree
 from tdcd.core.settings import draws_of
 from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
-from tdcd.core.update import HubUpdate, TakeAverage
+from tdcd.core.update import TakeAverage
 from tdcd.federation.partition import shares_of
 from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
+from tdcd.runtime.compute import hub_programs
 from tdcd.runtime.compute.layout import Layout, Left, mask_of
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.compute.masks import Masks, What
@@ -172,7 +172,9 @@ class HubCompute:
             with np.errstate(all="ignore"):
                 return np.asarray(knowledge.pass_on(silo, own, others, labels, self.objective))
         with precision(self.settings.dtype):
-            return np.asarray(_pass_on(own, others, labels, silo=silo, knowledge=knowledge, objective=self.objective))
+            return np.asarray(
+                hub_programs.pass_on(own, others, labels, silo=silo, knowledge=knowledge, objective=self.objective)
+            )
 
     def project(self, round_index: int, passed: NDArray[Any]) -> list[Arrays]:
         """What each client is sent of the exchange (line 14), from what all together get."""
@@ -216,7 +218,7 @@ class HubCompute:
         if self.variant.hub_update == TakeAverage():
             return average, memory
         with precision(self.settings.dtype):
-            moved = _hub_step(block, average, memory, update=self.variant.hub_update)
+            moved = hub_programs.step(block, average, memory, update=self.variant.hub_update)
             as_arrays: tuple[Tree, Tree] = map_tree(np.asarray, moved)
             return as_arrays
 
@@ -285,21 +287,4 @@ class HubCompute:
             with np.errstate(all="ignore"):
                 return np.asarray(self.objective.losses(scores, labels))
         with precision(self.settings.dtype):
-            return np.asarray(_losses(scores, labels, objective=self.objective))
-
-
-@compiled("update")
-def _hub_step(block: Tree, average: Tree, memory: Tree, *, update: HubUpdate) -> tuple[Tree, Tree]:
-    return update.step(block, average, memory)
-
-
-@compiled("silo", "knowledge", "objective")
-def _pass_on(
-    own: Array, others: Array, labels: Array, *, silo: int, knowledge: Knowledge, objective: Objective
-) -> Array:
-    return knowledge.pass_on(silo, own, others, labels, objective)
-
-
-@compiled("objective")
-def _losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
-    return objective.losses(scores, labels)
+            return np.asarray(hub_programs.losses(scores, labels, objective=self.objective))
