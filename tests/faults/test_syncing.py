@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from lab import Faults, Lab, prepared, reference_of
+from lab import CONFIG, Faults, Lab, prepared, reference_of
 
 from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.storage.checkpoint import Checkpoints
@@ -36,11 +36,13 @@ class Watched(Lab):
         super().hit(name)
 
 
-def test_nothing_follows_from_a_state_before_it_is_durable(quiet, tmp_path):
-    config, data, reference, _ = quiet
+@pytest.mark.parametrize("num_silos", [2, 1])
+def test_nothing_follows_from_a_state_before_it_is_durable(num_silos, tmp_path):
+    """Also at a silo alone, whose clients step in all of its time."""
+    config, data = prepared(silos=CONFIG["silos"][:num_silos])
     lab = Watched(config, data, tmp_path, 0)
     lab.places = {}
-    lab.run(reference)
+    lab.run()
     for hub in lab.job.hubs:
         meanwhile, is_syncing, saved = [], False, 0
         for name in lab.places[hub]:
@@ -74,6 +76,21 @@ def test_a_state_that_the_disk_did_not_keep_leaves_its_place_to_the_next(tmp_pat
     checkpoints.settle()
     found = Checkpoints(tmp_path, "hub.a")
     assert [(path.name, state.round) for path, state in found.states.items()] == [("1.tdcd", 3), ("0.tdcd", 1)]
+
+
+def test_who_waits_for_a_state_is_told_of_any_error(monkeypatch, tmp_path):
+    def fail(file):
+        raise MemoryError
+
+    checkpoints = Checkpoints(tmp_path, "hub.a")
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", fail, raising=False)
+        checkpoints.save(State("run", 1, {}))
+        with pytest.raises(MemoryError):
+            checkpoints.settle()
+    checkpoints.save(State("run", 2, {}))
+    checkpoints.settle()
+    assert [state.round for state in Checkpoints(tmp_path, "hub.a").states.values()] == [2]
 
 
 def test_a_sync_that_fails_is_reported_and_training_goes_on(quiet, tmp_path):

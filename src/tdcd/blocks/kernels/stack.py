@@ -66,7 +66,7 @@ def _forward(
         factor = scaled(weight, weight_scale, halves)
         factor = reshaped(factor, -1, layer.outputs) if number else first.shifted(factor, layer)
         # No activation is larger than this.
-        bound = bound * weight_bound * (layer.taps * layer.inputs) + largest(convolution["bias"])
+        bound = bound * _most(weight, towards=3) + largest(convolution["bias"])
         next_scale = jnp.ones_like(scale) if last else scale_for(bound)
         active, codes = kernel.forward(
             now,
@@ -98,13 +98,13 @@ def _backward(halves: int, interpret: bool, residuals: tuple[Any, ...], slopes: 
     bound = largest(slopes)
     scale = scale_for(bound)
     now = reshaped(scaled(slopes, scale, halves), -1, layers[-1].outputs)
-    for layer, one in zip(layers[:0:-1], kept[:0:-1], strict=True):
+    for layer, one, convolution in zip(layers[:0:-1], kept[:0:-1], convolutions[:0:-1], strict=True):
         weight_scale = scale_for(one.weight_bound)
         spread, bias = _spread(now, one.codes, count, layer)
         weight = later.weight_slopes(one.images, spread, counted, layer=layer, interpret=interpret)
         weight = weight.reshape(layer.kernel_height, layer.kernel_width, layer.inputs, layer.outputs)
         found.append({"weight": weight * (1 / scale * (1 / one.scale)), "bias": bias / scale})
-        bound = bound * one.weight_bound * (layer.taps * layer.outputs)
+        bound = bound * _most(convolution["weight"], towards=2)
         next_scale = scale_for(bound)
         factor = (next_scale * (1 / scale) * (1 / weight_scale)).reshape(1)
         now = later.input_slopes(spread, one.weight, factor, counted, layer=layer, interpret=interpret)
@@ -114,6 +114,14 @@ def _backward(halves: int, interpret: bool, residuals: tuple[Any, ...], slopes: 
     weight, bias = first.shifted_back(parts, layer)
     found.append({"weight": weight * (1 / scale * (1 / one.scale)), "bias": bias / scale})
     return found[::-1], _image_slopes(convolutions, images, slopes), None
+
+
+def _most(weight: Array, towards: int) -> Array:
+    """How many times larger than all factors a sum over weights can be, of all sums along the axis ``towards``.
+
+    All weights as large as the largest would be a far looser bound, and cost bits in every further layer.
+    """
+    return jnp.max(jnp.sum(jnp.abs(weight), axis=tuple(axis for axis in range(4) if axis != towards)))
 
 
 def _spread(slopes: Halves, codes: Array, count: Array, layer: Layer) -> tuple[Halves, Array]:

@@ -170,8 +170,8 @@ class HubDriver:
         return Outcome(self.hub.status, self.hub.reason)
 
     def _perform(self, instructions: list[Instruction]) -> None:
-        if instructions and self.hub.phase != "stepping":
-            self._keep(self.folder.settle)
+        if any(self.hub.phase != "stepping" or isinstance(one, Save) for one in instructions):
+            self._keep(self.folder.settle)  # Answers are used; a silo alone goes from steps to steps.
         for instruction in instructions:
             if isinstance(instruction, Message):
                 self.endpoint.send(instruction)

@@ -19,7 +19,7 @@ from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 
 KEPT, SUFFIX = 3, ".tdcd"
-Outcomes = SimpleQueue[OSError | None]
+Outcomes = SimpleQueue[BaseException | None]
 """Of files that were to be made durable: None for each that is."""
 
 
@@ -86,8 +86,9 @@ class Checkpoints:
         """Wait until the last state that was saved is durable; if that fails, the same place is for the next."""
         if self._is_settled:
             return
+        error = self._outcomes.get()
         self._is_settled = True
-        if (error := self._outcomes.get()) is not None:
+        if error is not None:
             raise error
         failpoint("save.after")
         self._files.append(self._files.pop(0))
@@ -125,7 +126,8 @@ def _sync_all(files: SimpleQueue[tuple[int, Path | None, Outcomes]]) -> None:
         file, new_in, outcomes = files.get()
         try:
             _sync(file, new_in)
-        except OSError as error:
+        except BaseException as error:
+            # Of any kind: the hub waits until it is told.
             outcomes.put(error)
         else:
             outcomes.put(None)
