@@ -6,7 +6,9 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
 import pytest
 
 from tdcd.tables import pieces
@@ -106,3 +108,16 @@ def test_a_row_with_too_many_cells_is_found_in_any_piece(tmp_path, monkeypatch):
     path.write_text("\n".join([HEADER, *LINES[:30], "30,1,2,a,b", *LINES[31:]]))
     with pytest.raises(ValueError, match="line 32"):
         read_rows(path, Columns(label="label", categorical=("kind",)))
+
+
+def test_a_parquet_file_that_claims_many_rows_gets_no_room_for_them(tmp_path):
+    table, path = pa.table({"id": ["p", "q"], "a": [1.5, 2.5], "label": [0, 1]}), tmp_path / "p.parquet"
+    pq.write_table(table, path)
+    content = path.read_bytes()
+    size = int.from_bytes(content[-8:-4], "little")
+    data, footer = content[: -8 - size], content[-8 - size : -8]
+    # The number of rows, 2, as a whole number of Thrift: twice it, seven bits at a time; here 2 ** 62.
+    footer = footer.replace(b"\x16\x04\x19", b"\x16" + b"\x80" * 9 + b"\x01\x19", 1)
+    path.write_bytes(data + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    assert pq.read_metadata(path).num_rows == 2**62
+    assert read_rows(path, Columns("id", "label")).features["a"].tolist() == [1.5, 2.5]

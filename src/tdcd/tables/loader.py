@@ -96,7 +96,7 @@ def with_weights(rows: RawRows, name: str) -> RawRows:
 def _read(path: Path, wanted: Columns) -> RawRows:
     """The rows, at first on the assumption that amounts and labels are numbers, which is fastest."""
     named_labels, as_text, num_columns = False, False, len(wanted.features or ())
-    expected = pq.read_metadata(path).num_rows if is_parquet(path) else expected_rows(path, num_columns)
+    expected = _rows_said(path) if is_parquet(path) else expected_rows(path, num_columns)
     while True:
         try:
             chunks = _chunks(path, wanted, as_text)
@@ -107,6 +107,11 @@ def _read(path: Path, wanted: Columns) -> RawRows:
             if as_text or is_parquet(path):
                 raise
             as_text = True
+
+
+def _rows_said(path: Path) -> int:
+    """The rows that a Parquet file says it has; not more than it has bytes, since anybody can write anything there."""
+    return min(pq.read_metadata(path).num_rows, path.stat().st_size)
 
 
 def repeat(ids: Sequence[str]) -> bool:

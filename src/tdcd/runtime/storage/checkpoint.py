@@ -96,7 +96,7 @@ class Checkpoints:
 
 def _write_over(path: Path, content: bytes, outcomes: Outcomes) -> None:
     """Make this a file's content, in the place that the file has on the disk; ``outcomes`` says when it is durable."""
-    is_new = not path.exists()
+    is_new, to_sync = not path.exists(), _written()
     if is_new:
         path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
@@ -110,7 +110,7 @@ def _write_over(path: Path, content: bytes, outcomes: Outcomes) -> None:
     except BaseException:
         os.close(file)
         raise
-    _written().put((file, path.parent if is_new else None, outcomes))
+    to_sync.put((file, path.parent if is_new else None, outcomes))
 
 
 @cache
@@ -119,6 +119,11 @@ def _written() -> SimpleQueue[tuple[int, Path | None, Outcomes]]:
     files: SimpleQueue[tuple[int, Path | None, Outcomes]] = SimpleQueue()
     Thread(target=_sync_all, args=[files], daemon=True).start()
     return files
+
+
+if hasattr(os, "register_at_fork"):
+    # A fork has no threads but the one that forked.
+    os.register_at_fork(after_in_child=_written.cache_clear)
 
 
 def _sync_all(files: SimpleQueue[tuple[int, Path | None, Outcomes]]) -> None:
