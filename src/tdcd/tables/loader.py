@@ -111,7 +111,7 @@ def _read(path: Path, wanted: Columns) -> RawRows:
 
 def _rows_said(path: Path) -> int:
     """The rows that a Parquet file says it has; not more than it has bytes, since anybody can write anything there."""
-    return min(pq.read_metadata(path).num_rows, path.stat().st_size)
+    return min(int(pq.read_metadata(path).num_rows), path.stat().st_size)
 
 
 def repeat(ids: Sequence[str]) -> bool:
