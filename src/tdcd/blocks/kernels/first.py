@@ -141,7 +141,7 @@ def _forward(
             largest, places = choose_largest((a, b, c, d))
             active, found = activate(largest * factor, places, shift)
             put_tile(number, values, stored(active, values))
-            put_tile(number, codes, (found,))
+            put_tile(number, codes, [found] * len(codes))
             return following
 
         last = jnp.minimum(first + tiles, pl.cdiv(limit, FORWARD.size))

@@ -106,7 +106,7 @@ def _forward(
         largest, places = (part.reshape(size, layer.outputs) for part in (largest, places))
         active, found = activate(largest * (factors[0] * factors[1]), places, bias[:] * factors[1])
         put(values, pixels, stored(active, values), exists)
-        put(codes, pixels, (found,), exists)
+        put(codes, pixels, [found] * len(codes), exists)
 
     if values[0].dtype == jnp.float32:
 

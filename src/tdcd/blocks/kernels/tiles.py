@@ -150,6 +150,6 @@ def over(mask: Array, channels: int) -> Array:
 
 
 def put(arrays: Sequence[Any], rows: Array, parts: Sequence[Array], mask: Array) -> None:
-    """Store the parts ``[n, C]`` in these rows of one array each; none if there are no arrays."""
-    for array, part in zip(arrays, parts, strict=False):
+    """Store the parts ``[n, C]`` in these rows of one array each."""
+    for array, part in zip(arrays, parts, strict=True):
         plt.store(rows_of(array, rows), part, mask=mask)

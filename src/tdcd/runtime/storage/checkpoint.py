@@ -21,6 +21,8 @@ from tdcd.runtime.storage.failpoints import failpoint
 KEPT, SUFFIX = 3, ".tdcd"
 Outcomes = SimpleQueue[BaseException | None]
 """Of files that were to be made durable: None for each that is."""
+Files = SimpleQueue[tuple[int, Path | None, Outcomes]]
+"""Open files that are to be: each with the folder that it is new in, and where to say how it went."""
 
 
 class Checkpoints:
@@ -114,9 +116,9 @@ def _write_over(path: Path, content: bytes, outcomes: Outcomes) -> None:
 
 
 @cache
-def _written() -> SimpleQueue[tuple[int, Path | None, Outcomes]]:
+def _written() -> Files:
     """Open files for a thread of its own to make durable: a hub has better things to do than to wait for the disk."""
-    files: SimpleQueue[tuple[int, Path | None, Outcomes]] = SimpleQueue()
+    files = Files()
     Thread(target=_sync_all, args=[files], daemon=True).start()
     return files
 
@@ -126,7 +128,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_written.cache_clear)
 
 
-def _sync_all(files: SimpleQueue[tuple[int, Path | None, Outcomes]]) -> None:
+def _sync_all(files: Files) -> None:
     while True:
         file, new_in, outcomes = files.get()
         try:

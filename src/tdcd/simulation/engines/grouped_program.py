@@ -37,8 +37,8 @@ class GroupedRows(NamedTuple):
     """One silo's rows of the minibatches of R rounds, group by group."""
 
     rows: Any
-    """``[R, E, L, P]`` sample ids, or places in the device's table; or ``[R, E, L, P, D]``, features. The first silo of
-    a stack may have those of all, one silo's groups after the other's; then the others have None."""
+    """``[R, E, L, P]`` sample ids, or places in the device's table; or ``[R, E, L, P, D]``, features. One silo of a
+    stack may have those of all, in the stack's order; then the others have None."""
     labels: Any
     """``[R, E, L, P]``."""
     slots: Any
