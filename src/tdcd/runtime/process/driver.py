@@ -91,12 +91,13 @@ class HubDriver:
         missing = self.hub.missing()
         self._note_progress(news, len(missing))
         self._stopwatch.handled(missing, self.endpoint.present)
-        if news is None or self._clock() - self._looked_at > TICK_S:
+        now = self._clock()
+        if news is None or now - self._looked_at > TICK_S:
             self._look_after(missing)
             self._note_confirmed()
         if self._is_done():
             return self._depart()
-        if self._clock() - self._shown_at > TICK_S:
+        if now - self._shown_at > TICK_S:
             self._show()
         return None
 
@@ -170,7 +171,9 @@ class HubDriver:
         return Outcome(self.hub.status, self.hub.reason)
 
     def _perform(self, instructions: list[Instruction]) -> None:
-        if any(self.hub.phase != "stepping" or isinstance(one, Save) for one in instructions):
+        if not instructions:
+            return
+        if self.hub.phase != "stepping" or any(isinstance(one, Save) for one in instructions):
             self._keep(self.folder.settle)  # Answers are used; a silo alone goes from steps to steps.
         for instruction in instructions:
             if isinstance(instruction, Message):

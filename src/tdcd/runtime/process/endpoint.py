@@ -32,9 +32,9 @@ class Endpoint:
         """Send, if the receiver is there; the state machines ask again for what gets lost."""
         if message.receiver in self.present:
             data, kind = encode(message), message.kind
-            failpoint(f"send.{kind}.before")
+            failpoint("send", kind, "before")
             self.transport.send(message.receiver, data)
-            failpoint(f"send.{kind}.after")
+            failpoint("send", kind, "after")
             self.payload[kind, message.receiver] += message.payload_bytes
             self.wire_bytes += len(data)
 

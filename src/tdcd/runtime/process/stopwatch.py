@@ -42,10 +42,10 @@ class Stopwatch:
         hub, before = self._hub, self._round
         is_training = hub.shutdown is None and hub.rounds is not None and bool(hub.rounds.phase)
         self._round = hub.round if is_training else None
-        # Called with every message: it must not go through all clients.
-        self._waits_for = [party for party in hub.peers if party in missing] or [
-            party for party in sorted(self._parties - present) if party in missing
-        ]
+        # Called with every message: it must not go through all clients while they are there.
+        self._waits_for = [party for party in hub.peers if party in missing]
+        if not self._waits_for and len(present) < len(self._parties):
+            self._waits_for = [party for party in sorted(self._parties - present) if party in missing]
         if before is None:
             self._since = self._clock()
         elif self._waits_for or self._round != before:

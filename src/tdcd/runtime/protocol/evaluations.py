@@ -38,6 +38,11 @@ class Evaluations:
         self.recorded = 0 if restored is None else restored.recorded
         """The round of the last line; 0 before the first."""
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a line may be written, or was the last one; asked for with every message."""
+        return bool(self.waiting) or self.candidates.ended_at is not None
+
     def complete(
         self, exchange: Exchange, records: Records | None, header: Callable[[int], Header]
     ) -> Iterator[Message | Append]:

@@ -73,8 +73,9 @@ class Exchange:
         """Take this hub's name, and who is sent what."""
         self.name, self.hubs, self.audience, self.run, self._timing = name, audience.hubs, audience, run, timing
         self.peers = [hub for hub in self.hubs if hub != name]
-        # By kind of part: who sends it to this hub.
+        # By kind of part: who sends it to this hub, and to whom a hub sends it.
         self._senders = {kind: [peer for peer in self.peers if audience.is_sent(kind, peer, name)] for kind in _KINDS}
+        self._receivers = {(kind, hub): audience.receivers(kind, hub) for kind in _KINDS for hub in self.hubs}
         self.digests: dict[int, dict[str, str]] = {}
         """By round: of what each hub that several hear said that the round waited for."""
         self._oldest = 0
@@ -101,7 +102,7 @@ class Exchange:
         if self.sent(part.kind, part.round) is not None:
             return []
         self._outbox[part.kind, part.round] = part
-        return [part.to(peer) for peer in self.audience.receivers(part.kind, self.name)]
+        return [part.to(peer) for peer in self._receivers[part.kind, self.name]]
 
     def resend(self, message: Want, round_index: int) -> Message | None:
         """What a peer asks for again, if it was sent; ``gone``, if the hub is too far past it."""
@@ -114,7 +115,7 @@ class Exchange:
 
     def receive(self, message: AnyPart) -> None:
         """A peer's part. A repeat must be the same, byte for byte."""
-        if not self.audience.is_sent(message.kind, message.sender, self.name):
+        if message.sender not in self._senders[message.kind]:
             raise RejectedMessage(f"a hub was not to send '{message.kind}'")
         parts = self._inbox.setdefault((message.kind, message.round), {})
         known = parts.setdefault(message.sender, message)
@@ -168,7 +169,7 @@ class Exchange:
 
     def _is_told(self, part: Published) -> bool:
         """Whether anybody but its sender has a part."""
-        return bool(self.audience.receivers(part.kind, part.sender))
+        return bool(self._receivers[part.kind, part.sender])
 
     def _compare(self, part: AnyPart, silo: int) -> None:
         """What a peer received in the round before it sent this part is what this hub received in that round."""

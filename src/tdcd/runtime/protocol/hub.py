@@ -5,7 +5,8 @@ any time: it introduces itself again, and is told again what it needs.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+
+import msgspec
 
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.protocol.handshake import Handshake
@@ -249,10 +250,12 @@ class Hub:
             if isinstance(instruction, End):
                 out += self._end(instruction.status, instruction.reason, instruction.in_block, instruction.round)
             elif isinstance(instruction, Save):
-                out.append(Save(replace(instruction.state, rows=handshake.rows())))
+                out.append(Save(msgspec.structs.replace(instruction.state, rows=handshake.rows())))
             else:
                 out.append(instruction)
-        return out + self._obey(self.rounds) if self.shutdown is None else out
+        if self._verdict is not None and self.shutdown is None:
+            out += self._obey(self.rounds, self._verdict)
+        return out
 
     # The end.
 
@@ -266,10 +269,9 @@ class Hub:
             self._verdict = message
         return []
 
-    def _obey(self, rounds: Rounds) -> list[Instruction]:
+    def _obey(self, rounds: Rounds, verdict: Stop) -> list[Instruction]:
         """End where a peer's client diverged, once this hub has come as far as that."""
-        verdict = self._verdict
-        if verdict is None or not rounds.has_reached(verdict.round):
+        if not rounds.has_reached(verdict.round):
             return []
         said = f"{verdict.sender} stopped: {verdict.reason}"
         return [Append(rounds.divergence(verdict.round)), *self._end("diverged", said, True, verdict.round)]

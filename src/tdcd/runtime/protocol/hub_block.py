@@ -62,7 +62,7 @@ class HubBlock:
             round_index,
             self.arrays,
             exchange.outbox,
-            {stage: dict(found) for stage, found in exchange.digests.items()},
+            dict(exchange.digests),
             evaluations.recorded,
             memory=named_leaves(self._memory),
             unrecorded=tuple(evaluations.waiting),

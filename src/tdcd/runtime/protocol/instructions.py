@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 from numpy.typing import NDArray
 
 from tdcd.records.history import Record
@@ -13,8 +14,7 @@ from tdcd.runtime.protocol.messages import Published, Status
 from tdcd.runtime.protocol.structure import Arrays, Message
 
 
-@dataclass(frozen=True, eq=False)
-class State:
+class State(msgspec.Struct, frozen=True, eq=False):
     """What a hub needs to go on from the start of a round."""
 
     run: str
@@ -22,7 +22,7 @@ class State:
     block: Arrays
     outbox: tuple[Published, ...] = ()
     """What it sent its peers in the rounds before."""
-    digests: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    digests: Mapping[int, Mapping[str, str]] = {}
     """The digest of what each hub sent, in the exchanges of the last rounds."""
     recorded: int = 0
     """The round of the last line of the history; 0 before the first."""
@@ -32,13 +32,13 @@ class State:
     """The lines of the history before this round."""
     absences: Mark = NO_LINES
     """The absences that were noted before this round."""
-    memory: Arrays = field(default_factory=dict)
+    memory: Arrays = {}
     """What the hub's update remembers."""
     unrecorded: tuple[int, ...] = ()
     """The rounds before this one that were evaluated, and for which other hubs' scores were not there."""
     best: Best | None = None
     """The best line of the history so far."""
-    candidates: Arrays = field(default_factory=dict)
+    candidates: Arrays = {}
     """The blocks with which the run may have to end, see :class:`tdcd.runtime.protocol.candidates.Candidates`."""
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -35,12 +35,20 @@ Json = str
 """A document of another module, as JSON."""
 
 
+Code = Literal["<f8", "<f4", "<i8", "<i4", "|i1", "<u4", "|u1"]
+DTYPES: Mapping[str, np.dtype[Any]] = {code: np.dtype(code) for code in get_args(Code)}
+"""The types of numbers that arrays can have, by their names on the wire."""
+
+
 class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, forbid_unknown_fields=True):
     """The type and shape of an array; its numbers follow the message's header."""
 
-    code: Literal["<f8", "<f4", "<i8", "<i4", "|i1", "<u4", "|u1"]
+    code: Code
     # No axis is taken as it is, not even beside one of length 0.
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=_MOST_NUMBERS)], ...], Meta(max_length=32)]
+    # No field, which would be in the header; each array has its own, see :meth:`filled`.
+    values: ClassVar[NDArray[Any]]
+    """The numbers."""
 
     def __post_init__(self) -> None:
         """Refuse a shape that no array can have."""
@@ -63,12 +71,6 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
         """The same array with its numbers."""
         self.__dict__["values"] = values
         return self
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """The numbers."""
-        found: NDArray[Any] = self.__dict__["values"]
-        return found
 
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -110,7 +112,7 @@ class Message(
     @property
     def payload_bytes(self) -> int:
         """The bytes of the arrays: what the ledger counts."""
-        return sum(array.values.nbytes for array in self.all_arrays)
+        return sum([array.values.nbytes for array in self.all_arrays])
 
     @property
     def all_arrays(self) -> list[Array]:

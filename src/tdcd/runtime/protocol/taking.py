@@ -20,22 +20,22 @@ LEAVES_OUT = "it leaves clients out, and federation.client_grace_s is not set"
 def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
     """The numbers of ``array``, if it has this dtype and shape (None fits any length) and they are all finite."""
     found = array.values
-    if found.dtype != np.dtype(dtype) or not (found.shape == tuple(shape) or _fits(found.shape, shape)):
+    if found.dtype != dtype or (found.shape != shape and not _fits(found.shape, shape)):
         wanted = f"{np.dtype(dtype)} {[*shape]}"
         raise RejectedMessage(f"'{name}' is {found.dtype} {[*found.shape]}, not {wanted}".replace("None", "any"))
-    if not are_finite([found]):
+    if not _is_finite(found):
         raise RejectedMessage(f"'{name}' has numbers that are not finite")
     return found
 
 
 def are_finite(arrays: Iterable[NDArray[Any]]) -> bool:
     """Whether arrays have no number that is not finite."""
-    return all(found.dtype.kind != "f" or _is_finite(found) for found in arrays)
+    return all(map(_is_finite, arrays))
 
 
 def _is_finite(found: NDArray[Any]) -> bool:
     # A sum of squares is not finite if a number is not; it is soon known, and seldom too large for finite ones.
-    return math.isfinite(np.vdot(found, found)) or bool(np.isfinite(found).all())
+    return found.dtype.kind != "f" or math.isfinite(np.vdot(found, found)) or bool(np.isfinite(found).all())
 
 
 def _fits(found: tuple[int, ...], wanted: Sequence[int | None]) -> bool:

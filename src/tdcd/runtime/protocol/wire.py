@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 
 from tdcd.runtime.protocol.messages import AnyMessage
-from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.protocol.structure import DTYPES, Message
 
 PROTOCOL = 5
 """Parties of different protocol versions refuse each other."""
 _DIGEST_BYTES, _MAGIC = 16, b"tdcd" + PROTOCOL.to_bytes(4, "little")
 _LENGTH = _DIGEST_BYTES + len(_MAGIC)
 _START = _LENGTH + 8
+_PADDING = [bytes(-size % 8) for size in range(8)]
 _pack, _unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(AnyMessage).decode
 
 
@@ -35,10 +36,11 @@ def encode(message: Message) -> bytes:
         # A reason may quote what somebody sent: half a character is no reason to fail.
         texts = {name: _whole(value) for name, value in msgspec.structs.asdict(message).items() if type(value) is str}
         header = _pack(message.replace(**texts))
-    parts: list[bytes | memoryview] = [_MAGIC, len(header).to_bytes(8, "little"), header, bytes(-len(header) % 8)]
+    parts: list[bytes | memoryview] = [_MAGIC, len(header).to_bytes(8, "little"), header, _PADDING[len(header) % 8]]
     for array in message.all_arrays:
-        if array.values.size:
-            parts += [array.values.data, bytes(-array.values.nbytes % 8)]
+        values = array.values
+        if size := values.nbytes:
+            parts += (values.data, _PADDING[size % 8])
     body = b"".join(parts)
     return _digest(body) + body
 
@@ -54,14 +56,15 @@ def _whole(text: str) -> str:
 
 def decode(data: bytes, *, sender: str, receiver: str) -> Message:
     """The message in ``data``, which came over ``sender``'s link to ``receiver``; anything else is refused."""
-    if data[:_DIGEST_BYTES] != _digest(memoryview(data)[_DIGEST_BYTES:]):
+    view = memoryview(data)
+    if data[:_DIGEST_BYTES] != _digest(view[_DIGEST_BYTES:]):
         raise RejectedMessage("its content does not match its digest")
     if data[_DIGEST_BYTES:_LENGTH] != _MAGIC:
         raise RejectedMessage(f"it is not a message of protocol {PROTOCOL}: run the same version of tdcd everywhere")
     end = _START + int.from_bytes(data[_LENGTH:_START], "little")
     if end > len(data):
         raise RejectedMessage("it is not a message: its header is longer than what arrived")
-    header = memoryview(data)[_START:end]
+    header = view[_START:end]
     try:
         message: Message = _unpack(header)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -78,25 +81,22 @@ def decode(data: bytes, *, sender: str, receiver: str) -> Message:
 
 def _fill(message: Message, data: bytes, end: int) -> None:
     """Give the message's arrays their numbers: views of ``data``, which they must fill to its end."""
-    place = _after_padding(data, end)
+    place = end + -end % 8
+    is_padded = data[end:place] == _PADDING[end % 8]
     for array in message.all_arrays:
-        dtype, count = np.dtype(array.code), math.prod(array.shape)
+        dtype, shape = DTYPES[array.code], array.shape
+        count = math.prod(shape)
         end = place + count * dtype.itemsize
         if end > len(data):
             raise RejectedMessage("it is not a message: an array is longer than what arrived")
-        numbers = np.frombuffer(data, dtype, count, place) if count else np.empty(0, dtype)
-        array.filled(numbers.reshape(array.shape))
-        place = _after_padding(data, end)
+        # Its shape may be [0, 2**40], which NumPy takes of an array that has no numbers.
+        array.filled(np.ndarray(shape, dtype, data, place) if count else np.empty(0, dtype).reshape(shape))
+        place = end + -end % 8
+        is_padded &= data[end:place] == _PADDING[end % 8]
     if place != len(data):
         raise RejectedMessage(f"it is not a message: it has {len(data)} bytes, and should have {place}")
-
-
-def _after_padding(data: bytes, end: int) -> int:
-    """The next multiple of eight, up to which there are zeros."""
-    place = end + -end % 8
-    if place > end and any(data[end:place]):
+    if not is_padded:
         raise RejectedMessage("it is not a message: there is something between its arrays")
-    return place
 
 
 def _digest(body: bytes | memoryview) -> bytes:

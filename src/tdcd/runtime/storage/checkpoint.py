@@ -98,10 +98,13 @@ class Checkpoints:
 
 def _write_over(path: Path, content: bytes, outcomes: Outcomes) -> None:
     """Make this a file's content, in the place that the file has on the disk; ``outcomes`` says when it is durable."""
-    is_new, to_sync = not path.exists(), _written()
-    if is_new:
+    is_new, to_sync = False, _written()
+    try:
+        file = os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        is_new = True
         path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         half = len(content) // 2
         write_all(file, content[:half])

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
@@ -189,7 +190,7 @@ class HubFolder:
 
     def marked(self, state: State) -> State:
         """A state with marks of all lines that led to it: those so far."""
-        return replace(state, history=self._written, absences=self._noted)
+        return msgspec.structs.replace(state, history=self._written, absences=self._noted)
 
     def save(self, state: State) -> None:
         """Make all lines of history and absences that led to a state durable, and begin to make the state so."""
