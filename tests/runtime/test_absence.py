@@ -337,7 +337,6 @@ def test_the_grace_period_is_that_of_a_question_and_not_of_a_hub_that_sleeps():
     assert over_at(12.0, other) == []
     assert over_at(60.0, other) == [], "who slept cannot tell who was late"
     assert over_at(65.4, other) == [other]
-    assert Grace(None, 0.25, lambda: now[0]).over([one]) == []
 
 
 def test_absences_are_looked_up_by_round_and_question():

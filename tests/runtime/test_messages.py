@@ -205,10 +205,14 @@ BAD = {
     "an array described in one word": fields(phi=[{"phi": ["<f8"]}]),
     "an array described in three words": fields(phi=[{"phi": ["<f8", [0], 1]}]),
     "an array that safetensors could not name": headed(
-        {"kind": "block", "sender": "a", "receiver": "b", "block": {"__metadata__": ["<f8", [1]]}}, bytes(8)
+        {"kind": "model", "sender": "a", "receiver": "b", "received": {}, "block": {"__metadata__": ["<f8", [1]]}},
+        bytes(8),
     ),
     "an array named by a control character": headed(
-        {"kind": "block", "sender": "a", "receiver": "b", "block": {"a\nb": ["<f8", [1]]}}, bytes(8)
+        {"kind": "model", "sender": "a", "receiver": "b", "received": {}, "block": {"a\nb": ["<f8", [1]]}}, bytes(8)
+    ),
+    "an array with a long name": headed(
+        {"kind": "block", "sender": "a", "receiver": "b", "block": {201 * "a": ["<f8", [1]]}}, bytes(8)
     ),
     "an array named by a number": headed(
         {"kind": "block", "sender": "a", "receiver": "b", "block": {1: ["<f8", [1]]}}, bytes(8)
@@ -220,6 +224,9 @@ BAD = {
 def test_what_is_bad_differs_from_what_is_good_in_one_thing():
     for good in (phi("<f8", [0]), phi("<f8", [1], bytes(8)), phi("|u1", [5], bytes(8))):
         assert decode(signed(good), sender="a", receiver="b").kind == "phi"
+    for kind, more in (("block", {}), ("model", {"received": {}})):
+        header = {"kind": kind, "sender": "a", "receiver": "b", **more, "block": {"weight": ["<f8", [1]]}}
+        assert decode(signed(headed(header, bytes(8))), sender="a", receiver="b").kind == kind
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -105,12 +106,15 @@ class HubCompute:
         """The layouts of as many rounds as are laid out at once."""
         first = which * self._at_once
         ids = np.stack([self._draws(index).ravel() for index in range(first, first + self._at_once)])
-        holders = self._owner[ids]
+        holders = self._owner.take(ids)
         orders = np.argsort(holders, axis=1, kind="stable")
-        slots = np.empty_like(orders)
-        np.put_along_axis(slots, orders, np.arange(orders.shape[1]), axis=1)
-        bounds = [np.cumsum(np.bincount(one, minlength=self._num_clients))[:-1] for one in holders]
-        return [Layout(np.split(orders[i], bounds[i]), slots[i : i + 1]) for i in range(self._at_once)]
+        slots, everywhere = np.empty_like(orders), np.arange(orders.shape[1])
+        for slot, order in zip(slots, orders, strict=True):
+            slot[order] = everywhere
+        counts = [np.bincount(one, minlength=self._num_clients) for one in holders]
+        bounds = np.cumsum(counts, axis=1).tolist()
+        places = [[order[a:b] for a, b in pairwise([0, *ends])] for order, ends in zip(orders, bounds, strict=True)]
+        return [Layout(its, slots[index : index + 1]) for index, its in enumerate(places)]
 
     def _sent_in(self, round_index: int) -> list[int]:
         return [later for later in timing_of(self.variant).sends(self.silo, round_index) if later < self._rounds]

@@ -52,7 +52,8 @@ class HubDriver:
         self.hub, self.folder, self.endpoint = hub, folder, Endpoint(transport)
         self._backoff = Backoff(resend_s, runtime.longest_resend_s, clock)
         self._stopwatch = Stopwatch(hub, folder, clock)
-        self._grace = Grace(hub.job.config.federation.client_grace_s, TICK_S, clock)
+        grace = hub.job.config.federation.client_grace_s
+        self._grace = None if grace is None else Grace(grace, TICK_S, clock)
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
         self._unsaved: State | None = None
         self._last: Append | None = None
@@ -86,8 +87,10 @@ class HubDriver:
         if news is None:
             # Whoever is waited for may be long: nothing should be lost meanwhile.
             self._save(wait=True)
-        if news is None or self._grace.is_due():
-            self._go_on_without_the_late()
+        if self._grace is not None and (news is None or self._grace.is_due()):
+            # Everything that has arrived is read; or that never happens.
+            for question in self._grace.over(self.hub.open_questions()):
+                self._perform(self.hub.overdue(question))
         missing = self.hub.missing()
         self._note_progress(news, len(missing))
         self._stopwatch.handled(missing, self.endpoint.present)
@@ -95,7 +98,7 @@ class HubDriver:
         if news is None or now - self._looked_at > TICK_S:
             self._look_after(missing)
             self._note_confirmed()
-        if self._is_done():
+        if self._ended_at is not None and self._is_done(self._ended_at):
             return self._depart()
         if now - self._shown_at > TICK_S:
             self._show()
@@ -108,11 +111,6 @@ class HubDriver:
             self.endpoint.refuse(news.sender, refusal)
         else:
             self._perform(instructions)
-
-    def _go_on_without_the_late(self) -> None:
-        """Called when everything that has arrived is read, and now and then where that never happens."""
-        for question in self._grace.over(self.hub.open_questions()):
-            self._perform(self.hub.overdue(question))
 
     def _note_progress(self, news: Event | None, num_missing: int) -> None:
         """See whether an event brought the hub on. This happens with every message, so it must not go through all."""
@@ -149,14 +147,12 @@ class HubDriver:
             self._num_unaware = len(shutdown.unaware)
             self._keep(partial(self.folder.note_confirmed, shutdown))
 
-    def _is_done(self) -> bool:
-        if self._ended_at is None:
-            return False
+    def _is_done(self, ended_at: float) -> bool:
         unaware = set(self.hub.missing())
         if self.hub.status == "refused":
             # Nothing here is of use to those who are away.
             unaware &= self.endpoint.present
-        return not unaware or self._clock() - self._ended_at > self._linger
+        return not unaware or self._clock() - ended_at > self._linger
 
     def _depart(self) -> Outcome:
         """The run has ended, and everybody knows or has had the time to."""

@@ -127,8 +127,8 @@ class Exchange:
     def silent(self, kind: type[AnyPart], round_index: int) -> list[str]:
         """The peers whose part is not there."""
         tag = kind.tag()
-        received = self._inbox.get((tag, round_index), ())
-        return [peer for peer in self._senders[tag] if peer not in received]
+        senders, received = self._senders[tag], self._inbox.get((tag, round_index), ())
+        return [peer for peer in senders if peer not in received] if senders else senders
 
     def lacking(self, keys: Sequence[Key]) -> list[str]:
         """The peers of whom something is not there."""
@@ -151,9 +151,10 @@ class Exchange:
 
     def parts(self, kind: type[P], round_index: int) -> list[P]:
         """The parts of this hub and of all that send it theirs, in silo order; all of them are there."""
-        own = self.sent(kind.tag(), round_index)
-        parts = {part.sender: part for part in [*self.received(kind, round_index), own] if isinstance(part, kind)}
-        return [parts[hub] for hub in self.hubs if hub in parts]
+        key = kind.tag(), round_index
+        own, received = self._outbox.get(key), self._inbox.get(key, {})
+        found = [own if hub == self.name else received.get(hub) for hub in self.hubs]
+        return [part for part in found if isinstance(part, kind)]
 
     def settle(self, stage: int, keys: Sequence[Key]) -> None:
         """A round has all parts that it waits for: find out whether all hubs were told the same before, and note what
@@ -173,9 +174,11 @@ class Exchange:
 
     def _compare(self, part: AnyPart, silo: int) -> None:
         """What a peer received in the round before it sent this part is what this hub received in that round."""
-        told = self._sent_in(part, silo) - 1
+        told = self.digests.get(self._sent_in(part, silo) - 1, {})
+        if part.sender == self.name or part.received == told:
+            return
         for hub in self.hubs:
-            if part.sender != self.name and part.received.get(hub) != self.digests.get(told, {}).get(hub):
+            if part.received.get(hub) != told.get(hub):
                 what = f"in the exchange before '{part.kind}' of round {part.round}"
                 raise IncompatibleParties(
                     f"{hub} told {part.sender} and {self.name} different things {what}: one of them is wrong"

@@ -234,7 +234,7 @@ class Hub:
             return []
         handshake = self.handshake
         was_done = handshake.phase == "done"
-        out: list[Instruction] = [*handshake.advance()]
+        out: list[Instruction] = [] if was_done else [*handshake.advance()]
         if self.rounds is None and handshake.compute is not None:
             restored = self._restored
             if restored is not None and restored.run != handshake.run:

@@ -31,6 +31,7 @@ from tdcd.runtime.protocol.structure import (
     LossWord,
     Message,
     Named,
+    NamedInFiles,
     Nonce,
     Part,
     Setting,
@@ -230,7 +231,7 @@ class ScoresPart(Part, frozen=True, kw_only=True, tag="scores_part"):
 class Model(Part, frozen=True, kw_only=True, tag="model"):
     """A silo's block at the end, if all agreed to share the model."""
 
-    block: Named
+    block: NamedInFiles
     preparation: Json | None = None
 
 

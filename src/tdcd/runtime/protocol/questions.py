@@ -1,6 +1,6 @@
 """What a hub asks its clients, and what they answer: one question at a time each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.core.fixed_point import FixedBlocks
@@ -34,6 +34,8 @@ class Questions:
         self._adds_up = isinstance(job.variant.block_exchange, FixedBlocks)
         self._fewest = FEWEST_LEFT if job.config.exchange.protect_blocks else 1
         self._questions: Sequence[Message] = ()
+        self._wanted: Collection[type[Message]] = ()
+        """What all clients are to answer with, one of these."""
         self._has_grace = job.config.federation.client_grace_s is not None
         self.absences = Absences(self.clients, absences)
         self.asked: dict[str, Message] = {}
@@ -44,6 +46,7 @@ class Questions:
     def ask(self, round_index: int, questions: Sequence[Message]) -> list[Instruction]:
         """Ask every client that takes part; ``questions`` are in client order."""
         self._answers.clear()
+        self._wanted = self._answers_to(questions[0])
         self._questions, out = questions, self.absences.out(round_index, questions[0].kind)
         asked = {index: one for index, one in enumerate(questions) if index not in out}
         if self._adds_up and self._wants_block(questions[0]):
@@ -76,20 +79,20 @@ class Questions:
         if self._are_over:
             return
         client, asked = message.sender, self.asked.get(message.sender)
-        if asked is not None and self._is_answer(message, asked):
+        if asked is not None and message.round == asked.round and type(message) in self._wanted:
             check_answer(message, self._place[client], self._compute)
-            _check_group(message, asked)
+            if type(message) is not Phi:
+                _check_group(message, asked)
             del self.asked[client]
             self._answers[client] = message
             return
         missed = self.absences.question_to(client)
-        if missed is None or not self._is_answer(message, missed):
+        if missed is None or message.round != missed.round or type(message) not in self._answers_to(missed):
             raise RejectedMessage(f"nobody asked for '{message.kind}' of round {message.round}")
         self.absences.show_life(client)
 
-    def _is_answer(self, message: Message, asked: Message) -> bool:
-        expected = Block if self._wants_block(asked) else _ANSWER_TO[type(asked)]
-        return message.round == asked.round and type(message) in (expected, Diverged)
+    def _answers_to(self, asked: Message) -> tuple[type[Message], type[Message]]:
+        return Block if self._wants_block(asked) else _ANSWER_TO[type(asked)], Diverged
 
     def take_back(self, round_index: int) -> list[Absence]:
         """A round begins: those who have shown life take part again."""

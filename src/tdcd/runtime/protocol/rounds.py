@@ -102,7 +102,7 @@ class Rounds:
 
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
-        out: list[Instruction] = [*self._record()]
+        out: list[Instruction] = self._record() if self.evaluations.has_news else []
         while self.phase and not self.questions.asked:
             try:
                 step = self._steps[self.phase]()
@@ -180,8 +180,6 @@ class Rounds:
     def _record(self) -> list[Instruction]:
         """The lines of the history whose scores are all there, in order; one of them may end the run."""
         out: list[Instruction] = []
-        if not self.evaluations.has_news:
-            return out
         is_over = self.phase in ("", "sharing")
         for line in () if is_over else self.evaluations.complete(self.exchange, self._records, self._header):
             out.append(line)

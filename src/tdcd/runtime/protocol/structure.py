@@ -1,8 +1,9 @@
 """What messages are made of: a header that says who sends them to whom, typed arrays, and other typed fields."""
 
-import math
 from collections.abc import Mapping
 from functools import cache
+from itertools import repeat
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
 
 import msgspec
@@ -10,9 +11,11 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-_MOST_NUMBERS = 2**40
+MOST_NUMBERS = 2**40
+"""Of an array; and no axis is longer."""
+_Name = Annotated[str, Meta(max_length=200)]
 # Safetensors has its own use for one name.
-_Name = Annotated[str, Meta(pattern=r"^(?!__metadata__$)[^\x00-\x1f\x7f-\x9f]{0,200}$")]
+_NameInFiles = Annotated[str, Meta(pattern=r"^(?!__metadata__$)[^\x00-\x1f\x7f-\x9f]{0,200}$")]
 
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -45,15 +48,10 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
 
     code: Code
     # No axis is taken as it is, not even beside one of length 0.
-    shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=_MOST_NUMBERS)], ...], Meta(max_length=32)]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=MOST_NUMBERS)], ...], Meta(max_length=32)]
     # No field, which would be in the header; each array has its own, see :meth:`filled`.
     values: ClassVar[NDArray[Any]]
     """The numbers."""
-
-    def __post_init__(self) -> None:
-        """Refuse a shape that no array can have."""
-        if math.prod(filter(None, self.shape)) > _MOST_NUMBERS:
-            raise ValueError(f"an array of shape {[*self.shape]} has too many numbers")
 
     @classmethod
     def of(cls, values: Any) -> Self:
@@ -75,7 +73,9 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
 
 Arrays = Mapping[str, NDArray[Any]]
 Named = dict[_Name, Array]
-"""The arrays of a block, or of an exchange, by name."""
+"""The arrays of a block, or of an exchange, by name: those with expected names are taken, and the others left."""
+NamedInFiles = dict[_NameInFiles, Array]
+"""The same, if they go into a file as they are."""
 
 
 def named(arrays: Arrays) -> Named:
@@ -112,16 +112,29 @@ class Message(
     @property
     def payload_bytes(self) -> int:
         """The bytes of the arrays: what the ledger counts."""
-        return sum([array.values.nbytes for array in self.all_arrays])
+        return sum(map(_bytes_of, self.all_arrays))
 
     @property
     def all_arrays(self) -> list[Array]:
         """All arrays, in the order of the fields; looked for once."""
-        found: list[Array] | None = self.__dict__.get("all_arrays")
-        if found is None:
-            found = self.__dict__["all_arrays"] = []
-            for name in _fields_with_arrays(type(self)):
-                _gather(getattr(self, name), found)
+        known: list[Array] | None = self.__dict__.get("all_arrays")
+        if known is not None:
+            return known
+        found: list[Array] = []
+        self.__dict__["all_arrays"] = found
+        left: list[Any] = [self]
+        # With every message: one function, whose code is soon at hand, and none that calls itself.
+        while left:
+            value = left.pop()
+            kind = type(value)
+            if kind is Array:
+                found.append(value)
+            elif kind is dict:
+                found += value.values()
+            elif kind is tuple:
+                left += value[::-1]
+            elif isinstance(value, msgspec.Struct):
+                left += map(getattr, repeat(value), _fields_with_arrays(type(value)))
         return found
 
     def to(self, receiver: str) -> Self:
@@ -140,28 +153,14 @@ class Part(Message, frozen=True, kw_only=True):
     """The digest of what each hub sent in the exchange of the round before, of those that several hubs hear."""
 
 
-def _gather(value: Any, found: list[Array]) -> None:
-    """Add the arrays in a field that may have some; a mapping has nothing else."""
-    kind = type(value)
-    if kind is Array:
-        found.append(value)
-    elif kind is dict:
-        found += value.values()
-    elif kind is tuple:
-        for inner in value:
-            _gather(inner, found)
-    elif isinstance(value, Message):
-        found += value.all_arrays
-    elif isinstance(value, msgspec.Struct):
-        for name in _fields_with_arrays(type(value)):
-            _gather(getattr(value, name), found)
+_bytes_of = attrgetter("values.nbytes")
 
 
 @cache
 def _fields_with_arrays(structure: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields of a structure that may have arrays in them: most messages have one, and many fields."""
+    """The fields of a structure that may have arrays in them, the last one first: most messages have one such field."""
     hints = get_type_hints(structure)
-    return tuple(name for name in structure.__struct_fields__ if _may_have_arrays(hints[name]))
+    return tuple(name for name in reversed(structure.__struct_fields__) if _may_have_arrays(hints[name]))
 
 
 def _may_have_arrays(hint: Any) -> bool:

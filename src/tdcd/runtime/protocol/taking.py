@@ -59,7 +59,10 @@ def take_loss(name: str, model: ModelSection) -> Loss:
 
 def take_all(arrays: Named, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
     """The same of every array of a layout."""
-    return {name: take_named(arrays, name, dtype, shape) for name, (dtype, shape) in layout.items()}
+    taken = {}
+    for name, (dtype, shape) in layout.items():
+        taken[name] = take_named(arrays, name, dtype, shape)
+    return taken
 
 
 def take_mask(array: Array, name: str, size: int) -> NDArray[np.bool_]:

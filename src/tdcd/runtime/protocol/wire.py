@@ -6,20 +6,22 @@ is ever unpickled, and every length is compared with what has arrived before it 
 values of another type are refused. A message has one form only: other bytes that would mean the same are refused too.
 """
 
-import hashlib
 import math
+from functools import partial
+from hashlib import blake2b
 
 import msgspec
 import numpy as np
 
 from tdcd.runtime.protocol.messages import AnyMessage
-from tdcd.runtime.protocol.structure import DTYPES, Message
+from tdcd.runtime.protocol.structure import DTYPES, MOST_NUMBERS, Message
 
 PROTOCOL = 5
 """Parties of different protocol versions refuse each other."""
 _DIGEST_BYTES, _MAGIC = 16, b"tdcd" + PROTOCOL.to_bytes(4, "little")
 _LENGTH = _DIGEST_BYTES + len(_MAGIC)
 _START = _LENGTH + 8
+_hash = partial(blake2b, digest_size=_DIGEST_BYTES)
 _PADDING = [bytes(-size % 8) for size in range(8)]
 _pack, _unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(AnyMessage).decode
 
@@ -42,7 +44,7 @@ def encode(message: Message) -> bytes:
         if size := values.nbytes:
             parts += (values.data, _PADDING[size % 8])
     body = b"".join(parts)
-    return _digest(body) + body
+    return _hash(body).digest() + body
 
 
 def digest(message: Message) -> str:
@@ -57,7 +59,7 @@ def _whole(text: str) -> str:
 def decode(data: bytes, *, sender: str, receiver: str) -> Message:
     """The message in ``data``, which came over ``sender``'s link to ``receiver``; anything else is refused."""
     view = memoryview(data)
-    if data[:_DIGEST_BYTES] != _digest(view[_DIGEST_BYTES:]):
+    if data[:_DIGEST_BYTES] != _hash(view[_DIGEST_BYTES:]).digest():
         raise RejectedMessage("its content does not match its digest")
     if data[_DIGEST_BYTES:_LENGTH] != _MAGIC:
         raise RejectedMessage(f"it is not a message of protocol {PROTOCOL}: run the same version of tdcd everywhere")
@@ -89,15 +91,12 @@ def _fill(message: Message, data: bytes, end: int) -> None:
         end = place + count * dtype.itemsize
         if end > len(data):
             raise RejectedMessage("it is not a message: an array is longer than what arrived")
-        # Its shape may be [0, 2**40], which NumPy takes of an array that has no numbers.
-        array.filled(np.ndarray(shape, dtype, data, place) if count else np.empty(0, dtype).reshape(shape))
+        if not count and math.prod(filter(None, shape)) > MOST_NUMBERS:
+            raise RejectedMessage(f"it is not a message: an array of shape {[*shape]} has too many numbers")
+        array.filled(np.ndarray(shape, dtype, data, place) if count else np.empty(shape, dtype))
         place = end + -end % 8
         is_padded &= data[end:place] == _PADDING[end % 8]
     if place != len(data):
         raise RejectedMessage(f"it is not a message: it has {len(data)} bytes, and should have {place}")
     if not is_padded:
         raise RejectedMessage("it is not a message: there is something between its arrays")
-
-
-def _digest(body: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
