@@ -30,8 +30,8 @@ class Evaluations:
         self._silo, self._timing = silo, timing_of(job.variant)
         self._has_labels = job.has_labels(silo)
         self._tells = job.audience.label_hub == job.hubs[silo]
-        self.needed_in = lru_cache(maxsize=2)(self._needed_in)
-        """The rounds whose scores everybody has before the steps of this one; in the end, of all that are left."""
+        self.figures_in = lru_cache(maxsize=2)(self._figures_in)
+        """What every hub has before this round's steps, of lines of the history; asked for with every part."""
         self._every, self._rounds = job.config.evaluate.every, job.config.train.rounds
         self.waiting = [] if restored is None else list(restored.unrecorded)
         """Rounds whose scores were told and whose lines are not written, in order."""
@@ -70,9 +70,11 @@ class Evaluations:
             if self.candidates.ended_at is not None:
                 self.waiting = []
 
-    def figures_in(self, round_index: int) -> list[Key]:
-        """What every hub has before this round's steps, of lines of the history."""
-        return [key for one in self.needed_in(round_index) for key in figures_of(one)]
+    def _figures_in(self, round_index: int) -> list[Key]:
+        first = round_index - self._timing.rounds
+        # In the end, of all rounds that are left.
+        needed = self._due(first, (round_index if round_index == self._rounds else first) + 1)
+        return [key for one in needed for key in figures_of(one)]
 
     def told(self, round_index: int, block: Tree) -> None:
         """A round's scores were told."""
@@ -85,12 +87,6 @@ class Evaluations:
         if not self._timing.steps_in(self._silo, round_index):
             return []
         return [*self._due(round_index, round_index + self._timing.period(self._silo))]
-
-    def _needed_in(self, round_index: int) -> list[int]:
-        first = round_index - self._timing.rounds
-        if round_index == self._rounds:
-            return [*self._due(first, round_index + 1)]
-        return [*self._due(first, first + 1)]
 
     def _due(self, start: int, stop: int) -> Iterator[int]:
         for round_index in range(max(0, start), min(stop, self._rounds + 1)):

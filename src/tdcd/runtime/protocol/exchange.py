@@ -36,11 +36,6 @@ def exchange_of(round_index: int) -> list[Key]:
     return [(PhiPart, round_index), (SlopePart, round_index)]
 
 
-def most_ahead(timing: Overlap) -> int:
-    """By how many rounds a part that a hub sends can be ahead of another hub's round."""
-    return 2 * timing.rounds + 2 * timing.longest_period - 1
-
-
 def kept_rounds(timing: Overlap) -> int:
     """For how many rounds a hub keeps what it told its peers: those who go back may also lack what is D rounds older,
     and be D rounds behind.
@@ -78,7 +73,9 @@ class Exchange:
         self._receivers = {(kind, hub): audience.receivers(kind, hub) for kind in _KINDS for hub in self.hubs}
         self.digests: dict[int, dict[str, str]] = {}
         """By round: of what each hub that several hear said that the round waited for."""
-        self._oldest = 0
+        self.most_ahead = 2 * timing.rounds + 2 * timing.longest_period - 1
+        """By how many rounds a part that a hub sends can be ahead of another hub's round."""
+        self._kept, self._oldest = kept_rounds(timing), 0
         self._outbox: dict[tuple[str, int], Published] = {}
         self._inbox: dict[tuple[str, int], dict[str, AnyPart]] = {}
 
@@ -195,11 +192,13 @@ class Exchange:
 
     def forget(self, round_index: int, oldest_wanted: int) -> None:
         """A round begins: drop what nobody needs from now on; parts of earlier rounds may still be wanted here."""
-        self._oldest = oldest = round_index - kept_rounds(self._timing)
-        self._outbox = {
-            key: message
-            for key, message in self._outbox.items()
-            if key[1] >= (oldest if self._is_told(message) else oldest_wanted)
-        }
-        self._inbox = {key: parts for key, parts in self._inbox.items() if key[1] >= oldest_wanted}
-        self.digests = {stage: found for stage, found in self.digests.items() if stage >= oldest}
+        self._oldest = oldest = round_index - self._kept
+        for key, message in [*self._outbox.items()]:
+            if key[1] < (oldest if self._is_told(message) else oldest_wanted):
+                del self._outbox[key]
+        for key in [*self._inbox]:
+            if key[1] < oldest_wanted:
+                del self._inbox[key]
+        for stage in [*self.digests]:
+            if stage < oldest:
+                del self.digests[stage]

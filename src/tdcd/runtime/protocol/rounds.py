@@ -22,7 +22,7 @@ from tdcd.records.history import Record
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.awaiting import awaited
 from tdcd.runtime.protocol.evaluations import Evaluations
-from tdcd.runtime.protocol.exchange import Exchange, Key, exchange_of, figures_of, kept_rounds, lost, most_ahead
+from tdcd.runtime.protocol.exchange import Exchange, Key, exchange_of, figures_of, kept_rounds, lost
 from tdcd.runtime.protocol.hub_block import HubBlock
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State
 from tdcd.runtime.protocol.job import Job, timing_of
@@ -69,7 +69,7 @@ class Rounds:
         # A hub that comes back asks at once for what it may have missed.
         self._behind, self._wanted_in = -1, ("", -1)
         if restored is not None:
-            self._behind = restored.round + 1 + most_ahead(self.timing)
+            self._behind = restored.round + 1 + self.exchange.most_ahead
             self.exchange.restore(restored.outbox, restored.digests, restored.round)
         self.evaluations = Evaluations(silo, job, compute, restored)
         # What it may have told its peers before it came back, it must tell them again with the same clients.
@@ -90,7 +90,7 @@ class Rounds:
         """A peer's part of this round's exchange, or of a later one's if the peer is ahead; scores may be late."""
         is_late = isinstance(message, ScoresPart | FiguresPart | Model)
         oldest = self.evaluations.oldest(self.round) if is_late else self.round
-        if not oldest <= message.round <= self.round + most_ahead(self.timing):
+        if not oldest <= message.round <= self.round + self.exchange.most_ahead:
             raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
         self.exchange.receive(check_part(message, self.job, self.compute))
 
