@@ -49,11 +49,7 @@ def test_ids_are_distinct_and_in_range(seed, round_index, num_samples, share, lo
 
 
 def first_distinct(values, count):
-    kept = []
-    for value in values:
-        if value not in kept:
-            kept.append(value)
-    return kept[:count]
+    return [*dict.fromkeys(values)][:count]
 
 
 def philox(seed, round_index, size):
@@ -70,6 +66,15 @@ def test_few_samples_of_many_are_the_first_distinct_draws_of_the_stream(num_samp
     width = batch_size + batch_size // 4 + 32
     draws = [int(raw) % num_samples for raw in philox(3, 11, 2 * width)]
     assert ids.tolist() == [first_distinct(draws[:width], batch_size), first_distinct(draws[width:], batch_size)]
+
+
+def test_samples_and_places_beyond_32_bits_are_told_apart():
+    num_samples, batch_size, steps, rounds = 3_000_000, 1000, 8, range(3)
+    width = batch_size + batch_size // 4 + 32
+    found = batch_ids(3, rounds, num_samples=num_samples, batch_size=batch_size, local_steps=steps)
+    draws = np.array([philox(3, index, steps * width) for index in rounds]).reshape(-1, width) % np.uint64(num_samples)
+    assert found.reshape(-1, batch_size).tolist() == [first_distinct(row, batch_size) for row in draws.tolist()]
+    assert any(len(set(row[:batch_size])) < batch_size for row in draws.tolist())
 
 
 def test_many_samples_of_few_are_those_with_the_smallest_keys():

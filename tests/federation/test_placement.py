@@ -138,10 +138,11 @@ def test_prefixes_are_what_a_client_often_needs():
 @pytest.mark.parametrize("batch_size", [64, 640, 5000, 12_800])
 @pytest.mark.parametrize("together", [1, 500, 2500])
 def test_tight_paddings_have_room_for_whatever_is_drawn(batch_size, together):
-    padding = Padding(600, 60_000, batch_size)
-    padding.tighten(together)
+    usual, tight = Padding(600, 60_000, batch_size), Padding(600, 60_000, batch_size)
+    tight.tighten(together)
     for most in range(min(600, batch_size) + 1):
-        assert padding.width(int(padding.levels(np.array(most)))) >= most
+        for padding in (usual, tight):
+            assert most <= padding.enough_for(most) == padding.width(int(padding.levels(np.array(most))))
 
 
 def test_tight_paddings_hold_every_round_and_are_rarely_much_more_than_it_needs():

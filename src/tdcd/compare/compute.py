@@ -78,7 +78,7 @@ def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> C
     minibatches = Minibatch(features, Known(labels, phi_others, phi_others), weights)
     apply, objective, variant = simulation.blocks[index].phi, simulation.objective, simulation.variant
     losses = partial(variant.knowledge.losses, index, objective=objective)
-    descent = Descent(losses, objective, variant.update, jnp.asarray(settings.step_size, settings.dtype))
+    descent = Descent(losses, objective.l2, variant.update, jnp.asarray(settings.step_size, settings.dtype))
     phi = jax.jit(partial(algorithm.phi, apply=apply))
     steps = jax.jit(
         lambda block, minibatches: algorithm.client_steps(

@@ -26,8 +26,7 @@ import numpy as np
 
 from tdcd.core.choices import Gradient
 from tdcd.core.lazy import Array, jax, jnp, library_of
-from tdcd.core.objective import Objective, Tree
-from tdcd.core.trees import leaves_of, map_tree
+from tdcd.core.trees import Tree, leaves_of, map_tree, plus
 from tdcd.core.update import State, Update
 
 Apply = Callable[[Tree, Array], Array]
@@ -175,8 +174,8 @@ class Descent(NamedTuple):
     """What a client's local steps go by."""
 
     losses: Losses
-    objective: Objective
-    """For the regulariser."""
+    l2: Any
+    """lambda, of the regulariser."""
     update: Update
     step_size: Array
     """eta."""
@@ -205,9 +204,7 @@ def local_update(moving: Moving, gradient: Tree, descent: Descent) -> Moving:
     .. math:: \theta \leftarrow \theta - \eta\, \big(g(\Phi_{-k,j}, \theta; \zeta^\tau) + \lambda\, \theta\big)
     """
     block, state = moving
-    l2 = descent.objective.l2
-    whole = map_tree(lambda slope, leaf: slope + l2 * leaf, gradient, block)
-    return descent.update.step(block, whole, state, descent.step_size)
+    return descent.update.step(block, plus(gradient, descent.l2, block), state, descent.step_size)
 
 
 def local_step(moving: Moving, minibatch: Minibatch, *, apply: Apply, descent: Descent) -> Moving:
@@ -235,6 +232,20 @@ def linear_step(
     return local_update(moving, weighted_sum(slopes(phi, known)), descent)
 
 
+def scan(
+    step: Callable[[Moving, Any], Moving],
+    start: Moving,
+    minibatches: Any = None,
+    length: int | None = None,
+    unroll: int = 1,
+) -> Moving:
+    """One step per minibatch, or so many steps without any; as JAX loops."""
+    stepped, _ = jax.lax.scan(
+        lambda moving, minibatch: (step(moving, minibatch), None), start, minibatches, length, unroll=unroll
+    )
+    return stepped
+
+
 def local_steps(
     block: Tree,
     minibatches: Any,
@@ -243,7 +254,7 @@ def local_steps(
     step: Callable[[Moving, Any], Moving],
     descent: Descent,
     steps: int,
-    scan: Callable[..., Any] | None = None,
+    loop: Callable[..., Moving] = scan,
 ) -> Tree:
     r"""Q gradient steps on one client's block, the other silos frozen.
 
@@ -255,15 +266,14 @@ def local_steps(
         iteration: local steps taken before this round.
         step: :func:`local_step` with its block's phi, or an engine's own way of calling it.
         steps: Q.
-        scan: how to loop; by default as JAX does.
+        loop: :func:`scan`, or what else does the same.
     """
-    scan = scan or jax.lax.scan
     start = (block, descent.update.start(block, iteration))
     if leaves_of(minibatches)[0].shape[0] == steps:
-        (stepped, _), _ = scan(lambda moving, minibatch: (step(moving, minibatch), None), start, minibatches)
+        stepped, _ = loop(step, start, minibatches)
         return stepped
     only = map_tree(lambda part: part[0], minibatches)
-    (stepped, _), _ = scan(lambda moving, _: (step(moving, only), None), start, length=steps)
+    stepped, _ = loop(lambda moving, _: step(moving, only), start, length=steps)
     return stepped
 
 

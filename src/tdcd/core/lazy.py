@@ -12,6 +12,8 @@ from functools import cache, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 __all__ = ["Array", "compiled", "configure", "jax", "jnp", "library_of"]
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ else:
 
 def library_of(array: Array) -> Any:
     """The library that an array belongs to: JAX, or NumPy in hubs and in clients with a linear block."""
-    return array.__array_namespace__()
+    # NumPy's own answer takes ten times as long.
+    return np if isinstance(array, np.ndarray) else array.__array_namespace__()
 
 
 def configure(name: str, value: bool) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class Objective:
         if not fits.all():
             raise ValueError(f"{self.kind.name} loss takes labels that are {self.kind.labels}, not {labels[~fits][0]}")
 
-    @property
+    @cached_property
     def kind(self) -> Loss:
         """What there is to know of its loss."""
         return loss_of(self.loss)

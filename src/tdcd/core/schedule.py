@@ -143,8 +143,9 @@ def _first_distinct(raw: NDArray[np.uint64], size: int, num_samples: int) -> NDA
     raw %= np.uint64(num_samples)
     if size >= LARGE:
         return _first_distinct_of_many(raw.view(np.int64), size, num_samples)
-    # In 16 bits where they fit: those sort four times faster.
-    draws: NDArray[Any] = raw.astype(np.uint16 if num_samples <= 1 << 16 else np.int32)
+    # Room for a value and its place: numbers of 32 bits are sorted in half the time.
+    bits = raw.shape[1].bit_length()
+    draws: NDArray[Any] = raw.astype(np.uint32 if num_samples << bits <= 1 << 32 else np.uint64)
     found = draws[:, :size].astype(np.int32)
     rows: Any = slice(None)
     if size * size < 2 * num_samples:
@@ -152,13 +153,15 @@ def _first_distinct(raw: NDArray[np.uint64], size: int, num_samples: int) -> NDA
         begun = np.sort(found, axis=1)
         rows = np.flatnonzero((begun[:, 1:] == begun[:, :-1]).any(axis=1))
         draws = draws[rows]
-    order = np.argsort(draws, axis=1, kind="stable")
-    ordered = np.take_along_axis(draws, order, axis=1)
-    repeated = np.zeros(draws.shape, bool)
-    np.put_along_axis(repeated, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
-    rank = np.cumsum(~repeated, axis=1)
+    # Ordered by value, then by place: this takes a fraction of the time of an `argsort`.
+    ordered = (draws << bits) + np.arange(draws.shape[1], dtype=draws.dtype)
+    ordered.sort(axis=1)
+    row, after = np.nonzero((ordered[:, 1:] ^ ordered[:, :-1]) < 1 << bits)
+    is_new = np.ones(draws.shape, bool)
+    is_new[row, ordered[row, after + 1] % (1 << bits)] = False
+    rank = np.cumsum(is_new, axis=1, dtype=np.int32)
     enough = rank[:, -1] >= size
-    kept = ~repeated & (rank <= size) & enough[:, None]
+    kept = is_new & (rank <= size) & enough[:, None]
     distinct = np.full((len(draws), size), -1, np.int32)
     distinct[enough] = draws[kept].reshape(-1, size)
     found[rows] = distinct

@@ -19,17 +19,37 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     >>> map_tree(lambda leaf, other: leaf - other, {"weight": 3, "bias": [1, None]}, {"weight": 1, "bias": [1, None]})
     {'bias': [0, None], 'weight': 2}
     """
-    # Steps in NumPy take this way only.
-    if type(tree) is np.ndarray:
-        return function(tree, *others)
     if _jax_knows():
         return jax.tree.map(function, tree, *others)
     return _mapped(function, tree, others)
 
 
+def plus(tree: Tree, factor: Any, other: Tree) -> Tree:
+    """``tree + factor * other``, leaf by leaf.
+
+    >>> plus({"weight": 3}, 10, {"weight": 2})
+    {'weight': 23}
+    """
+    # An array is a tree, too, and steps in NumPy take this way only.
+    if type(tree) is np.ndarray:
+        return tree + factor * other
+    return map_tree(lambda leaf, more: leaf + factor * more, tree, other)
+
+
+def minus(tree: Tree, factor: Any, other: Tree) -> Tree:
+    """``tree - factor * other``, leaf by leaf."""
+    if type(tree) is np.ndarray:
+        return tree - factor * other
+    return map_tree(lambda leaf, less: leaf - factor * less, tree, other)
+
+
 def leaves_of(tree: Tree) -> list[Any]:
     """All leaves, those of a dict in the order of its keys."""
-    return jax.tree.leaves(tree) if _jax_knows() else [leaf for _, leaf in _walk(tree, ())]
+    if _jax_knows():
+        return jax.tree.leaves(tree)
+    found: list[Any] = []
+    _gather(tree, found)
+    return found
 
 
 def like(template: Tree, leaves: Sequence[Any]) -> Tree:
@@ -77,6 +97,19 @@ def _mapped(function: Callable[..., Any], tree: Tree, others: Sequence[Tree]) ->
         parts = [_mapped(function, part, same) for part, *same in zip(tree, *others, strict=True)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return None if tree is None else function(tree, *others)
+
+
+def _gather(tree: Tree, found: list[Any]) -> None:
+    if isinstance(tree, np.ndarray):
+        found.append(tree)
+    elif isinstance(tree, dict):
+        for key in sorted(tree):
+            _gather(tree[key], found)
+    elif isinstance(tree, list | tuple):
+        for part in tree:
+            _gather(part, found)
+    elif tree is not None:
+        found.append(tree)
 
 
 def _walk(tree: Tree, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

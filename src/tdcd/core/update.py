@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from tdcd.core.lazy import Array
 from tdcd.core.objective import Tree
-from tdcd.core.trees import map_tree
+from tdcd.core.trees import minus
 
 State = Any
 """The state of an update, as a tree of arrays; ``()`` for none."""
@@ -45,7 +45,7 @@ class Sgd:
 
     def step(self, block: Tree, gradient: Tree, state: State, step_size: Array) -> tuple[Tree, State]:
         """One step against the gradient."""
-        return map_tree(lambda leaf, slope: leaf - step_size * slope, block, gradient), state
+        return minus(block, step_size, gradient), state
 
 
 @dataclass(frozen=True)

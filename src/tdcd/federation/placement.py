@@ -124,6 +124,11 @@ class Padding:
         beyond = -(-np.maximum(most - self.usual, 0) // self._step)
         return np.asarray(np.searchsorted(self._sizes, np.minimum(most, self.usual)) + beyond)
 
+    def enough_for(self, most: int) -> int:
+        """The padding of rounds in which a client has at most ``most`` rows of a minibatch."""
+        is_usual = most <= self.usual and len(self._sizes) == 1
+        return self.usual if is_usual else self.width(int(self.levels(np.asarray(most))))
+
     def width(self, level: int) -> int:
         """The padding of a level; beyond the usual one they grow by a quarter of it."""
         last = len(self._sizes) - 1

@@ -247,7 +247,7 @@ def _client_gradients(
             algorithm.row_weights, num_rows=num_rows, gradient=rule, num_samples=len(labels), batch_size=batch_size
         )
         losses = partial(LabelsEverywhere().losses, silo, objective=objective)
-        descent = Descent(losses, objective, Sgd(), jnp.ones(()))
+        descent = Descent(losses, objective.l2, Sgd(), jnp.ones(()))
         step = partial(
             algorithm.client_steps, hub_block, iteration=jnp.zeros(()), apply=model.phi, descent=descent, steps=1
         )

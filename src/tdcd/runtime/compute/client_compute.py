@@ -1,6 +1,7 @@
 """What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, in NumPy or compiled."""
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class ClientCompute:
         # Phi is of later rounds than the steps.
         spread = timing.rounds + timing.longest_period
         self._laid_out = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
-        self._step_size = np.asarray(settings.step_size, settings.dtype) * timing.period(silo)
+        self._step_size = np.asarray(np.asarray(settings.step_size, settings.dtype) * timing.period(silo))
         self._held = np.asarray(len(samples), settings.dtype)
         self._local = LocalSteps(
             block,
@@ -98,23 +99,27 @@ class ClientCompute:
         """The rows of as many rounds as are laid out at once."""
         first = which * self._at_once
         ids = np.stack([self._draws(index) for index in range(first, first + self._at_once)])
-        rows = self._row_of[ids]
+        rows = self._row_of.take(ids)
         held = rows >= 0
+        samples = np.flatnonzero(held)
         counts = held.sum(axis=2, dtype=np.int32)
-        width = self._padding.width(int(self._padding.levels(counts.max())))
+        width = self._padding.enough_for(int(counts.max()))
         padded = np.zeros((*counts.shape, width), np.int32)
-        everywhere = places_in(counts.ravel(), width)
-        padded.ravel()[everywhere] = rows[held]
-        bounds = np.cumsum(counts.sum(axis=1))[:-1]
-        places = np.split(everywhere % padded[0].size, bounds)
-        samples = np.split(np.flatnonzero(held) % held[0].size, bounds)
+        places = places_in(counts.ravel(), width)
+        padded.ravel()[places] = rows.take(samples)
+        ends = counts.sum(axis=1).cumsum().tolist()
+        of_rounds = [slice(*both) for both in pairwise([0, *ends])]
         # NumPy gathers faster than a compiled program does.
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
-        nothing = [None] * len(places)
+        nothing = [None] * len(counts)
         weights = nothing if self._weights is None else self._weights.take(padded)
         rules = nothing if self._local.needs_jax else self._local.row_weights(counts, width, self._held)
-        parts = zip(places, features, labels, counts, samples, weights, nothing, rules, strict=True)
-        return [self._drop(ClientRows(*of_round), first + index) for index, of_round in enumerate(parts)]
+        places, samples = places % padded[0].size, samples % held[0].size
+        parts = zip(of_rounds, features, labels, counts, weights, rules, strict=True)
+        return [
+            self._drop(ClientRows(places[own], x, y, count, samples[own], weight, rule=rule), first + index)
+            for index, (own, x, y, count, weight, rule) in enumerate(parts)
+        ]
 
     def _drop(self, rows: ClientRows, round_index: int) -> ClientRows:
         """The rows, and which of them the silo is dropped from; with the intercept, it keeps the ones of those."""

@@ -58,10 +58,18 @@ class LocalSteps:
         """What the steps go by; the slopes are for those who do not differentiate."""
         knowledge, objective = self.variant.knowledge, self.objective
         losses = partial(knowledge.losses, self.silo, objective=objective)
-        slopes = (
-            None if self.needs_jax else partial(cast("WrittenOut", knowledge).slopes, self.silo, objective=objective)
+        if self.needs_jax:
+            return Descent(losses, objective.l2, self.variant.update, step_size)
+        written_out = cast("WrittenOut", knowledge)
+        # NumPy multiplies by an array of one number sooner than by a float.
+        l2 = np.asarray(objective.l2, self.dtype)
+        return Descent(
+            losses,
+            l2,
+            self.variant.update,
+            step_size,
+            lambda phi, known: written_out.slopes(self.silo, phi, known, objective),
         )
-        return Descent(losses, objective, self.variant.update, step_size, slopes)
 
     def take(self, block: Tree, rows: ClientRows, known: Known, held: Any, step_size: Any, iteration: int) -> Tree:
         """The block after Q steps. ``held``: n_k, or what it comes to for each minibatch if clients are absent."""
@@ -69,9 +77,7 @@ class LocalSteps:
             arrays: Any = rows.features, known, rows.counts, rows.weights, held, step_size, np.int32(iteration)
             with precision(self.dtype):
                 return map_tree(np.asarray, _compiled_steps(block, *arrays, local=self))
-        # A run that diverges is told as such, not by warnings.
-        with np.errstate(all="ignore"):
-            return self._linear_steps(block, rows, known, held, step_size, iteration)
+        return self._linear_steps(block, rows, known, held, step_size, iteration)
 
     def _linear_steps(
         self, block: Tree, rows: ClientRows, known: Known, held: Any, step_size: Any, iteration: Any
@@ -83,15 +89,25 @@ class LocalSteps:
         if rows.weights is not None:
             weights = weights * rows.weights
         descent = self.descent(step_size)
+
+        def step(moving: Moving, minibatch: Minibatch) -> Moving:
+            """With features ``[P, D]`` and weights ``[P, 1]`` of the rows."""
+            features, known, weights = minibatch
+            # Of so few rows, `@` takes twice as long.
+            phi = features.dot(moving[0])
+            return algorithm.linear_step(
+                moving, phi, known, lambda slopes: features.T.dot(weights * slopes), descent=descent
+            )
+
         # An array is a tree, too, and the one that steps get through soonest.
         stepped = algorithm.local_steps(
             block["weight"],
             Minibatch(features, known, weights[..., None]),
             iteration,
-            step=partial(_linear_step, descent=descent),
+            step=step,
             descent=descent,
             steps=self.steps,
-            scan=_loop,
+            loop=_loop,
         )
         return {"weight": stepped}
 
@@ -116,27 +132,17 @@ def _compiled_steps(
     )
 
 
-def _linear_step(moving: Moving, minibatch: Minibatch, *, descent: Descent) -> Moving:
-    """A step of a linear block's weights ``[D, C]``, with features ``[P, D]`` and weights ``[P, 1]`` of the rows."""
-    features, known, weights = minibatch
-    phi = features @ moving[0]
-    return algorithm.linear_step(moving, phi, known, lambda slopes: features.T @ (weights * slopes), descent=descent)
-
-
 def _loop(
-    step: Callable[[Moving, Any], tuple[Moving, None]],
-    moving: Moving,
-    minibatches: Minibatch | None = None,
-    length: int = 0,
-) -> tuple[Moving, None]:
-    """``jax.lax.scan`` as a plain loop."""
+    step: Callable[[Moving, Any], Moving], moving: Moving, minibatches: Minibatch | None = None, length: int = 0
+) -> Moving:
+    """:func:`tdcd.core.algorithm.scan` as a plain loop."""
     for minibatch in repeat(None, length) if minibatches is None else _one_by_one(minibatches):
-        moving, _ = step(moving, minibatch)
-    return moving, None
+        moving = step(moving, minibatch)
+    return moving
 
 
-def _one_by_one(minibatches: Minibatch) -> Iterator[Minibatch]:
+def _one_by_one(minibatches: Minibatch) -> Iterator[tuple[Any, ...]]:
+    """Each of them, as the parts of a :class:`Minibatch`."""
     features, (labels, received, start), weights = minibatches
-    starts = repeat(None) if start is None else start
-    for x, y, others, own, weight in zip(features, labels, received, starts, weights, strict=False):
-        yield Minibatch(x, Known(y, others, own), weight)
+    known = map(Known, labels, received, repeat(None) if start is None else start)
+    return zip(features, known, weights, strict=True)

@@ -47,6 +47,9 @@ from tdcd.runtime.protocol.welcoming import check_welcome, labels_in, places_in
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
 
+OF_ANY_RUN = frozenset({Who, Welcome, Stop})
+"""What a hub may say before the run is known, and of whatever round."""
+
 
 class Client:
     """One client of a silo, as a state machine."""
@@ -70,6 +73,8 @@ class Client:
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
         self._rows: ClientRows | None = None
+        self._prefetched_in: int | None = None
+        """The round in which the rows of the next one were laid out."""
         self._answers: dict[str, Message] = {}
         self._handlers: dict[type[Message], Callable[[Any], list[Message]]] = {
             Who: self._on_who,
@@ -106,14 +111,14 @@ class Client:
         )
         return [enrol]
 
-    # What overflows is not finite, and is found by that.
-    @np.errstate(over="ignore", invalid="ignore")
+    # A run that diverges is told as such, not by warnings: what is not finite is found by that.
+    @np.errstate(all="ignore")
     def receive(self, message: Message) -> list[Message]:
         """Act on a message of the hub; what to send back."""
         handler = self._handlers.get(type(message))
         if handler is None:
             raise RejectedMessage(f"a client knows no '{message.kind}'")
-        if not isinstance(message, Who | Welcome | Stop):
+        if type(message) not in OF_ANY_RUN:
             if not self._run:
                 return self.introduce()
             if message.run != self._run:
@@ -129,8 +134,9 @@ class Client:
 
     def prefetch_next_round(self) -> None:
         """Lay out the next round's rows, while there is time."""
-        if self._compute is None:
+        if self._compute is None or self._prefetched_in == self.round:
             return
+        self._prefetched_in = self.round
         timing = timing_of(self.job.variant)
         following = 0 if self.round < 0 else self.round + timing.period(self.silo)
         for round_index in (following, *timing.sends(self.silo, following)):
@@ -157,7 +163,7 @@ class Client:
             return []
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
-        self._rows, self.round = None, -1
+        self._rows, self.round, self._prefetched_in = None, -1, None
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = places_in(message, len(self.data.ids))
@@ -223,7 +229,7 @@ class Client:
         self._block, self.round = self._read_block(message), message.round
         self._rows = rows = self._compute.rows(message.round)
         self._answers.pop(Steps.tag(), None)
-        if len(self.job.hubs) == 1:
+        if len(self.job.config.silos) == 1:
             return self._step(message, np.zeros((len(rows.places), self._num_outputs), self.job.settings.dtype))
         sends = timing_of(self.job.variant).sends(self.silo, message.round)
         later = [one for one in sends if one < self.job.config.train.rounds]

@@ -172,7 +172,7 @@ class ClientsProgram:
         objective = TracedObjective.of(self.objective, own.l2)
         descent = Descent(
             lambda phi, known: self.variant.knowledge.losses(silo, phi, known, objective),
-            objective,
+            objective.l2,
             self.variant.update,
             own.step_size * self.variant.timing.period(silo),
         )
@@ -183,7 +183,7 @@ class ClientsProgram:
             step=self._step(silo, descent),
             descent=descent,
             steps=self.steps,
-            scan=partial(jax.lax.scan, unroll=self.unroll),
+            loop=partial(algorithm.scan, unroll=self.unroll),
         )
         return self.map_clients(client_steps, minibatches)
 

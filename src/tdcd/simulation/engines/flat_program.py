@@ -106,7 +106,7 @@ class FlatProgram:
         starts = [block["weight"][:, 0] for block in state.blocks]
         ids, owners, segments = own.own.ids[index], own.owners[:, index], [part[:, index] for part in own.segments]
         losses = partial(self.variant.knowledge.losses, 0, objective=self.objective)
-        descent = Descent(losses, self.objective, self.variant.update, own.own.step_size)
+        descent = Descent(losses, self.objective.l2, self.variant.update, own.own.step_size)
 
         def step(number: Array, clients: list[Array]) -> list[Array]:
             which = number if len(ids) == self.steps else 0

@@ -96,7 +96,7 @@ class GroupedProgram:
         objective = TracedObjective.of(self.objective, own.l2)
         # Silos of a stack step as one; Algorithm 1's loss is the same for all.
         losses = partial(self.variant.knowledge.losses, 0, objective=objective)
-        descent = Descent(losses, objective, self.variant.update, own.step_size)
+        descent = Descent(losses, objective.l2, self.variant.update, own.step_size)
 
         def step(number: Array, clients: list[Array]) -> list[Array]:
             which = number if rows[0].labels.shape[1] == self.steps else 0
