@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from tdcd.runtime.protocol.messages import Block, Checkpoint, Enrol, Phi, PhiPart, Stop, Target
 from tdcd.runtime.protocol.structure import Array, named
-from tdcd.runtime.protocol.taking import take, take_named
+from tdcd.runtime.protocol.taking import take, take_all
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
 # The wire format
@@ -98,7 +98,7 @@ def test_an_array_is_taken_only_as_expected():
         ("inf", "float64", [1], "'inf' has numbers that are not finite"),
     ):
         with pytest.raises(RejectedMessage, match=text):
-            take_named(named(arrays), name, dtype, shape)
+            take_all(named(arrays), {name: (dtype, shape)})
 
 
 # Bad bytes

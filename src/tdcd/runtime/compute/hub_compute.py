@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -51,7 +51,7 @@ class HubCompute:
         outputs = sample_index.outputs(job.config)
         self.objective = objective_of(job.config, outputs.loss)
         self.num_outputs = outputs.count
-        self.variant, self._rounds = job.variant, job.config.train.rounds
+        self.variant = job.variant
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
         self.num_exchanged = self.settings.num_exchanged
         self.phi_shape = (self.num_exchanged, self.batch_size, self.num_outputs)
@@ -69,7 +69,8 @@ class HubCompute:
         )
         self.start: Tree = map_tree(np.asarray, started)
         self.memory: Tree = ()
-        if self.variant.hub_update != TakeAverage():
+        self._takes_average = self.variant.hub_update == TakeAverage()
+        if not self._takes_average:
             with precision(self.settings.dtype):
                 self.memory = map_tree(np.asarray, self.variant.hub_update.start(self.start))
         """What the hub's update remembers before round 0."""
@@ -81,7 +82,7 @@ class HubCompute:
         spread = timing_of(self.variant).rounds + timing_of(self.variant).longest_period
         self._layouts = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
         self._shares = lru_cache(maxsize=2)(self._shares_of)
-        self.sends = lru_cache(maxsize=2)(self._sent_in)
+        self.sends = lru_cache(maxsize=2)(partial(job.sends, silo))
         """The rounds whose phi the silo sends in this one; asked for with every answer."""
 
     @property
@@ -115,9 +116,6 @@ class HubCompute:
         bounds = np.cumsum(counts, axis=1).tolist()
         places = [[order[a:b] for a, b in pairwise([0, *ends])] for order, ends in zip(orders, bounds, strict=True)]
         return [Layout(its, slots[index : index + 1]) for index, its in enumerate(places)]
-
-    def _sent_in(self, round_index: int) -> list[int]:
-        return [later for later in timing_of(self.variant).sends(self.silo, round_index) if later < self._rounds]
 
     def count(self, round_index: int, client: int) -> int:
         """How many samples of a round's minibatches a client holds."""
@@ -219,7 +217,7 @@ class HubCompute:
 
     def next_block(self, block: Tree, average: Tree, memory: Tree) -> tuple[Tree, Tree]:
         """The hub's next block and what its update remembers (line 5), from the average of its clients' blocks."""
-        if self.variant.hub_update == TakeAverage():
+        if self._takes_average:
             return average, memory
         with precision(self.settings.dtype):
             moved = hub_programs.step(block, average, memory, update=self.variant.hub_update)

@@ -6,6 +6,7 @@ means for, it introduces itself anew, and the hub sends what is missing.
 
 import json
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from tdcd.core.trees import like, named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.client_rows import ClientRows, Presence
+from tdcd.runtime.compute.links import Layout
 from tdcd.runtime.process.client_data import ClientData
 from tdcd.runtime.protocol.client_masks import ClientMasks
 from tdcd.runtime.protocol.groups import Remaining
@@ -42,7 +44,7 @@ from tdcd.runtime.protocol.messages import (
     Who,
 )
 from tdcd.runtime.protocol.structure import Array, Message, named
-from tdcd.runtime.protocol.taking import LEAVES_OUT, are_finite, take, take_all, take_json, take_mask, take_named
+from tdcd.runtime.protocol.taking import LEAVES_OUT, are_finite, take, take_all, take_json, take_mask
 from tdcd.runtime.protocol.welcoming import check_welcome, labels_in, places_in
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
@@ -68,7 +70,7 @@ class Client:
         self._run, self._call = "", 0
         self._welcome: Welcome | None = None
         self._compute: ClientCompute | None = None
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._layout: Layout = {}
         self._template: Tree = None
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
@@ -76,6 +78,7 @@ class Client:
         self._prefetched_in: int | None = None
         """The round in which the rows of the next one were laid out."""
         self._answers: dict[str, Message] = {}
+        self._sends = lru_cache(maxsize=2)(partial(job.sends, silo))
         self._handlers: dict[type[Message], Callable[[Any], list[Message]]] = {
             Who: self._on_who,
             Welcome: self._on_welcome,
@@ -137,10 +140,9 @@ class Client:
         if self._compute is None or self._prefetched_in == self.round:
             return
         self._prefetched_in = self.round
-        timing = timing_of(self.job.variant)
-        following = 0 if self.round < 0 else self.round + timing.period(self.silo)
-        for round_index in (following, *timing.sends(self.silo, following)):
-            if round_index < self.job.config.train.rounds:
+        following = 0 if self.round < 0 else self.round + timing_of(self.job.variant).period(self.silo)
+        if following < self.job.config.train.rounds:
+            for round_index in (following, *self._sends(following)):
                 self._compute.rows(round_index)
 
     def _answer(self, question: Message, kind: type[Message], **content: Any) -> list[Message]:
@@ -213,14 +215,12 @@ class Client:
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
         template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name)
-        self._shapes = {name: leaf.shape for name, leaf in named_leaves(template).items()}
+        self._layout = {name: (settings.dtype, leaf.shape) for name, leaf in named_leaves(template).items()}
         self._template = template
         return self._answer(message, Ready, feature_shape=shape)
 
     def _read_block(self, message: Begin | Evaluate) -> Tree:
-        dtype = self.job.settings.dtype
-        leaves = [take_named(message.block, name, dtype, shape) for name, shape in self._shapes.items()]
-        return like(self._template, leaves)
+        return like(self._template, [*take_all(message.block, self._layout).values()])
 
     def _on_begin(self, message: Begin) -> list[Message]:
         """Line 9: phi of the client's rows of this round's minibatches, with the fresh hub block."""
@@ -231,12 +231,13 @@ class Client:
         self._answers.pop(Steps.tag(), None)
         if len(self.job.config.silos) == 1:
             return self._step(message, np.zeros((len(rows.places), self._num_outputs), self.job.settings.dtype))
-        sends = timing_of(self.job.variant).sends(self.silo, message.round)
-        later = [one for one in sends if one < self.job.config.train.rounds]
-        phi = [self._compute.phi_sent(self._block, round_index) for round_index in later]
-        if not all(are_finite(sent.values()) for sent in phi):
-            return self._answer(message, Diverged)
-        return self._answer(message, Phi, phi=tuple(named(sent) for sent in phi))
+        phi = []
+        for round_index in self._sends(message.round):
+            sent = self._compute.phi_sent(self._block, round_index)
+            if not are_finite(sent.values()):
+                return self._answer(message, Diverged)
+            phi.append(named(sent))
+        return self._answer(message, Phi, phi=tuple(phi))
 
     def _on_steps(self, message: Steps) -> list[Message]:
         """Lines 14 to 19: the others' phi of its rows, then Q local steps."""
@@ -245,12 +246,12 @@ class Client:
         assert self._compute is not None
         sent = take_all(message.phi_others, self._compute.links.rows_layout(len(self._rows.places)))
         phi_others = self._compute.received(message.round, sent)
+        if message.remaining is None:
+            return self._step(message, phi_others)
         return self._step(message, phi_others, self._presence(message.remaining, self._rows, len(phi_others)))
 
-    def _presence(self, remaining: Remaining | None, rows: ClientRows, num_rows: int) -> Presence | None:
+    def _presence(self, remaining: Remaining, rows: ClientRows, num_rows: int) -> Presence:
         """What is left of the minibatches, if somebody is absent."""
-        if remaining is None:
-            return None
         if self.job.config.federation.client_grace_s is None:
             raise RejectedMessage(LEAVES_OUT)
         assert self._compute is not None

@@ -142,6 +142,11 @@ class Job:
         chosen = self.config.silos[silo]
         return tuple(client_of(chosen.name, client) for client in chosen.client_names)
 
+    def sends(self, silo: int, round_index: int) -> list[int]:
+        """The rounds whose phi a silo sends in this one."""
+        sent = timing_of(self.variant).sends(silo, round_index)
+        return [later for later in sent if later < self.config.train.rounds]
+
     def needs_jax(self, silo: int) -> bool:
         """Whether a client of the silo differentiates, compiles or draws; what only adds and multiplies is NumPy's."""
         variant, loss = self.variant, self.config.model.loss

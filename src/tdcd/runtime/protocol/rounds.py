@@ -56,7 +56,7 @@ class Rounds:
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
         self.timing, self._last = timing_of(job.variant), job.config.train.rounds
         self.round, self.phase = 0 if restored is None else restored.round, ""
-        self._steps: dict[str, Callable[[], list[Instruction] | None]] = {
+        self._steps: dict[str, Callable[[], list[Instruction]]] = {
             "evaluating": self._scored,
             "exchanging": self._exchanged,
             "stepping": self._stepped,
@@ -103,16 +103,16 @@ class Rounds:
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
         out: list[Instruction] = self._record() if self.evaluations.has_news else []
-        while self.phase and not self.questions.asked:
+        stage = None
+        # A step that leads nowhere waits for other hubs.
+        while self.phase and not self.questions.asked and stage != (self.phase, self.round):
+            stage = self.phase, self.round
             try:
-                step = self._steps[self.phase]()
+                out += self._steps[self.phase]()
             except NotFinite as failure:
                 # As if in the steps before: others may wait for what there is no more.
                 self._own.fail(str(failure), self.round - 1)
-                self.phase, step = "closing", []
-            if step is None:
-                break
-            out += step
+                self.phase = "closing"
         return out
 
     def prefetch_next_round(self) -> None:
@@ -189,7 +189,7 @@ class Rounds:
         ended = self.evaluations.candidates.ended_at
         return out if ended is None or is_over else out + self._conclude(ended, figures_of(ended))
 
-    def _exchanged(self) -> list[Instruction] | None:
+    def _exchanged(self) -> list[Instruction]:
         """All clients' phi is there."""
         out: list[Instruction] = []
         for place, round_index in enumerate(self.compute.sends(self.round)):
@@ -198,7 +198,7 @@ class Rounds:
                     phi_part(self._header(round_index), self.compute, self.questions.answers(), place)
                 )
         if self._silent_peers():
-            return [*out, *self._late_wants()] or None
+            return [*out, *self._late_wants()]
         out += self._record()
         if self.phase != "exchanging":
             return out
@@ -239,9 +239,9 @@ class Rounds:
             return begun
         return [*begun, Save(self._own.state(self.run, self.round, self.exchange, self.evaluations))]
 
-    def _closed(self) -> list[Instruction] | None:
+    def _closed(self) -> list[Instruction]:
         if self._silent_peers():
-            return self._late_wants() or None
+            return self._late_wants()
         out = self._record()
         if self.phase != "closing":
             return out
@@ -262,9 +262,9 @@ class Rounds:
         header = self._header(round_index)._replace(received=self.exchange.digests[round_index])
         return [*self.exchange.tell(model_part(header, self.final()[1], self.preparation))]
 
-    def _shared(self) -> list[Instruction] | None:
+    def _shared(self) -> list[Instruction]:
         if self._silent_peers():
-            return self._late_wants() or None
+            return self._late_wants()
         self.exchange.settle(self.round + 1, [(Model, self.round)])
         return self._over("finished", self.evaluations.candidates.in_words(self.round))
 

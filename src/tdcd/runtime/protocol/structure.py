@@ -80,7 +80,10 @@ NamedInFiles = dict[_NameInFiles, Array]
 
 def named(arrays: Arrays) -> Named:
     """NumPy arrays as a message has them."""
-    return {name: Array.of(values) for name, values in arrays.items()}
+    found = {}
+    for name, values in arrays.items():
+        found[name] = Array.of(values)
+    return found
 
 
 def arrays_of(found: Named) -> dict[str, NDArray[Any]]:

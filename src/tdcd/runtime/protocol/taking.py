@@ -28,6 +28,16 @@ def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> ND
     return found
 
 
+def take_all(arrays: Named, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
+    """The same of every array of a layout, by name."""
+    taken = {}
+    for name, (dtype, shape) in layout.items():
+        if name not in arrays:
+            raise RejectedMessage(f"it has no array '{name}'")
+        taken[name] = take(arrays[name], name, dtype, shape)
+    return taken
+
+
 def are_finite(arrays: Iterable[NDArray[Any]]) -> bool:
     """Whether arrays have no number that is not finite."""
     return all(map(_is_finite, arrays))
@@ -42,27 +52,12 @@ def _fits(found: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
     return len(found) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, found, strict=True))
 
 
-def take_named(arrays: Named, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
-    """The same of the array called ``name``."""
-    if name not in arrays:
-        raise RejectedMessage(f"it has no array '{name}'")
-    return take(arrays[name], name, dtype, shape)
-
-
 def take_loss(name: str, model: ModelSection) -> Loss:
     """The loss of this name, if it comes with the package or the own configuration names it."""
     try:
         return named_loss(model, name)
     except ConfigError as error:
         raise RejectedMessage(f"'loss' is not known here: {error.problems[0]}") from None
-
-
-def take_all(arrays: Named, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
-    """The same of every array of a layout."""
-    taken = {}
-    for name, (dtype, shape) in layout.items():
-        taken[name] = take_named(arrays, name, dtype, shape)
-    return taken
 
 
 def take_mask(array: Array, name: str, size: int) -> NDArray[np.bool_]:
