@@ -1,6 +1,6 @@
 """What a hub asks its clients, and what they answer: one question at a time each."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.core.fixed_point import FixedBlocks
@@ -17,8 +17,6 @@ from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import Message, named
 from tdcd.runtime.protocol.wire import RejectedMessage
 
-_ANSWER_TO: dict[type[Message], type[Message]] = {Evaluate: Scores, Begin: Phi, Steps: Block}
-
 
 class Questions:
     """The dialogue with one silo's clients."""
@@ -30,12 +28,16 @@ class Questions:
         self._free_from = free_from
         self._hub, self.clients, self._compute, self._run = job.hubs[silo], job.clients(silo), compute, run
         self._place = {client: index for index, client in enumerate(self.clients)}
-        self._is_alone = not job.peers(silo)
+        # A silo alone has nothing to exchange: its clients step at once.
+        begun = Phi if job.peers(silo) else Block
+        self._answers_to: dict[type[Message], tuple[type[Message], ...]] = {
+            Evaluate: (Scores, Diverged),
+            Begin: (begun, Diverged),
+            Steps: (Block, Diverged),
+        }
         self._adds_up = isinstance(job.variant.block_exchange, FixedBlocks)
         self._fewest = FEWEST_LEFT if job.config.exchange.protect_blocks else 1
         self._questions: Sequence[Message] = ()
-        self._wanted: Collection[type[Message]] = ()
-        """What all clients are to answer with, one of these."""
         self._has_grace = job.config.federation.client_grace_s is not None
         self.absences = Absences(self.clients, absences)
         self.asked: dict[str, Message] = {}
@@ -46,7 +48,6 @@ class Questions:
     def ask(self, round_index: int, questions: Sequence[Message]) -> list[Instruction]:
         """Ask every client that takes part; ``questions`` are in client order."""
         self._answers.clear()
-        self._wanted = self._answers_to(questions[0])
         self._questions, out = questions, self.absences.out(round_index, questions[0].kind)
         asked = {index: one for index, one in enumerate(questions) if index not in out}
         if self._adds_up and self._wants_block(questions[0]):
@@ -57,7 +58,7 @@ class Questions:
         return [*self.asked.values()]
 
     def _wants_block(self, question: Message) -> bool:
-        return isinstance(question, Steps) or (isinstance(question, Begin) and self._is_alone)
+        return Block in self._answers_to[type(question)]
 
     def ask_with_block(self, kind: type[Begin | Evaluate], round_index: int, block: Tree) -> list[Instruction]:
         """The same, and send the hub's block."""
@@ -79,7 +80,7 @@ class Questions:
         if self._are_over:
             return
         client, asked = message.sender, self.asked.get(message.sender)
-        if asked is not None and message.round == asked.round and type(message) in self._wanted:
+        if asked is not None and message.round == asked.round and type(message) in self._answers_to[type(asked)]:
             check_answer(message, self._place[client], self._compute)
             if type(message) is not Phi:
                 _check_group(message, asked)
@@ -87,12 +88,9 @@ class Questions:
             self._answers[client] = message
             return
         missed = self.absences.question_to(client)
-        if missed is None or message.round != missed.round or type(message) not in self._answers_to(missed):
+        if missed is None or message.round != missed.round or type(message) not in self._answers_to[type(missed)]:
             raise RejectedMessage(f"nobody asked for '{message.kind}' of round {message.round}")
         self.absences.show_life(client)
-
-    def _answers_to(self, asked: Message) -> tuple[type[Message], type[Message]]:
-        return Block if self._wants_block(asked) else _ANSWER_TO[type(asked)], Diverged
 
     def take_back(self, round_index: int) -> list[Absence]:
         """A round begins: those who have shown life take part again."""
