@@ -26,6 +26,12 @@ def test_phi_is_x_theta_row_by_row(shape):
         np.testing.assert_allclose(scores, Linear().phi(block, row[None])[0], rtol=1e-5, atol=1e-6)
 
 
+def test_what_is_not_finite_is_no_warning():
+    features, block = np.full((2, 3), 1e30, np.float32), {"weight": np.full((3, 1), 1e30, np.float32)}
+    assert np.isinf(Linear().phi(block, features)).all()
+    assert np.isinf(Linear().weighted_sum(features, np.full((2, 1), 1e30, np.float32))["weight"]).all()
+
+
 def test_equal_blocks_share_a_program():
     assert Linear() == Linear()
     assert hash(Linear()) == hash(Linear())

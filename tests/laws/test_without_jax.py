@@ -14,6 +14,7 @@ from tdcd.core.losses.squared import Squared
 from tdcd.core.objective import Objective
 from tdcd.core.optimizers import ClientOptimizer, direction
 from tdcd.core.settings import Settings
+from tdcd.core.update import Sgd
 from tdcd.core.variant import Variant
 from tdcd.runtime.compute.client_rows import ClientRows
 from tdcd.runtime.compute.local_steps import LocalSteps
@@ -116,6 +117,48 @@ def test_local_steps_are_those_of_jax(objective, knowledge, rng):
     fields = {name: getattr(local, name) for name in local.__dataclass_fields__}
     by_jax = InJax(**fields).take(*given)
     np.testing.assert_allclose(local.take(*given)["weight"], by_jax["weight"], rtol=1e-10, atol=1e-12)
+
+
+class Halving(Sgd):
+    """Writes to what it is given, as JAX allows."""
+
+    def step(self, block, gradient, state, step_size):
+        step_size *= 0.5
+        return super().step(block, gradient, state, step_size)
+
+
+class OfJax(Sgd):
+    """Gives arrays of JAX."""
+
+    def step(self, block, gradient, state, step_size):
+        return jax.numpy.asarray(super().step(block, gradient, state, step_size)[0]), state
+
+
+def one_client(update, rng):
+    """Its steps, and what they are given: 4 minibatches of 100 rows."""
+    features, labels, others = rng.normal(size=(4, 100, 33)), rng.normal(size=(4, 100)), rng.normal(size=(4, 100, 1))
+    rows = ClientRows(np.arange(400), features, labels, np.full(4, 100, np.int32), np.arange(400))
+    local = LocalSteps(Linear(), Objective(l2=0.1), Variant(update=update), 0, "unbiased", 4, 400, 100, "float64")
+    return local, rows, Known(labels, others)
+
+
+def test_an_update_that_writes_to_its_step_size_does_so_for_one_step(rng):
+    local, rows, known = one_client(Halving(), rng)
+    given = {"weight": np.zeros((33, 1))}, rows, known, np.float64(400), np.asarray(1e-2), 0
+    found = local.take(*given)["weight"]
+    assert given[4] == 1e-2
+    by_jax = InJax(**{name: getattr(local, name) for name in local.__dataclass_fields__}).take(*given)
+    np.testing.assert_allclose(found, by_jax["weight"], **EXACT)
+
+
+def test_an_update_that_gives_arrays_of_jax_steps_in_jax(rng):
+    local, rows, known = one_client(OfJax(), rng)
+    block = start = rng.normal(size=(33, 1))
+    for x, y, others in zip(rows.features, rows.labels, known.received, strict=True):
+        slopes = x @ block + others - y[:, None]
+        block = jax.numpy.asarray(block - 1e-2 * (x.T @ (0.01 * slopes) + 0.1 * block))
+    found = local.take({"weight": start}, rows, known, np.float64(400), np.asarray(1e-2), 0)["weight"]
+    np.testing.assert_array_equal(found, block)
 
 
 def test_what_needs_jax_says_so():

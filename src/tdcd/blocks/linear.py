@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from tdcd.core.lazy import Array, library_of
+from tdcd.core.lazy import Array
 from tdcd.core.objective import Tree
 
 
@@ -27,8 +27,9 @@ class Linear:
 
 
 def _product(left: Array, right: Array) -> Array:
-    # Unlike `@`, NumPy's `dot` never warns, not even of finite numbers: what is not finite is found where it matters.
-    product: Array = left.dot(right) if library_of(left) is library_of(right) is np else left @ right
+    # NumPy's products may warn of finite numbers as well; what is not finite is found where it matters.
+    with np.errstate(all="ignore"):
+        product: Array = left @ right
     return product
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import repeat
+from operator import matmul
 from typing import Any, cast
 
 import numpy as np
@@ -43,6 +44,13 @@ class LocalSteps:
         is_written_out = isinstance(self.variant.knowledge, WrittenOut) and self.objective.is_written_out
         return not (type(self.model) is Linear and isinstance(self.variant.update, Sgd) and is_written_out)
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether NumPy steps as the package does; an update that inherits from it may do ``step_size *= 0.5``, or give
+        arrays of JAX.
+        """
+        return type(self.variant.update) is Sgd
+
     def row_weights(self, counts: Array, width: int, held: Any) -> Array:
         """What the rule multiplies the loss of each row by, of a width that rows are padded to."""
         return algorithm.row_weights(
@@ -67,7 +75,7 @@ class LocalSteps:
             losses,
             l2,
             self.variant.update,
-            step_size,
+            step_size if self._is_plain else step_size[()],
             lambda phi, known: written_out.slopes(self.silo, phi, known, objective),
         )
 
@@ -89,14 +97,15 @@ class LocalSteps:
         if rows.weights is not None:
             weights = weights * rows.weights
         descent = self.descent(step_size)
+        # Of so few rows, `@` takes twice as long.
+        product: Callable[[Any, Any], Any] = np.ndarray.dot if self._is_plain else matmul
 
         def step(moving: Moving, minibatch: Minibatch) -> Moving:
             """With features ``[P, D]`` and weights ``[P, 1]`` of the rows."""
             features, known, weights = minibatch
-            # Of so few rows, `@` takes twice as long.
-            phi = features.dot(moving[0])
+            phi = product(features, moving[0])
             return algorithm.linear_step(
-                moving, phi, known, lambda slopes: features.T.dot(weights * slopes), descent=descent
+                moving, phi, known, lambda slopes: product(features.T, weights * slopes), descent=descent
             )
 
         # An array is a tree, too, and the one that steps get through soonest.
