@@ -52,19 +52,19 @@ def program(halves):
 
 
 @pytest.mark.parametrize("halves", [1, 2])
-@pytest.mark.parametrize("power", [0, -20])
-def test_kernels_give_the_plain_numbers(power, halves):
-    """Also where float16 alone would have nothing left of them."""
-    rng, scale = np.random.default_rng(0), 2.0**power
+@pytest.mark.parametrize(("power", "channels"), [(0, (16, 32)), (-20, (16, 32)), (0, (256, 512))])
+def test_kernels_give_the_plain_numbers(power, channels, halves):
+    """Also where float16 alone would have nothing left of them, and where channels are cut into chunks."""
+    rng, scale, (first, last) = np.random.default_rng(0), 2.0**power, channels
 
     def whole(most, shape):
         return rng.integers(-most, most + 1, (2, *shape)).astype(np.float32)
 
     layers = [
-        {"weight": scale * whole(3, (3, 3, 1, 16)), "bias": scale * whole(2, (16,))},
-        {"weight": scale * whole(1, (3, 3, 16, 32)), "bias": scale**2 * whole(2, (32,))},
+        {"weight": scale * whole(3, (3, 3, 1, first)), "bias": scale * whole(2, (first,))},
+        {"weight": scale * whole(1, (3, 3, first, last)), "bias": scale**2 * whole(2, (last,))},
     ]
-    problem = layers, abs(whole(3, (ROWS, *SHAPE, 1))), np.array(COUNTS, np.int32), whole(3, (ROWS, 1, 1, 32))
+    problem = layers, abs(whole(3, (ROWS, *SHAPE, 1))), np.array(COUNTS, np.int32), whole(3, (ROWS, 1, 1, last))
     found, slopes = program(halves)(*problem)
     expected, plain_slopes = program(0)(*problem)
     assert np.isfinite(found).all()

@@ -3,7 +3,7 @@
 from tdcd.blocks.kernels.geometry import Layer
 from tdcd.core.lazy import jax
 
-CHANNELS = (16, 32, 64, 128)
+FEWEST_CHANNELS = 16
 LARGEST_WINDOW = 63
 OLDEST = 8.0
 """The first compute capability of NVIDIA GPUs that these kernels are compiled for."""
@@ -23,13 +23,15 @@ def _are_possible(layers: list[Layer]) -> bool:
     """One channel at first, then powers of two.
 
     >>> halves = [Layer(8, 28, 14, 1, 5, 3, 64), Layer(8, 12, 6, 64, 5, 3, 64)]
-    >>> _are_possible(halves), _are_possible(halves[1:]), _are_possible([halves[0]._replace(outputs=48)])
-    (True, False, False)
+    >>> _are_possible(halves), _are_possible(halves[1:])
+    (True, False)
+    >>> [outputs for outputs in (8, 16, 48, 64, 512) if _are_possible([halves[0]._replace(outputs=outputs)])]
+    [16, 64, 512]
     """
     return (
         layers[0].inputs == 1
         and layers[0].window <= LARGEST_WINDOW
-        and all(layer.outputs in CHANNELS for layer in layers)
+        and all(layer.outputs >= FEWEST_CHANNELS and layer.outputs.bit_count() == 1 for layer in layers)
     )
 
 

@@ -21,12 +21,15 @@ from tdcd.blocks.kernels.tiles import (
     activate,
     add_product,
     choose_largest,
+    chunk_size,
     corners,
     divided,
     kinds_made,
     launch,
+    num_chunks,
     numbers,
     over,
+    own_chunk,
     put,
     rows_of,
     stored,
@@ -51,7 +54,7 @@ def window_size(layer: Layer) -> int:
 
 def enough_warps(tile: Tile, layer: Layer) -> Tile:
     """The tile with threads for all sums."""
-    return tile if window_size(layer) * layer.outputs <= FEW_SUMS else tile._replace(warps=2 * tile.warps)
+    return tile if window_size(layer) * chunk_size(layer.outputs) <= FEW_SUMS else tile._replace(warps=2 * tile.warps)
 
 
 def shifted(weight: Halves, layer: Layer) -> Halves:
@@ -98,7 +101,7 @@ def forward(
         partial(_forward, layer=layer, tiles=tiles),
         (images, weight, bias, factors, count),
         [((size, layer.outputs), kinds) for kinds in kinds_made(len(images), last=last, codes=codes)],
-        grid=(pl.cdiv(size, FORWARD.size * tiles),),
+        grid=(pl.cdiv(size, FORWARD.size * tiles), num_chunks(layer.outputs)),
         tile=enough_warps(FORWARD, layer),
         name="convolve_first",
         interpret=interpret,
@@ -120,6 +123,7 @@ def _forward(
     images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, codes: Any, *, layer: Layer, tiles: int
 ) -> None:
     first, size = pl.program_id(0) * tiles, window_size(layer)
+    channel, width = own_chunk(layer.outputs, 1), chunk_size(layer.outputs)
     limit = count[0] * layer.pixels
 
     def load(number: Array) -> Halves:
@@ -127,13 +131,14 @@ def _forward(
 
     def put_tile(number: Array, arrays: Any, parts: Any) -> None:
         pixels = number * FORWARD.size + numbers(FORWARD.size)
-        put(arrays, pixels, parts, over(pixels < layer.rows * layer.pixels, layer.outputs))
+        put(arrays, pixels, channel, parts, over(pixels < layer.rows * layer.pixels, layer.outputs))
 
     @pl.when(first * FORWARD.size < limit)
     def _() -> None:
-        shifts = [[plt.load(half.at[pl.ds(place * size, size), :]) for half in weight] for place in range(4)]
-        nothing = jnp.zeros((FORWARD.size, layer.outputs), jnp.float32)
-        factor, shift = factors[0] * factors[1], bias[:] * factors[1]
+        its = pl.ds(channel, width)
+        shifts = [[plt.load(half.at[pl.ds(place * size, size), its]) for half in weight] for place in range(4)]
+        nothing = jnp.zeros((FORWARD.size, width), jnp.float32)
+        factor, shift = factors[0] * factors[1], bias[its] * factors[1]
 
         def work(number: Array, windows: Halves) -> Halves:
             following = load(number + 1)
@@ -150,7 +155,7 @@ def _forward(
     if values[0].dtype == jnp.float32:
 
         def clear(number: Array, _: Array) -> Array:
-            put_tile(number, values, (jnp.zeros((FORWARD.size, layer.outputs), jnp.float32),))
+            put_tile(number, values, (jnp.zeros((FORWARD.size, width), jnp.float32),))
             return _
 
         begin = jnp.maximum(first, pl.cdiv(limit, FORWARD.size))
@@ -175,7 +180,7 @@ def weight_slopes(
         partial(_weight_slopes, layer=layer),
         (images, slopes, codes, count),
         [((PARTS * 4 * size, layer.outputs), [jnp.float32])],
-        grid=(PARTS,),
+        grid=(PARTS, num_chunks(layer.outputs)),
         tile=enough_warps(WEIGHT, layer),
         name="convolve_first_weight_slopes",
         interpret=interpret,
@@ -185,6 +190,7 @@ def weight_slopes(
 
 def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any, *, layer: Layer) -> None:
     part, size = pl.program_id(0), window_size(layer)
+    channel, width = own_chunk(layer.outputs, 1), chunk_size(layer.outputs)
     limit = count[0] * layer.pixels
     tiles = pl.cdiv(limit, WEIGHT.size)
     each = pl.cdiv(tiles, PARTS)
@@ -192,8 +198,8 @@ def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any,
     def load(number: Array) -> tuple[Halves, Array, Halves]:
         pixels = number * WEIGHT.size + numbers(WEIGHT.size)
         exists = over(pixels < limit, layer.outputs)
-        slope = tuple(plt.load(rows_of(half, pixels), mask=exists, other=0.0) for half in slopes)
-        code = plt.load(rows_of(codes, pixels), mask=exists, other=0)
+        slope = tuple(plt.load(rows_of(half, pixels, channel), mask=exists, other=0.0) for half in slopes)
+        code = plt.load(rows_of(codes, pixels, channel), mask=exists, other=0)
         return slope, code, _windows(images, jnp.minimum(pixels, jnp.maximum(limit - 1, 0)), layer)
 
     def add_pixels(number: Array, loaded_and_sums: Any) -> Any:
@@ -204,8 +210,8 @@ def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any,
             for place, total in enumerate(sums)
         )
 
-    first, nothing = part * each, jnp.zeros((layer.outputs, size), jnp.float32)
+    first, nothing = part * each, jnp.zeros((width, size), jnp.float32)
     last = jnp.minimum(first + each, tiles)
     _, sums = jax.lax.fori_loop(first, last, add_pixels, (load(first), (nothing,) * 4))
     for place, total in enumerate(sums):
-        plt.store(found[0].at[pl.ds((part * 4 + place) * size, size), :], total.T)
+        plt.store(found[0].at[pl.ds((part * 4 + place) * size, size), pl.ds(channel, width)], total.T)

@@ -1,7 +1,7 @@
 """Kernels of a layer with many channels in and out: forward, and slopes to its input and to its weights.
 
 Rows of a product are pixels: those that one place of the kernel falls on, gathered from the images, times the weights
-of that place.
+of that place. Many channels are cut into chunks: a program has one of what it makes, and goes through all of the rest.
 """
 
 from functools import partial
@@ -20,12 +20,15 @@ from tdcd.blocks.kernels.tiles import (
     Tile,
     activate,
     add_product,
+    chunk_size,
     corners,
     divided,
     kinds_made,
     launch,
+    num_chunks,
     numbers,
     over,
+    own_chunk,
     parted,
     put,
     rows_of,
@@ -72,7 +75,7 @@ def forward(
         partial(_forward, layer=layer, size=tile.size),
         (images, weight, bias, factors, count),
         [((size, layer.outputs), kinds) for kinds in kinds_made(len(images), last=last, codes=codes)],
-        grid=(pl.cdiv(size, tile.size),),
+        grid=(pl.cdiv(size, tile.size), num_chunks(layer.outputs)),
         tile=tile,
         name="convolve",
         interpret=interpret,
@@ -82,7 +85,7 @@ def forward(
 def _forward(
     images: Any, weight: Any, bias: Any, factors: Any, count: Any, values: Any, codes: Any, *, layer: Layer, size: int
 ) -> None:
-    first = pl.program_id(0) * size
+    first, channel, width = pl.program_id(0) * size, own_chunk(layer.outputs, 1), chunk_size(layer.outputs)
     limit = count[0] * layer.pixels
     pixels = first + numbers(size)
     exists = over(pixels < layer.rows * layer.pixels, layer.outputs)
@@ -96,23 +99,33 @@ def _forward(
         right, rest = divided(rest, 8)
         start = corners(jnp.minimum(first + 8 * eighth + rest, limit - 1), layer) + lower * layer.width + right
 
-        def add_tap(tap: Array, total: Array) -> Array:
+        def add_tap(number: Array, total: Array) -> Array:
+            tap, source = tap_and_channel(number, layer.inputs)
             y, x = divided(tap, layer.kernel_width)
-            tile = [plt.load(rows_of(half, start + y * layer.width + x)) for half in images]
-            return add_product(total, tile, weights_of(weight, tap, layer))
+            tile = [plt.load(rows_of(half, start + y * layer.width + x, source)) for half in images]
+            return add_product(total, tile, weights_of(weight, tap, source, channel, layer))
 
-        total = jax.lax.fori_loop(0, layer.taps, add_tap, jnp.zeros((4 * size, layer.outputs), jnp.float32))
-        largest, places = _largest_of_rows(total.reshape(2, size // 8, 2, 8, layer.outputs))
-        largest, places = (part.reshape(size, layer.outputs) for part in (largest, places))
-        active, found = activate(largest * (factors[0] * factors[1]), places, bias[:] * factors[1])
-        put(values, pixels, stored(active, values), exists)
-        put(codes, pixels, [found] * len(codes), exists)
+        products = layer.taps * num_chunks(layer.inputs)
+        total = jax.lax.fori_loop(0, products, add_tap, jnp.zeros((4 * size, width), jnp.float32))
+        largest, places = _largest_of_rows(total.reshape(2, size // 8, 2, 8, width))
+        largest, places = (part.reshape(size, width) for part in (largest, places))
+        active, found = activate(largest * (factors[0] * factors[1]), places, bias[pl.ds(channel, width)] * factors[1])
+        put(values, pixels, channel, stored(active, values), exists)
+        put(codes, pixels, channel, [found] * len(codes), exists)
 
     if values[0].dtype == jnp.float32:
 
         @pl.when(first >= limit)
         def _() -> None:
-            put(values, pixels, (jnp.zeros((size, layer.outputs), jnp.float32),), exists)
+            put(values, pixels, channel, (jnp.zeros((size, width), jnp.float32),), exists)
+
+
+def tap_and_channel(number: Array, channels: int) -> tuple[Array, Any]:
+    """Place of the kernel and first channel of a chunk, of all that are added up: the chunks of a place in turn."""
+    if (chunks := num_chunks(channels)) == 1:
+        return number, 0
+    tap, chunk = divided(number, chunks)
+    return tap, chunk * chunk_size(channels)
 
 
 def _largest_of_rows(sums: Array) -> tuple[Array, Array]:
@@ -145,7 +158,7 @@ def input_slopes(
         partial(_input_slopes, layer=layer, size=tile.size),
         (slopes, weight, factor, count),
         [((layer.rows * layer.height * layer.width, layer.inputs), [jnp.float16] * len(slopes))],
-        grid=(pl.cdiv(layer.rows, tile.size // 4), blocks),
+        grid=(pl.cdiv(layer.rows, tile.size // 4), blocks, num_chunks(layer.inputs)),
         tile=tile,
         name="convolve_input_slopes",
         interpret=interpret,
@@ -155,6 +168,7 @@ def input_slopes(
 
 def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any, *, layer: Layer, size: int) -> None:
     first, block = pl.program_id(0) * (size // 4), pl.program_id(1)
+    channel = own_chunk(layer.inputs, 2)
     across = pl.cdiv(layer.width, 2)
     top, left = (2 * part for part in divided(block, across))
     height, width = (2 * side for side in layer.pooled)
@@ -169,25 +183,27 @@ def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any,
         columns = jnp.minimum(layer.kernel_width, left + 2) - before
 
         def add_tap(number: Array, total: Array) -> Array:
-            down, right = divided(number, columns)
+            place, source = tap_and_channel(number, layer.outputs)
+            down, right = divided(place, columns)
             down, right = above + down, before + right
             from_y, from_x = y - down, x - right
             reached = (from_y >= 0) & (from_y < height) & (from_x >= 0) & (from_x < width)
             at, reached = here + from_y * width + from_x, over(reached, layer.outputs)
-            tile = [plt.load(rows_of(half, at), mask=reached, other=0.0) for half in slopes]
+            tile = [plt.load(rows_of(half, at, source), mask=reached, other=0.0) for half in slopes]
             tap = down * layer.kernel_width + right
-            return add_product(total, tile, weights_of(weight, tap, layer), turn_b=True)
+            return add_product(total, tile, weights_of(weight, tap, channel, source, layer), turn_b=True)
 
-        nothing = jnp.zeros((size, layer.inputs), jnp.float32)
-        total = jax.lax.fori_loop(0, rows * columns, add_tap, nothing)
+        nothing = jnp.zeros((size, chunk_size(layer.inputs)), jnp.float32)
+        total = jax.lax.fori_loop(0, rows * columns * num_chunks(layer.outputs), add_tap, nothing)
         exists = over((image < count[0]) & (y < layer.height) & (x < layer.width), layer.inputs)
         to = (image * layer.height + y) * layer.width + x
-        put(found, to, stored(total * factor[0], found), exists)
+        put(found, to, channel, stored(total * factor[0], found), exists)
 
 
-def weights_of(weight: Any, tap: Array, layer: Layer) -> list[Array]:
-    """One place of the kernel: ``[inputs, outputs]``, in halves."""
-    return [plt.load(half.at[pl.ds(tap * layer.inputs, layer.inputs), :]) for half in weight]
+def weights_of(weight: Any, tap: Array, source: Any, target: Any, layer: Layer) -> list[Array]:
+    """One place of the kernel, in halves: a chunk of inputs from ``source`` on, and one of outputs from ``target``."""
+    inputs = pl.ds(tap * layer.inputs + source, chunk_size(layer.inputs))
+    return [plt.load(half.at[inputs, pl.ds(target, chunk_size(layer.outputs))]) for half in weight]
 
 
 def weight_slopes(images: Halves, slopes: Halves, count: Array, *, layer: Layer, interpret: bool) -> Array:
@@ -202,14 +218,15 @@ def weight_slopes(images: Halves, slopes: Halves, count: Array, *, layer: Layer,
     Returns:
         ``[taps * inputs, outputs]``.
     """
-    along = layer.kernel_width if layer.kernel_width * layer.inputs * layer.outputs <= MOST_SUMS else 1
+    sums = chunk_size(layer.inputs) * chunk_size(layer.outputs)
+    along = layer.kernel_width if layer.kernel_width * sums <= MOST_SUMS else 1
     halved = len(images) == 2 and layer.rows >= FEW_ROWS
     tile = (WEIGHT._replace(size=WEIGHT.size // 2) if halved else WEIGHT).with_channels(layer)
     ((found,),) = launch(
         partial(_weight_slopes, layer=layer, along=along, size=tile.size),
         (images, slopes, count),
         [((layer.taps * layer.inputs, layer.outputs), [jnp.float32])],
-        grid=(layer.taps // along,),
+        grid=(layer.taps // along, num_chunks(layer.inputs), num_chunks(layer.outputs)),
         tile=tile,
         name="convolve_weight_slopes",
         interpret=interpret,
@@ -218,7 +235,7 @@ def weight_slopes(images: Halves, slopes: Halves, count: Array, *, layer: Layer,
 
 
 def _weight_slopes(images: Any, slopes: Any, count: Any, found: Any, *, layer: Layer, along: int, size: int) -> None:
-    tap = pl.program_id(0) * along
+    tap, source, target = pl.program_id(0) * along, own_chunk(layer.inputs, 1), own_chunk(layer.outputs, 2)
     down, right = divided(tap, layer.kernel_width)
     height, width = (2 * side for side in layer.pooled)
     limit = count[0] * (height * width)
@@ -226,15 +243,17 @@ def _weight_slopes(images: Any, slopes: Any, count: Any, found: Any, *, layer: L
     def add_pixels(number: Array, totals: tuple[Array, ...]) -> tuple[Array, ...]:
         pixel = number * size + numbers(size)
         exists = over(pixel < limit, layer.outputs)
-        tile = [plt.load(rows_of(half, pixel), mask=exists, other=0.0) for half in slopes]
+        tile = [plt.load(rows_of(half, pixel, target), mask=exists, other=0.0) for half in slopes]
         image, y, x = parted(jnp.minimum(pixel, limit - 1), height, width)
         at = (image * layer.height + y + down) * layer.width + x + right
         return tuple(
-            add_product(total, [plt.load(rows_of(half, at + shift)) for half in images], tile, turn_a=True)
+            add_product(total, [plt.load(rows_of(half, at + shift, source)) for half in images], tile, turn_a=True)
             for shift, total in enumerate(totals)
         )
 
-    nothing = jnp.zeros((layer.inputs, layer.outputs), jnp.float32)
+    inputs, outputs = chunk_size(layer.inputs), chunk_size(layer.outputs)
+    nothing = jnp.zeros((inputs, outputs), jnp.float32)
     totals = jax.lax.fori_loop(0, pl.cdiv(limit, size), add_pixels, (nothing,) * along)
     for shift, total in enumerate(totals):
-        plt.store(found[0].at[pl.ds((tap + shift) * layer.inputs, layer.inputs), :], total)
+        place = pl.ds((tap + shift) * layer.inputs + source, inputs)
+        plt.store(found[0].at[place, pl.ds(target, outputs)], total)

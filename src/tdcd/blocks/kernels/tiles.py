@@ -22,6 +22,10 @@ FEW_ROWS = 128
 """With fewer images than this, a client's work is cut smaller, so that all multiprocessors have some."""
 
 
+MOST_CHANNELS = 128
+"""Of a product; more of them are cut into chunks of as many."""
+
+
 PRODUCTS = {1: ((0, 0),), 2: ((0, 1), (1, 0), (0, 0))}
 """Which halves of two factors are multiplied, by how many there are."""
 
@@ -39,6 +43,21 @@ class Tile(NamedTuple):
     def with_channels(self, layer: Layer) -> "Tile":
         """Smaller for many channels, to fit into a multiprocessor's memory."""
         return self if max(layer.inputs, layer.outputs) <= 64 else Tile(self.size // 2, self.warps, 2)
+
+
+def chunk_size(channels: int) -> int:
+    """How many of a layer's channels a program works on."""
+    return min(channels, MOST_CHANNELS)
+
+
+def num_chunks(channels: int) -> int:
+    """In how many chunks it works on all of them."""
+    return channels // chunk_size(channels)
+
+
+def own_chunk(channels: int, axis: int) -> Any:
+    """The first channel of a program's chunk, which the grid's ``axis`` numbers."""
+    return 0 if channels <= MOST_CHANNELS else pl.program_id(axis) * MOST_CHANNELS
 
 
 def launch(
@@ -138,18 +157,19 @@ def stored(number: Array, arrays: Sequence[Any]) -> Halves:
     return (number,) if arrays[0].dtype == jnp.float32 else halved(number, len(arrays))
 
 
-def rows_of(array: Any, rows: Array) -> Any:
-    """Where some rows ``[n]`` of an array ``[rows, C]`` are, as ``[n, C]``."""
-    shape = (len(rows), array.shape[1])
-    return array.at[jnp.broadcast_to(rows[:, None], shape), jnp.broadcast_to(numbers(shape[1])[None, :], shape)]
+def rows_of(array: Any, rows: Array, channel: Any) -> Any:
+    """Where some rows ``[n]`` of an array ``[rows, channels]`` are, as ``[n, C]``: a chunk from ``channel`` on."""
+    shape = (len(rows), chunk_size(array.shape[1]))
+    channels = channel + numbers(shape[1])
+    return array.at[jnp.broadcast_to(rows[:, None], shape), jnp.broadcast_to(channels[None, :], shape)]
 
 
 def over(mask: Array, channels: int) -> Array:
-    """A mask of pixels for all their channels."""
-    return jnp.broadcast_to(mask[:, None], (len(mask), channels))
+    """A mask of pixels for a chunk of their channels."""
+    return jnp.broadcast_to(mask[:, None], (len(mask), chunk_size(channels)))
 
 
-def put(arrays: Sequence[Any], rows: Array, parts: Sequence[Array], mask: Array) -> None:
-    """Store the parts ``[n, C]`` in these rows of one array each."""
+def put(arrays: Sequence[Any], rows: Array, channel: Any, parts: Sequence[Array], mask: Array) -> None:
+    """Store the parts ``[n, C]`` in these rows of one array each, from ``channel`` on."""
     for array, part in zip(arrays, parts, strict=True):
-        plt.store(rows_of(array, rows), part, mask=mask)
+        plt.store(rows_of(array, rows, channel), part, mask=mask)
