@@ -49,7 +49,7 @@ def main() -> dict[str, float]:
     if find_spec("torch"):
         actions["torch"] = partial(per_client_loop(data).round, 0)
         actions["batched"] = batched_round(data)
-    times = dict(zip(actions, alternate([*actions.values()], repetitions=7), strict=True))
+    times = dict(zip(actions, alternate([*actions.values()], repetitions=21), strict=True))
     # Rows are read for the exchange, for the step's scores and for its gradient.
     least = limit(3 * 2 * BATCH_SIZE * 82, 3 * 4 * BATCH_SIZE * 82, data=4 * 82 * data.num_samples)
     iterations = rounds * LOCAL_STEPS
