@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from tdcd.data.table import Scaling, Table
 from tdcd.federation.partition import contiguous_columns, image_strips, named_columns
 
+ALIGNMENT = 64
+"""Bytes; on the CPU, JAX uses arrays that begin at a multiple of these where they are."""
+
 
 def clients_of(
     clients: int | Sequence[int | Sequence[str]], names: Sequence[str], sizes: Any, aligned: bool
@@ -63,8 +66,13 @@ def scaling_of(table: Table, part: Any) -> Scaling:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """An array that begins at a multiple of 64 bytes: on the CPU, JAX uses such memory in place and copies no other."""
+    """An array that JAX uses in place on the CPU, where it copies all others."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
     return np.ndarray(shape, dtype, memory.data, start)
+
+
+def is_used_in_place(array: NDArray[Any]) -> bool:
+    """Whether JAX copies nothing to use an array on the CPU."""
+    return bool(array.flags.c_contiguous) and array.ctypes.data % ALIGNMENT == 0

@@ -25,7 +25,7 @@ from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, weights_of
 from tdcd.simulation.host_tables import phi_of_all, put_table
 from tdcd.simulation.ranges import check_largest, fixed_point_of, largest_finite, start_largest
-from tdcd.simulation.staging import on_host, prefetch
+from tdcd.simulation.staging import has_wide_rows, on_host, prefetch
 
 ROWS_AT_ONCE = 4096
 """Evaluation goes over the samples in chunks of this many."""
@@ -138,10 +138,11 @@ class Simulation:
         if self.execution.keep != "auto":
             return self.execution.keep == "device"
         if jax.default_backend() == "cpu":
-            # There the host gathers rows faster; but the clients engine gathers them again, and a file stays a file.
-            in_file = any(is_mapped(table) for table in self._tables)
+            if self.hosts is not None or any(is_mapped(table) for table in self._tables):
+                return False
+            # There the host gathers narrow rows faster; but the clients engine gathers them again.
             by_host = self.execution.engine in ("auto", "grouped") and problem.is_plain
-            return not by_host and not in_file and self.hosts is None
+            return not by_host or (self.devices.count == 1 and has_wide_rows(self._tables))
         memory: int = jax.local_devices()[0].memory_stats()["bytes_limit"]
         held = sum(table.nbytes for table in self._tables)
         # Processes whose programs differ would wait for each other.

@@ -1,6 +1,7 @@
 """Rows that go to the device: gathered on the host while the device works on the call before."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -8,9 +9,11 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.federation.cutting import aligned_empty
+from tdcd.federation.cutting import aligned_empty, is_used_in_place
 from tdcd.federation.hosts import HostRows
 
+WIDE = 128
+"""Columns of rows that a compiled program on a CPU gathers faster than the host does."""
 IN_FLIGHT = 2
 """Calls whose rows may be in memory: the one that the device works on, and the next."""
 
@@ -75,6 +78,16 @@ class StagingBuffers:
         for own, chosen in zip(room, rows, strict=True):
             np.take(table, chosen, axis=0, out=own[:num_rounds], mode="clip")
         return room
+
+
+def has_wide_rows(tables: Sequence[NDArray[Any]]) -> bool:
+    """Whether a program on a CPU had better gather these tables' rows itself: wide ones, without a copy of the tables.
+
+    >>> [has_wide_rows([aligned_empty((3, columns), np.float32)] * 2) for columns in (21, 1024)]
+    [False, True]
+    """
+    columns = [math.prod(table.shape[1:]) for table in tables]
+    return sum(columns) >= WIDE * len(tables) and all(is_used_in_place(table) for table in tables)
 
 
 def on_host(features: Any, dtype: str) -> Any:
