@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tdcd.tables import pieces
+from tdcd.tables.errors import TableError
 from tdcd.tables.loader import read_chunks, read_header, read_rows
-from tdcd.tables.pieces import expected_rows
+from tdcd.tables.pieces import expected_rows, other_than_numbers
 from tdcd.tables.rows import Columns
 
 LINES = [f"{number},{number % 2},{number / 8},level{number % 3}" for number in range(40)]
@@ -121,3 +122,42 @@ def test_a_parquet_file_that_claims_many_rows_gets_no_room_for_them(tmp_path):
     path.write_bytes(data + footer + len(footer).to_bytes(4, "little") + b"PAR1")
     assert pq.read_metadata(path).num_rows == 2**62
     assert read_rows(path, Columns("id", "label")).features["a"].tolist() == [1.5, 2.5]
+
+
+MIXED = "id,label,sure,seen,x"
+
+
+def mixed(number, sure=None):
+    return (
+        f"{number},{number % 2},{sure or ('true', 'False', '')[number % 3]},2024-01-{1 + number % 28:02},{number / 8}"
+    )
+
+
+@pytest.mark.parametrize("size", [64, 1 << 22])
+def test_truths_and_dates_are_seen_at_the_beginning_or_found_later(size, tmp_path, monkeypatch):
+    """What is told in advance is what reading all of the file as texts gives."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", size)
+    path, columns = tmp_path / "table.csv", Columns(label="label")
+    path.write_text("\n".join([MIXED, *map(mixed, range(60))]))
+    assert other_than_numbers(path, ("sure", "seen", "x"), read_header(path)[1]) == {"sure", "seen"}
+    told = read_rows(path, columns)
+    assert told.kinds == {"sure": "truth", "seen": "date", "x": "number"}
+    monkeypatch.setattr(pieces, "FIRST_ROWS", 0)
+    assert other_than_numbers(path, ("sure", "seen", "x"), read_header(path)[1]) == frozenset()
+    found = read_rows(path, columns)
+    assert (found.ids, found.kinds) == (told.ids, told.kinds)
+    for name, column in told.features.items():
+        np.testing.assert_array_equal(column, found.features[name])
+
+
+@pytest.mark.parametrize("sure", ["5", "perhaps"])
+def test_a_cell_of_another_kind_is_found_wherever_it_is(sure, tmp_path, monkeypatch):
+    """Nor does a reader of some rows at a time skip those that it is in."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 200)
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([MIXED, *map(mixed, range(30)), mixed(30, sure), *map(mixed, range(31, 60))]))
+    with pytest.raises(TableError, match=f"line 32, column 'sure': '{sure}'"):
+        read_rows(path, Columns(label="label"))
+    path.write_text("\n".join([MIXED, *map(mixed, range(30)), mixed(30, "perhaps"), *map(mixed, range(31, 60))]))
+    with pytest.raises(pa.ArrowInvalid):
+        list(read_chunks(path, Columns("id")))

@@ -59,6 +59,8 @@ def as_amounts(
     known = _known(column, dialect)
     if known.null_count == len(known):
         return np.full(len(known), np.nan), kind
+    # Finding out that no cell is a number takes far longer than reading them.
+    kind = kind or kind_of(known.drop_null()[0].as_py(), dialect)
     for one in _READERS if kind is None else (kind,):
         try:
             return _READERS[one](column, dialect), one

@@ -12,7 +12,8 @@ from tdcd.tables.cells import as_amounts, as_texts
 from tdcd.tables.diagnosis import LARGEST
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
-from tdcd.tables.loader import NamedLabels, Unfit, collect, repeat, with_weights
+from tdcd.tables.growing import NamedLabels, Unfit
+from tdcd.tables.loader import collect, repeat, with_weights
 from tdcd.tables.rows import PLACE, Columns, RawRows
 
 

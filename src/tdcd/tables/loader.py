@@ -5,34 +5,24 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from tdcd.tables.cells import Kind, as_amounts, as_numbers, as_texts
-from tdcd.tables.diagnosis import LARGEST, diagnose
+from tdcd.tables.cells import as_texts
+from tdcd.tables.diagnosis import diagnose
 from tdcd.tables.dialect import DEFAULT, Dialect, is_parquet
 from tdcd.tables.errors import TableError
-from tdcd.tables.memory import room_for
-from tdcd.tables.pieces import expected_rows, parsed
-from tdcd.tables.rows import Category, Column, Columns, RawRows
+from tdcd.tables.growing import CategoryColumn, LabelColumn, NamedLabels, NumericColumn, TextColumn, Unfit
+from tdcd.tables.pieces import expected_rows, other_than_numbers, parsed
+from tdcd.tables.rows import Column, Columns, RawRows
 
 CHUNK_ROWS = 1 << 15
 """How many rows of a Parquet file are decoded at a time."""
 CHUNK_VALUES = 1 << 19
 """How many values of one, where rows are given some at a time."""
-
-
-class Unfit(Exception):  # noqa: N818
-    """Something in the file is wrong; the diagnosis finds out where."""
-
-
-class NamedLabels(Exception):  # noqa: N818
-    """The labels are not numbers."""
 
 
 def read_rows(path: Path, columns: Columns) -> RawRows:
@@ -62,21 +52,22 @@ def read_chunks(path: Path, columns: Columns) -> Iterator[RawRows]:
     header, dialect = read_header(path, columns.id, columns.dialect)
     wanted = replace(columns.among(path, header), dialect=dialect, label=None, weight=None)
     rows = max(1, CHUNK_VALUES // max(1, len(wanted.features or ())))
-    given, as_text = 0, False
+    given, attempts = 0, _attempts(path, wanted)
     while True:
         before = given
         try:
-            for chunk in _chunks(path, wanted, as_text, rows):
+            for chunk in _chunks(path, wanted, attempts[0], rows):
                 # What was given as numbers, before a cell that is none, is not given again.
                 rest, before = chunk.slice(min(before, len(chunk))), max(0, before - len(chunk))
-                given += len(rest)
                 if len(rest):
-                    yield collect(str(path), [rest], wanted, named_labels=False)
+                    found = collect(str(path), [rest], wanted, named_labels=False)
+                    given += len(rest)
+                    yield found
             return
         except pa.ArrowInvalid:
-            if as_text or is_parquet(path):
+            if len(attempts) == 1:
                 raise
-            as_text = True
+            del attempts[0]
 
 
 def with_weights(rows: RawRows, name: str) -> RawRows:
@@ -94,19 +85,27 @@ def with_weights(rows: RawRows, name: str) -> RawRows:
 
 
 def _read(path: Path, wanted: Columns) -> RawRows:
-    """The rows, at first on the assumption that amounts and labels are numbers, which is fastest."""
-    named_labels, as_text, num_columns = False, False, len(wanted.features or ())
+    """The rows, at first on the assumption that labels and most amounts are numbers, which is fastest."""
+    named_labels, attempts, num_columns = False, _attempts(path, wanted), len(wanted.features or ())
     expected = _rows_said(path) if is_parquet(path) else expected_rows(path, num_columns)
     while True:
         try:
-            chunks = _chunks(path, wanted, as_text)
+            chunks = _chunks(path, wanted, attempts[0])
             return collect(str(path), chunks, wanted, named_labels=named_labels, expected=expected)
         except NamedLabels:
             named_labels = True
         except pa.ArrowInvalid:
-            if as_text or is_parquet(path):
+            if len(attempts) == 1:
                 raise
-            as_text = True
+            del attempts[0]
+
+
+def _attempts(path: Path, wanted: Columns) -> list[frozenset[str]]:
+    """Which amounts of a CSV file to read as texts: at first those that begin with something other than numbers."""
+    amounts = wanted.features or ()
+    return (
+        [frozenset()] if is_parquet(path) else [other_than_numbers(path, amounts, wanted.dialect), frozenset(amounts)]
+    )
 
 
 def _rows_said(path: Path) -> int:
@@ -157,9 +156,9 @@ def collect(
     """
     assert wanted.features is not None
     ids: list[str] = []
-    names = {name: _CategoryColumn(wanted.dialect) for name in wanted.categorical}
-    amounts = {name: _NumericColumn(wanted.dialect, expected) for name in wanted.features if name not in names}
-    labels = _TextColumn(wanted.dialect) if named_labels else _LabelColumn(wanted.dialect)
+    names = {name: CategoryColumn(wanted.dialect) for name in wanted.categorical}
+    amounts = {name: NumericColumn(wanted.dialect, expected) for name in wanted.features if name not in names}
+    labels = TextColumn(wanted.dialect) if named_labels else LabelColumn(wanted.dialect)
     for chunk in chunks:
         ids += as_texts(chunk.column(wanted.id)).to_pylist()
         for name, column in (names | amounts).items():
@@ -176,11 +175,11 @@ def collect(
     return RawRows(source, ids, features, None if wanted.label is None else labels.column(), kinds, counters)
 
 
-def _chunks(path: Path, wanted: Columns, as_text: bool, rows: int = CHUNK_ROWS) -> Iterator[pa.RecordBatch]:
+def _chunks(path: Path, wanted: Columns, as_texts: frozenset[str], rows: int = CHUNK_ROWS) -> Iterator[pa.RecordBatch]:
     """The wanted columns of the file, some rows at a time: in a CSV file, amounts as numbers and the rest as text.
 
     Args:
-        as_text: amounts too.
+        as_texts: the amounts that are read as text, too.
         rows: how many of a Parquet file at a time.
     """
     assert wanted.features is not None
@@ -189,106 +188,8 @@ def _chunks(path: Path, wanted: Columns, as_text: bool, rows: int = CHUNK_ROWS) 
     if is_parquet(path):
         yield from pq.ParquetFile(path).iter_batches(rows, columns=columns)
         return
-    types = {name: pa.string() if as_text or name in texts else pa.float64() for name in columns}
+    types = {name: pa.string() if name in as_texts or name in texts else pa.float64() for name in columns}
     blank, decimal = wanted.dialect.blank, wanted.dialect.decimal
     convert = pcsv.ConvertOptions(column_types=types, include_columns=columns, null_values=blank, decimal_point=decimal)
     header, dialect = read_header(path, wanted.id, wanted.dialect)
     yield from parsed(path, header, dialect, convert)
-
-
-class _NumericColumn:
-    """A column of amounts that grows in place: joining pieces at the end would need twice the memory.
-
-    It is kept in float32 as long as that is exact, as for counts and flags, and else in float64.
-    """
-
-    def __init__(self, dialect: Dialect, expected: int) -> None:
-        self._dialect, self._expected, self.blank = dialect, expected, False
-        self._room, self._rows = room_for(0, np.float32), 0
-        self.kind: Kind | None = None
-
-    def extend(self, column: pa.Array) -> None:
-        numbers, self.kind = as_amounts(column, self._dialect, self.kind)
-        least, most = (numbers.min(), numbers.max()) if len(numbers) else (0.0, 0.0)
-        if np.isnan(most):
-            self.blank, known = True, numbers[~np.isnan(numbers)]
-            least, most = known.min(initial=0.0), known.max(initial=0.0)
-        if max(-least, most) > LARGEST:
-            raise Unfit("infinite or too large numbers")
-        dtype, rows = self._room.dtype, self._rows + len(numbers)
-        if dtype == np.float32 and (np.abs(numbers.astype(np.float32) - numbers) > 0).any():
-            dtype = np.dtype(np.float64)
-        if rows > len(self._room) or dtype != self._room.dtype:
-            known = self.column()
-            self._room = room_for(max(rows, self._expected, self._rows * 5 // 4), dtype)
-            self._room[: self._rows] = known
-        self._room[self._rows : rows] = numbers
-        self._rows = rows
-
-    @property
-    def counts(self) -> bool:
-        """Whether it only counts the rows; with one or two rows that cannot be known."""
-        values = self.column()
-        return len(values) > 2 and values[0] in (0, 1) and bool((np.diff(values) == 1).all())
-
-    def column(self) -> NDArray[Any]:
-        return self._room[: self._rows]
-
-
-class _LabelColumn:
-    """Labels that grow, as long as they are numbers."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect, self._bytes, self.blank = dialect, bytearray(), False
-
-    def extend(self, column: pa.Array) -> None:
-        try:
-            numbers = as_numbers(column, self._dialect)
-        except pa.ArrowException:
-            raise NamedLabels from None
-        if np.isinf(numbers).any():
-            raise Unfit("infinite labels")
-        self.blank = self.blank or bool(np.isnan(numbers).any())
-        self._bytes += numbers.data
-
-    def column(self) -> NDArray[Any]:
-        return np.frombuffer(self._bytes, np.float64)
-
-
-class _TextColumn:
-    """A column of texts that grows."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._texts: list[str] = []
-
-    @property
-    def blank(self) -> bool:
-        return any(text in self._dialect.blank for text in self._texts)
-
-    def extend(self, column: pa.Array) -> None:
-        self._texts += as_texts(column).to_pylist()
-
-    def column(self) -> list[str]:
-        return self._texts
-
-
-class _CategoryColumn:
-    """A column of names that grows; levels are numbered as they come."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._codes, self._levels, self.blank = bytearray(), dict.fromkeys(dialect.blank, -1), False
-        self._num_blanks = len(self._levels)
-
-    def extend(self, column: pa.Array) -> None:
-        encoded = as_texts(column).dictionary_encode()
-        codes = np.array([self._code(level) for level in encoded.dictionary.to_pylist()], np.int32)
-        part = codes[encoded.indices.to_numpy()]
-        self.blank = self.blank or bool((part < 0).any())
-        self._codes += part.tobytes()
-
-    def _code(self, level: str) -> int:
-        return self._levels.setdefault(level, len(self._levels) - self._num_blanks)
-
-    def column(self) -> Category:
-        return Category(np.frombuffer(self._codes, np.int32), tuple(self._levels)[self._num_blanks :])

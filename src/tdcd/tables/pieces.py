@@ -8,13 +8,16 @@ import csv
 import io
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
+from tdcd.tables.cells import kind_of
 from tdcd.tables.diagnosis import unclosed_quote
 from tdcd.tables.dialect import Dialect, arrow_stream
 
@@ -24,6 +27,8 @@ PIECE_BYTES = 1 << 23
 """How much is read at a time."""
 BEGINNING_BYTES = 1 << 16
 """How much is read to see how long lines are."""
+FIRST_ROWS = 8
+"""How many are looked at to see what their cells are."""
 _SOMETHING = re.compile(rb"\S")
 
 
@@ -49,6 +54,26 @@ def expected_rows(path: Path, num_columns: int) -> int:
     lines = beginning.count(b"\n") * size // max(1, len(beginning))
     # A little more, for shorter lines later; but a cell takes a byte at least.
     return min(lines + lines // 32, size // max(1, num_columns))
+
+
+def other_than_numbers(path: Path, names: Sequence[str], dialect: Dialect) -> frozenset[str]:
+    """The columns of a CSV file that begin with true, false or a date.
+
+    Told in advance, they need not be found by reading the file in vain; what comes later, this does not see.
+    """
+    assert dialect.delimiter is not None
+    try:
+        with dialect.open(path) as file:
+            rows = [*islice(csv.DictReader(file, delimiter=dialect.delimiter), FIRST_ROWS)]
+    except (csv.Error, OSError, EOFError, zlib.error):
+        return frozenset()
+    found = set()
+    for name in names:
+        cells = [cell.strip() for row in rows if (cell := row.get(name))]
+        known = [cell for cell in cells if cell not in dialect.blank]
+        if known and kind_of(known[0], dialect) in ("truth", "date"):
+            found.add(name)
+    return frozenset(found)
 
 
 def _stream(
