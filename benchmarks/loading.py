@@ -1,5 +1,7 @@
 """Loading: 100,000 rows of 50 amounts from CSV, Parquet and a mapped file, against what reading their bytes takes.
 
+Also 40 columns of all kinds from CSV: amounts, counts, names, true and false, dates.
+
 Beside the limit stands what the file format itself costs: pyarrow alone, without checks and without our columns.
 """
 
@@ -20,6 +22,7 @@ from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import Columns
 
 ROWS, COLUMNS = 100_000, 50
+NAMES = tuple(f"name{index}" for index in range(5))
 
 
 def write(folder: Path) -> None:
@@ -31,6 +34,21 @@ def write(folder: Path) -> None:
     pyarrow.csv.write_csv(table, folder / "table.csv")
     pyarrow.parquet.write_table(table, folder / "table.parquet")
     np.save(folder / "table.npy", numbers)
+    write_mixed(folder / "mixed.csv")
+
+
+def write_mixed(path: Path) -> None:
+    """20 amounts, 10 counts, 5 names, 3 times true or false, 2 dates."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {"id": np.arange(ROWS), "label": rng.integers(0, 2, ROWS)}
+    columns |= {f"amount{index}": rng.standard_normal(ROWS, np.float32) for index in range(20)}
+    columns |= {f"count{index}": rng.integers(0, 1000, ROWS) for index in range(10)}
+    columns |= {name: np.array(["red", "green", "blue", "yellow"])[rng.integers(0, 4, ROWS)] for name in NAMES}
+    columns |= {f"truth{index}": np.array(["true", "false"])[rng.integers(0, 2, ROWS)] for index in range(3)}
+    columns |= {
+        f"date{index}": (np.datetime64("2020-01-01") + rng.integers(0, 999, ROWS)).astype(str) for index in "01"
+    }
+    pyarrow.csv.write_csv(pa.table(columns), path, pyarrow.csv.WriteOptions(quoting_style="none"))
 
 
 def mapped(path: Path) -> float:
@@ -41,23 +59,25 @@ def mapped(path: Path) -> float:
 def main() -> dict[str, Any]:
     """Seconds to have the columns in memory."""
     readers: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any] | None]] = {
-        "csv": (lambda path: read_rows(path, Columns(label="label")), pyarrow.csv.read_csv),
-        "parquet": (lambda path: read_rows(path, Columns(label="label")), pyarrow.parquet.read_table),
-        "npy": (mapped, None),
+        "table.csv": (lambda path: read_rows(path, Columns(label="label")), pyarrow.csv.read_csv),
+        "mixed.csv": (lambda path: read_rows(path, Columns(label="label", categorical=NAMES)), pyarrow.csv.read_csv),
+        "table.parquet": (lambda path: read_rows(path, Columns(label="label")), pyarrow.parquet.read_table),
+        "table.npy": (mapped, None),
     }
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder)
-        for ending, (ours, bare) in readers.items():
-            path = folder / f"table.{ending}"
+        for file, (ours, bare) in readers.items():
+            path = folder / file
             actions = [lambda path=path, read=read: read(path) for read in (ours, bare) if read is not None]
-            taken, *format_alone = alternate(actions, repetitions=3)
+            taken, *format_alone = alternate(actions, repetitions=5)
             # The file is read, and the columns are written.
             size = path.stat().st_size
-            least = limit(0, size + (4 * ROWS * COLUMNS if ending != "npy" else 0), data=size)
-            figures[ending] = report(f"loading .{ending}, {ROWS:,} x {COLUMNS}", taken, least)
+            columns = 40 if file == "mixed.csv" else COLUMNS
+            least = limit(0, size + (4 * ROWS * columns if bare else 0), data=size)
+            figures[file] = report(f"loading {file}, {ROWS:,} x {columns}", taken, least)
             if format_alone:
-                figures[ending]["pyarrow_ms"] = format_alone[0] * 1e3
+                figures[file]["pyarrow_ms"] = format_alone[0] * 1e3
                 print(f"  pyarrow alone: {format_alone[0] * 1e3:.3g} ms ({taken / format_alone[0]:.1f} times that)")
     return figures

@@ -33,14 +33,21 @@ def as_texts(column: pa.Array | pa.ChunkedArray) -> Any:
 def as_numbers(column: pa.Array | pa.ChunkedArray, dialect: Dialect) -> NDArray[Any]:
     """The column as float64, NaN where blank."""
     if _is_text(column.type):
-        column = _known(column, dialect)
-        if dialect.decimal != ".":
-            if pc.any(pc.match_substring(column, ".")).as_py():
-                raise pa.ArrowInvalid(f"a point, though data.decimal = {dialect.decimal!r}")
-            column = pc.replace_substring(column, dialect.decimal, ".")
+        return _numbers(_known(column, dialect), dialect)
     if pa.types.is_boolean(column.type):
         column = pc.cast(column, pa.int8())
-    numbers = _floats(column)
+    return _without_blanks(_floats(column), dialect)
+
+
+def _numbers(texts: Any, dialect: Dialect) -> NDArray[Any]:
+    if dialect.decimal != ".":
+        if pc.any(pc.match_substring(texts, ".")).as_py():
+            raise pa.ArrowInvalid(f"a point, though data.decimal = {dialect.decimal!r}")
+        texts = pc.replace_substring(texts, dialect.decimal, ".")
+    return _without_blanks(_floats(texts), dialect)
+
+
+def _without_blanks(numbers: NDArray[Any], dialect: Dialect) -> NDArray[Any]:
     for blank in dialect.blank_numbers:
         numbers = np.where(numbers == blank, np.nan, numbers)
     return numbers
@@ -63,7 +70,7 @@ def as_amounts(
     kind = kind or kind_of(known.drop_null()[0].as_py(), dialect)
     for one in _READERS if kind is None else (kind,):
         try:
-            return _READERS[one](column, dialect), one
+            return _READERS[one](known, dialect), one
         except pa.ArrowInvalid:
             continue
     raise pa.ArrowInvalid("cells that are not amounts")
@@ -115,15 +122,14 @@ def _floats(column: Any) -> NDArray[Any]:
     return np.asarray(floats.to_numpy(zero_copy_only=False))
 
 
-def _truths(column: Any, dialect: Dialect) -> NDArray[Any]:
-    lowered = pc.utf8_lower(_known(column, dialect))
+def _truths(texts: Any, _: Dialect) -> NDArray[Any]:
+    lowered = pc.utf8_lower(texts)
     if not pc.all(pc.is_in(lowered.drop_null(), pa.array(_TRUTHS))).as_py():
         raise pa.ArrowInvalid("neither true nor false")
     return _floats(pc.cast(pc.equal(lowered, _TRUTHS[0]), pa.int8()))
 
 
-def _days(column: Any, dialect: Dialect) -> NDArray[Any]:
-    texts = _known(column, dialect)
+def _days(texts: Any, _: Dialect) -> NDArray[Any]:
     for moment in _MOMENTS:
         try:
             return _since_1970(pc.cast(texts, moment))
@@ -138,8 +144,8 @@ def _since_1970(moments: Any) -> NDArray[Any]:
     return _floats(pc.cast(microseconds, pa.int64())) / DAY_US
 
 
-_READERS: Mapping[Kind, Any] = {"number": as_numbers, "truth": _truths, "date": _days}
-"""Of texts, in the order in which they are tried."""
+_READERS: Mapping[Kind, Any] = {"number": _numbers, "truth": _truths, "date": _days}
+"""Of texts, null where blank, in the order in which they are tried."""
 _NATIVE: Mapping[Kind, Any] = {
     "number": as_numbers,
     "truth": as_numbers,
