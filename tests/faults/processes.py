@@ -35,7 +35,7 @@ class Processes:
         for silo in range(len(self.trial.job.hubs)):
             self.parties += self.trial.job.clients(silo)
         self.kills, self.recoveries, self.blows = Counter(), [], 0
-        self.armed, self.codes = {}, {}
+        self.armed, self.codes, self.again = {}, {}, set()
         self.listens, self.proxies = {}, []
         if link is not None:
             listener, dialler = link
@@ -93,11 +93,21 @@ class Processes:
             if code == -signal.SIGKILL:
                 self.kills["hub" if party.startswith("hub.") else "client"] += 1
                 self.start(party)
+                self.again.add(party)
                 back.append(party)
             elif code is not None:
                 assert code == 0, f"{party} ended with {code}:\n{self.trial._last_words(party)}"
                 self.codes[party] = code
+        self._dismiss()
         return back
+
+    def _dismiss(self):
+        """Stop clients that were killed after they had confirmed the end, and came back when their hub had left: they
+        would dial for ever, as docs/reliability.md says."""
+        for party in self.again - {*self.codes}:
+            if party.startswith("client.") and f"hub.{party.split('.')[1]}" in self.codes:
+                self.trial.processes[party].kill()
+                self.codes[party] = 0
 
     @property
     def is_over(self):

@@ -97,9 +97,10 @@ class HubDriver:
         now = self._clock()
         if news is None or now - self._looked_at > TICK_S:
             self._look_after(missing)
+        if self._ended_at is not None:
             self._note_confirmed()
-        if self._ended_at is not None and self._is_done(self._ended_at):
-            return self._depart()
+            if self._is_done(self._ended_at):
+                return self._depart()
         if now - self._shown_at > TICK_S:
             self._show()
         return None
@@ -141,7 +142,7 @@ class HubDriver:
         self._perform(self.hub.remind())
 
     def _note_confirmed(self) -> None:
-        """Write down who has confirmed the end since the last look."""
+        """Write down at once who has confirmed the end: a hub that comes back would wait for them in vain."""
         shutdown = self.hub.shutdown
         if shutdown is not None and shutdown.status != "refused" and len(shutdown.unaware) != self._num_unaware:
             self._num_unaware = len(shutdown.unaware)
