@@ -35,7 +35,7 @@ class Processes:
         for silo in range(len(self.trial.job.hubs)):
             self.parties += self.trial.job.clients(silo)
         self.kills, self.recoveries, self.blows = Counter(), [], 0
-        self.armed, self.codes, self.again = {}, {}, set()
+        self.armed, self.codes, self.late = {}, {}, set()
         self.listens, self.proxies = {}, []
         if link is not None:
             listener, dialler = link
@@ -89,23 +89,28 @@ class Processes:
         """Start again whoever was killed; the parties that this befell."""
         back = []
         for party, process in [*self.trial.processes.items()]:
-            code = process.poll()
+            code = None if party in self.codes else process.poll()
             if code == -signal.SIGKILL:
                 self.kills["hub" if party.startswith("hub.") else "client"] += 1
                 self.start(party)
-                self.again.add(party)
                 back.append(party)
+                if party.startswith("client.") and self._has_ended(hub_of(party)):
+                    self.late.add(party)
             elif code is not None:
                 assert code == 0, f"{party} ended with {code}:\n{self.trial._last_words(party)}"
                 self.codes[party] = code
         self._dismiss()
         return back
 
+    def _has_ended(self, hub):
+        path = self.trial.folder / "silos" / hub.removeprefix("hub.") / "hub.json"
+        return path.exists() and json.loads(path.read_text())["status"] is not None
+
     def _dismiss(self):
-        """Stop clients that were killed after they had confirmed the end, and came back when their hub had left: they
-        would dial for ever, as docs/reliability.md says."""
-        for party in self.again - {*self.codes}:
-            if party.startswith("client.") and f"hub.{party.split('.')[1]}" in self.codes:
+        """Stop clients that were killed after the end of the run, and came back when their hub had left: if they had
+        confirmed the end before, they would dial for ever, as docs/reliability.md says."""
+        for party in self.late - {*self.codes}:
+            if hub_of(party) in self.codes:
                 self.trial.processes[party].kill()
                 self.codes[party] = 0
 
@@ -187,6 +192,10 @@ def reference(folder, *, rounds, **sections):
     train = {**sections.pop("train", lab.CONFIG["train"]), "rounds": rounds}
     found, _ = lab.reference_of(*lab.prepared(train=train, **sections), folder)
     return found
+
+
+def hub_of(client):
+    return f"hub.{client.split('.')[1]}"
 
 
 def holds_port(pid, port):

@@ -37,6 +37,7 @@ def test_rows_are_wide_if_those_of_all_silos_are_together(widths, wide):
 
 def test_tables_that_would_be_copied_are_left_to_the_host():
     whole = table(2 * WIDE + 1)
+    assert not has_wide_rows([table(2 * WIDE).reshape(SAMPLES, 2, WIDE)])
     assert not has_wide_rows([whole[:, 1:]])
     assert not has_wide_rows([np.ascontiguousarray(whole).ravel()[1 : 1 + WIDE].reshape(1, WIDE)])
 
@@ -52,8 +53,10 @@ def test_wide_rows_stay_with_the_program_and_train_alike():
     by_itself, by_host = simulation(features), simulation(features, keep="host")
     assert by_itself.engine == by_host.engine == "grouped"
     assert (by_itself._on_device is None, by_host._on_device is None) == (False, True)
+    for held, given in zip(by_itself._engine._features, features, strict=True):
+        assert held.unsafe_buffer_pointer() == given.ctypes.data
     both = [one.advance(one.init(), 0, 5).blocks for one in (by_itself, by_host)]
     for block, same in zip(*both, strict=True):
         assert np.abs(block["weight"]).max() > 1e-2
-        np.testing.assert_allclose(block["weight"], same["weight"], rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(block["weight"], same["weight"])
     assert simulation([table(21), table(20)])._on_device is None

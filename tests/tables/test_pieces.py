@@ -161,3 +161,10 @@ def test_a_cell_of_another_kind_is_found_wherever_it_is(sure, tmp_path, monkeypa
     path.write_text("\n".join([MIXED, *map(mixed, range(30)), mixed(30, "perhaps"), *map(mixed, range(31, 60))]))
     with pytest.raises(pa.ArrowInvalid):
         list(read_chunks(path, Columns("id")))
+
+
+@pytest.mark.parametrize("other", ["2024-01-01", "1.5"])
+def test_nothing_is_said_of_a_column_without_a_known_cell(other, tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text(f"id,label,x,none\n1,0,{other},\n2,1,{other},NA\n")
+    assert [*read_rows(path, Columns(label="label")).kinds] == ["x"]

@@ -1,6 +1,5 @@
 """Rows that go to the device: gathered on the host while the device works on the call before."""
 
-import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -83,11 +82,13 @@ class StagingBuffers:
 def has_wide_rows(tables: Sequence[NDArray[Any]]) -> bool:
     """Whether a program on a CPU had better gather these tables' rows itself: wide ones, without a copy of the tables.
 
+    Images would be copied to be laid flat, and narrow numbers are gathered as fast by the host.
+
     >>> [has_wide_rows([aligned_empty((3, columns), np.float32)] * 2) for columns in (21, 1024)]
     [False, True]
     """
-    columns = [math.prod(table.shape[1:]) for table in tables]
-    return sum(columns) >= WIDE * len(tables) and all(is_used_in_place(table) for table in tables)
+    fit = all(table.ndim == 2 and table.dtype.kind == "f" and is_used_in_place(table) for table in tables)
+    return fit and sum(table.shape[1] for table in tables) >= WIDE * len(tables)
 
 
 def on_host(features: Any, dtype: str) -> Any:

@@ -52,6 +52,11 @@ class NumericColumn:
         self._rows = rows
 
     @property
+    def is_all_blank(self) -> bool:
+        """Whether nothing is known of it."""
+        return self.blank and bool(np.isnan(self.column()).all())
+
+    @property
     def counts(self) -> bool:
         """Whether it only counts the rows; with one or two rows that cannot be known."""
         values = self.column()

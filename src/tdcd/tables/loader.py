@@ -170,16 +170,18 @@ def collect(
     if labels.blank or not all(map(str.strip, ids)):
         raise Unfit("blank ids or labels")
     features: dict[str, Column] = {name: (names | amounts)[name].column() for name in wanted.features}
-    kinds = {name: amount.kind for name, amount in amounts.items() if amount.kind is not None}
+    kinds = {name: one.kind for name, one in amounts.items() if one.kind is not None and not one.is_all_blank}
     counters = tuple(name for name, amount in amounts.items() if amount.counts)
     return RawRows(source, ids, features, None if wanted.label is None else labels.column(), kinds, counters)
 
 
-def _chunks(path: Path, wanted: Columns, as_texts: frozenset[str], rows: int = CHUNK_ROWS) -> Iterator[pa.RecordBatch]:
+def _chunks(
+    path: Path, wanted: Columns, text_amounts: frozenset[str], rows: int = CHUNK_ROWS
+) -> Iterator[pa.RecordBatch]:
     """The wanted columns of the file, some rows at a time: in a CSV file, amounts as numbers and the rest as text.
 
     Args:
-        as_texts: the amounts that are read as text, too.
+        text_amounts: those that are read as text, too.
         rows: how many of a Parquet file at a time.
     """
     assert wanted.features is not None
@@ -188,7 +190,7 @@ def _chunks(path: Path, wanted: Columns, as_texts: frozenset[str], rows: int = C
     if is_parquet(path):
         yield from pq.ParquetFile(path).iter_batches(rows, columns=columns)
         return
-    types = {name: pa.string() if name in as_texts or name in texts else pa.float64() for name in columns}
+    types = {name: pa.string() if name in text_amounts or name in texts else pa.float64() for name in columns}
     blank, decimal = wanted.dialect.blank, wanted.dialect.decimal
     convert = pcsv.ConvertOptions(column_types=types, include_columns=columns, null_values=blank, decimal_point=decimal)
     header, dialect = read_header(path, wanted.id, wanted.dialect)

@@ -97,10 +97,9 @@ class HubDriver:
         now = self._clock()
         if news is None or now - self._looked_at > TICK_S:
             self._look_after(missing)
-        if self._ended_at is not None:
-            self._note_confirmed()
-            if self._is_done(self._ended_at):
-                return self._depart()
+        self._note_confirmed()
+        if self._ended_at is not None and self._is_done(self._ended_at):
+            return self._depart()
         if now - self._shown_at > TICK_S:
             self._show()
         return None

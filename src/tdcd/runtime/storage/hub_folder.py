@@ -3,7 +3,7 @@
 ::
 
     config.toml, federation.json, history.jsonl, model/<silo>.safetensors, report.html      as in every run folder
-    hub.json                 the silo, a nonce of this run, and how it ended
+    hub.json                 the silo, a nonce of this run, how it ended, and who has not confirmed that
     hub.lock                 locked by the hub's process for as long as it lives
     held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables,
                              and only in a silo with labels
@@ -143,10 +143,12 @@ class HubFolder:
     def _read_shutdown(self) -> Shutdown:
         path = self.path / SHUTDOWN
         try:
-            return read_shutdown(path, self.hub, self.about.get("run"))
+            shutdown = read_shutdown(path, self.hub, self.about.get("run"))
         except (RejectedMessage, OSError) as error:
             whole = f"History and model in {self.path} are whole"
             raise ValueError(f"{path} is damaged: {error}. {whole}. {ENDED}: {RESTORE}") from None
+        shutdown.unaware &= set(self.about.get("unaware", shutdown.unaware))
+        return shutdown
 
     def _read_about(self, job: Job) -> dict[str, Any]:
         about = read_about(self._about)
@@ -212,6 +214,7 @@ class HubFolder:
         if handshake.preparation is not None:
             save_preparations(self.path, {self.silo: handshake.preparation}, label_encoding_of(sample_index, job))
             own = handshake.preparation.columns + ("bias",) * handshake.job.has_bias(handshake.silo)
+        openings = [handshake.openings[hub] for hub in job.hubs]
         silos = [
             {
                 "name": silo.name,
@@ -220,9 +223,7 @@ class HubFolder:
                 "clients": opening.clients,
                 "parameters": opening.parameters,
             }
-            for silo, opening in (
-                (silo, handshake.openings[hub]) for silo, hub in zip(job.config.silos, job.hubs, strict=True)
-            )
+            for silo, opening in zip(job.config.silos, openings, strict=True)
         ]
         self.run.write_facts(
             {
@@ -274,7 +275,8 @@ class HubFolder:
 
     def note_confirmed(self, shutdown: Shutdown) -> None:
         """Make durable who knows by now that the run is over: a hub that comes back does not wait for them."""
-        save_shutdown(self.path / SHUTDOWN, shutdown)
+        self.about["unaware"] = sorted(shutdown.unaware)
+        self._write_about()
 
     def report(self) -> None:
         """Write the report, when nobody waits any more."""
