@@ -8,6 +8,7 @@ their times. What takes longer the first time, compiling, is done before the fir
 import sys
 import time
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ PHI_S, STEPS_S = map(float, sys.argv[1:3])
 class SlowCompute(ClientCompute):
     """What a client computes, at a given pace."""
 
-    def __init__(self, block: Any, objective: Any, settings: Any, features: Any, *others: Any) -> None:
-        super().__init__(block, objective, settings, features, *others)
-        silo, outputs = others[-3], others[-1]
-        start, rows = start_block(block, settings, silo, features.shape[1:], outputs, ""), self.rows(0)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        given = signature(ClientCompute).bind(*arguments).arguments
+        settings, outputs, shape = given["settings"], given["num_outputs"], given["features"].shape[1:]
+        start, rows = start_block(given["block"], settings, given["silo"], shape, outputs, ""), self.rows(0)
         super().steps(start, rows, np.zeros((len(rows.places), outputs), settings.dtype))
 
     def phi_sent(self, *given: Any) -> Any:
