@@ -39,7 +39,7 @@ def main():
 
 
 ROUNDS = 4000
-"""So many that most blows fall before the end."""
+"""Enough for most blows to fall before the end."""
 
 if __name__ == "__main__":
     main()

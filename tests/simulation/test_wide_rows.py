@@ -35,9 +35,10 @@ def test_rows_are_wide_if_those_of_all_silos_are_together(widths, wide):
     assert has_wide_rows([table(width) for width in widths]) is wide
 
 
-def test_tables_that_would_be_copied_are_left_to_the_host():
+def test_tables_that_would_be_copied_or_converted_are_left_to_the_host():
     whole = table(2 * WIDE + 1)
     assert not has_wide_rows([table(2 * WIDE).reshape(SAMPLES, 2, WIDE)])
+    assert not has_wide_rows([table(2 * WIDE).view(np.int32)])
     assert not has_wide_rows([whole[:, 1:]])
     assert not has_wide_rows([np.ascontiguousarray(whole).ravel()[1 : 1 + WIDE].reshape(1, WIDE)])
 
