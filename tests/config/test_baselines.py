@@ -9,7 +9,7 @@ from tdcd import Federation, Silo, train
 from tdcd.config import ConfigError, check_config
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import plan
-from tdcd.core.ledger import Ledger, Moved, PhiBytes, Traffic, by_link
+from tdcd.core.ledger import Ledger, Moved, PhiBytes, Told, Traffic, by_link
 from tdcd.core.schedule import batch_ids
 from tdcd.training.run import execute, resume
 
@@ -194,9 +194,11 @@ def test_with_labels_at_one_silo_only_that_one_trains_alone_and_the_others_have_
 
 
 def test_labels_at_one_silo_are_a_star_of_phi_and_slopes():
-    ledger = Ledger([10, 20, 30], [5, 3, 1], PhiBytes(400, 400), itemsize=4, is_star=True)
+    ledger = Ledger([10, 20, 30], [5, 3, 1], PhiBytes(400, 400), itemsize=4, told=Told(1, 800))
     between = [sent for sent in ledger.after(3) if sent.link == "hub_to_hub"]
-    assert [(sent.kind, sent.messages, sent.bytes) for sent in between] == [("phi", 6, 2400), ("slope", 6, 2400)]
+    assert [(sent.kind, sent.messages, sent.bytes) for sent in between] == [("phi", 6, 2400), ("slope", 6, 4800)]
+    # The clients of the silo with labels get phi.
+    assert [sent.bytes for sent in ledger.after(3) if sent.kind == "phi_others"] == [3 * (800 + 400 + 800)]
     planned = plan(check_config(KEYS | {"federation": {**KEYS["federation"], "labels": "silo2"}}))
     found = train(*planned[1:5], rounds=6, evaluate_every=6, variant=planned.variant).history[-1]
     assert found.messages.hub_to_hub == 6 * 2

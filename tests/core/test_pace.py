@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdcd.core.ledger import Ledger, PhiBytes
+from tdcd.core.ledger import Ledger, PhiBytes, Told
 from tdcd.core.network import Link, Network
 from tdcd.core.pace import Work, round_ends, seconds_per_round, silo_works
 from tdcd.core.timing import Overlap
@@ -203,7 +203,9 @@ def test_a_star_takes_two_messages_one_after_the_other():
     """Phi to the hub with labels, then slopes to every other one on its uplink."""
     link = Link(latency_s=1.0, bytes_per_s=100.0)
     figures = {"shares": [1.0] * 3, "phi_seconds": 0.0, "step_seconds": 0.0, "local_steps": 1}
-    ledgers = [Ledger([25] * 3, [1] * 3, PhiBytes(200, 200), itemsize=4, is_star=star) for star in (False, True)]
-    meshed, star = (seconds_per_round(silo_works(Network(link, link), ledger, **figures)) for ledger in ledgers)
+    cases = None, Told(0, 200), Told(0, 500)
+    ledgers = [Ledger([25] * 3, [1] * 3, PhiBytes(200, 200), itemsize=4, told=told) for told in cases]
+    meshed, star, wide = (seconds_per_round(silo_works(Network(link, link), ledger, **figures)) for ledger in ledgers)
     assert meshed == pytest.approx(2 + 3 + 3 + 2 + (1 + 2 * 2))
     assert star == pytest.approx(2 + 3 + 3 + 2 + (1 + 2) + (1 + 2 * 2))
+    assert wide == pytest.approx(2 + 3 + (1 + 5) + 2 + (1 + 2) + (1 + 2 * 5))

@@ -51,6 +51,7 @@ def plain(dropout, batches=3):
         ("squared", {"timing": Overlap(1)}, {"age": lambda silo, r: min(r, 1)}, {}),
         ("logistic", {"knowledge": LabelsAt(1)}, {}, {}),
         ("softmax", {"knowledge": LabelsAt(0)}, {}, {}),
+        ("poisson", {"knowledge": LabelsAt(1)}, {}, {}),
         (
             "logistic",
             {"participation": RandomClients(0.5)},

@@ -8,9 +8,7 @@ from problems import Problem, Shape, distance
 from sklearn.utils.class_weight import compute_class_weight
 
 from tdcd.blocks import Linear, Mlp
-from tdcd.core.knowledge import LabelsAt
 from tdcd.core.objective import Objective
-from tdcd.core.variant import Variant
 from tdcd.federation.weights import by_class
 
 SHAPE = Shape(clients=(3, 4), columns=(2, 3), num_samples=60, batch_size=12, blocks=(Linear(), Mlp((4,))))
@@ -98,8 +96,6 @@ def test_what_cannot_work_is_refused():
     for engine in ("grouped", "flat"):
         with pytest.raises(ValueError, match=f"engine = '{engine}': it gives all samples the same weight"):
             problem.simulation(engine, "device")
-    with pytest.raises(ValueError, match="silos without labels cannot know what a sample weighs"):
-        problem.simulation(variant=Variant(knowledge=LabelsAt(0)))
     for weights, text in [
         (np.ones(3), "weights: there are 3; give one per sample"),
         (np.full(60, -1.0), "weights: that of row 0 is -1; a weight is a number of at least 0"),

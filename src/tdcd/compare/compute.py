@@ -73,11 +73,13 @@ def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> C
     rows = ids[:, :width]
     features = jnp.asarray(silo.features[rows], settings.dtype)
     labels = jnp.asarray(federation.labels[rows], simulation.objective.label_dtype(settings.dtype))
-    phi_others = jnp.zeros((*rows.shape, simulation.num_outputs), settings.dtype)
-    weights = jnp.full(rows.shape, 1 / width, settings.dtype)
-    minibatches = Minibatch(features, Known(labels, phi_others, phi_others), weights)
     apply, objective, variant = simulation.blocks[index].phi, simulation.objective, simulation.variant
-    losses = partial(variant.knowledge.losses, index, objective=objective)
+    outputs, knowledge = simulation.num_outputs, variant.knowledge
+    width_told = objective.kind.num_told(outputs) if knowledge.label_silo not in (None, index) else outputs
+    start, received = (jnp.zeros((*rows.shape, count), settings.dtype) for count in (outputs, width_told))
+    weights = jnp.full(rows.shape, 1 / width, settings.dtype)
+    minibatches = Minibatch(features, Known(labels, received, start), weights)
+    losses = partial(knowledge.losses, index, objective=objective)
     descent = Descent(losses, objective.l2, variant.update, jnp.asarray(settings.step_size, settings.dtype))
     phi = jax.jit(partial(algorithm.phi, apply=apply))
     steps = jax.jit(

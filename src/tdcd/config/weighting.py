@@ -5,28 +5,22 @@ from tdcd.config.schema import Config
 from tdcd.core.losses import LOSSES
 
 
+def weight_keys(config: Config) -> list[str]:
+    """The keys by which samples do not all weigh the same, with their values."""
+    given = config.train.class_weights
+    columns = [f"silo '{one.name}': weight = {one.weight!r}" for one in config.silos if one.weight is not None]
+    return [f"train.class_weights = {given!r}"] * (given is not None) + columns
+
+
 def weight_problems(config: Config) -> list[str]:
     """What is wrong with ``train.class_weights`` and with ``weight`` under ``[[silos]]``."""
-    given, silo = config.train.class_weights, config.federation.labels
-    columns = [f"silo '{one.name}': weight = {one.weight!r}" for one in config.silos if one.weight is not None]
+    given, keys, engine = config.train.class_weights, weight_keys(config), config.train.engine
     problems = _column_problems(config)
-    classes = [f"train.class_weights = {given!r}"] if given is not None else []
-    for where in classes + columns:
-        clashes = [
-            (
-                silo is not None,
-                f"federation.labels = {silo!r}",
-                "silos without labels do not know what a sample weighs",
-            ),
-            (
-                config.train.engine in ("grouped", "flat"),
-                f"train.engine = {config.train.engine!r}",
-                "it gives all samples the same weight",
-            ),
-        ]
-        problems += clashing(where, clashes)
+    for where in keys:
+        is_other = engine in ("grouped", "flat")
+        problems += clashing(where, [(is_other, f"train.engine = {engine!r}", "it gives all samples the same weight")])
     loss, epsilon = config.model.loss, config.federation.label_epsilon
-    for where in classes:
+    for where in keys[: given is not None]:
         clashes = [
             (
                 loss is not None and loss in LOSSES and LOSSES[loss].target == "amount",

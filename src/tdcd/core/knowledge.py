@@ -1,21 +1,27 @@
 r"""What a client knows of a row besides its features: its label and the others' phi, or how the loss slopes.
 
 **Labels at one silo.** Its hub gathers the other silos' phi and computes, with its own, the slope of every row's loss
-at the round's start, :math:`\delta = \partial f / \partial \phi`. That is all that it sends back. How the loss goes on
-from there follows from the slope, :attr:`tdcd.core.losses.Loss.change`:
+at the round's start, :math:`\delta = \partial f / \partial \phi`. That is what it tells the others. Two losses do not
+follow from their slope, and it tells :attr:`tdcd.core.losses.Loss.tell` in its place: of the Huber loss the residual
+:math:`r = s - y`, since all slopes beyond :math:`\pm\Delta` are alike; of the Poisson loss the expected count
+:math:`\mu = e^s` as well, since :math:`\mu - y` is the same for many s and y. How the loss goes on from there is
+:attr:`tdcd.core.losses.Loss.change`:
 
 =========  ==============================================================================
 squared    :math:`\delta d + d^2 / 2`
 logistic   :math:`\log(1 - p + p\,e^d) - y d`, with :math:`\delta = p - y`
 softmax    :math:`\log \sum_c p_c e^{d_c} - d_y`, with :math:`\delta = p - e_y`
+poisson    :math:`\delta d + \mu\,(e^d - 1 - d)`
+huber      :math:`h(r + d) - h(r)`, with h the loss of a residual
 =========  ==============================================================================
 
 for a change d of the row's own phi since the round began. So clients without labels take the very steps that they would
 take with labels; nothing is approximated. The price is that a slope gives a class away to whoever looks for it: the
-sign of :math:`p - y` is the label. ``federation.label_epsilon`` is what protects labels.
+sign of :math:`p - y` is the label, and :math:`\mu - \delta` the count. ``federation.label_epsilon`` is what protects
+classes.
 
-Other losses do not follow from their slope: :math:`e^s - y` of the Poisson loss is the same for many s and y. With
-those, labels at one silo are refused.
+What a sample weighs multiplies all of this, so it is told beside it, and clients weigh their rows with it as they do
+where they have labels. With a loss that has no ``change``, labels at one silo are refused.
 """
 
 from dataclasses import dataclass
@@ -33,7 +39,7 @@ class Known(NamedTuple):
     labels: Any
     """``[..., P]``; anything where the knowledge says that it has none."""
     received: Any
-    """``[..., P, C]``: what its hub passed on to it."""
+    """``[..., P, C]``: what its hub passed on to it; W numbers in place of C where it is told how the loss slopes."""
     phi_start: Any = None
     """``[..., P, C]``: its own phi when the round began, if the knowledge asks for it."""
 
@@ -53,7 +59,7 @@ class Knowledge(Protocol):
         ...
 
     def pass_on(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
-        """What the clients of ``silo`` get of the exchange, ``[E, B, C]``; worked out by the hub that has the labels.
+        """What the clients of ``silo`` get of the exchange, ``[E, B, ...]``; worked out by the hub that has the labels.
 
         Args:
             own: that hub's phi, ``[E, B, C]``.
@@ -114,12 +120,12 @@ class LabelsAt:
         return self.silo
 
     def needs_phi_start(self, silo: int) -> bool:
-        """Slopes are of that phi."""
+        """What is told is of that phi."""
         return silo != self.silo
 
     def pass_on(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
-        """The others' phi for the silo with labels; for the others the slope of every row's loss."""
-        return others if silo == self.silo else slope(own + others, labels, objective)
+        """The others' phi for the silo with labels; for the others what it tells of every row."""
+        return others if silo == self.silo else told(own + others, labels, objective)
 
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The objective's own loss where the labels are; elsewhere what it has grown by since the round began."""
@@ -132,6 +138,24 @@ class LabelsAt:
         if silo == self.silo:
             return objective.slopes(phi + known.received, known.labels)
         return objective.change_slopes(known.received, phi - known.phi_start)
+
+
+def told(scores: Array, labels: Array, objective: Objective) -> Array:
+    """What the silo with labels tells the others of every row, ``[..., W]``: the slope of its loss, or what else the
+    loss goes on from.
+    """
+    outputs, kind = scores.shape[-1], objective.kind
+    found = (
+        slope(scores, labels, objective)
+        if kind.tell is None
+        else kind.tell(scores, labels, objective.response(outputs))
+    )
+    if found.shape[-1] != kind.num_told(outputs):
+        raise ValueError(
+            f"the {kind.name} loss tells {found.shape[-1]} numbers of a sample, and its num_told says "
+            f"{kind.num_told(outputs)}: make them agree"
+        )
+    return found
 
 
 def slope(scores: Array, labels: Array, objective: Objective) -> Array:

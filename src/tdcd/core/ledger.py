@@ -77,6 +77,15 @@ class Centre(NamedTuple):
     """Rounds between two averages."""
 
 
+class Told(NamedTuple):
+    """What the others are told in place of phi where one silo alone has the labels."""
+
+    silo: int
+    """The one with the labels."""
+    bytes: int
+    """Of all samples of a round: to each other hub, and from that to all its clients together."""
+
+
 class PhiBytes(NamedTuple):
     """The bytes of one silo's phi of a round."""
 
@@ -103,6 +112,12 @@ def phi_bytes(settings: Settings, num_samples: int, num_outputs: int, variant: "
     return PhiBytes(all_rows - none, hub_hub, none)
 
 
+def told_bytes(settings: Settings, num_samples: int, num_told: int, variant: "Variant") -> Told | None:
+    """What is told where one silo alone has the labels, so many numbers of each sample; None if all have them."""
+    silo, samples = variant.knowledge.label_silo, settings.num_exchanged * settings.effective_batch_size(num_samples)
+    return None if silo is None else Told(silo, samples * num_told * item_bytes(settings))
+
+
 def item_bytes(settings: Settings) -> int:
     """The bytes of one number."""
     return np.dtype(settings.dtype).itemsize
@@ -121,8 +136,8 @@ class Ledger:
     With :math:`d_j` parameters of s bytes each and :math:`K_j` clients in silo j: a client gets the hub's block and
     returns its own, :math:`s\,d_j` each way; a hub's clients together send the phi of all samples of the round and get
     that of the others, however the rows are split; and every hub sends its phi to each of the N - 1 others. If one silo
-    has the labels, the others send phi to its hub only, and each gets as many slopes back. One silo alone has nothing
-    to exchange, so its clients send blocks only. What parties on one machine tell each other is not sent. Phi counts
+    has the labels, the others send phi to its hub only, and each gets slopes back. One silo alone has nothing to
+    exchange, so its clients send blocks only. What parties on one machine tell each other is not sent. Phi counts
     in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges blocks, and gets
     the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may
     be left over per client and round, which is not counted. If only some clients answer, those exchange blocks, and phi
@@ -148,8 +163,8 @@ class Ledger:
     """Of each silo, the bytes of a block on its way up, if it is not sent as it is."""
     periods: Sequence[int] | None = None
     """m of each silo, if not all step in every round."""
-    is_star: bool = False
-    """Whether one silo has the labels."""
+    told: Told | None = None
+    """What the others are told if one silo has the labels."""
     answering: Sequence[int] | None = None
     """Of each silo, the clients that answer in a round, if not all do."""
     moved: Sequence[Moved] = ()
@@ -178,19 +193,28 @@ class Ledger:
             ]
             if num_silos > 1:
                 sent = round(rounds * sum(parts) * phi.client_hub) + rounds * sum(clients) * phi.per_client
-                got = round(sum(map(mul, ended, parts)) * phi.client_hub) + sum(answered) * phi.per_client
+                rows = sum(map(mul, map(mul, ended, parts), self.rows_down))
+                got = round(rows) + sum(answered) * phi.per_client
                 found.append(Sent("phi", "client_to_hub", sum(asked), sent))
                 found.append(Sent("phi_others", "hub_to_client", sum(answered), got))
         if self.colocation != "all" and num_silos > 1:
-            pairs = rounds * (1 if self.is_star else num_silos) * (num_silos - 1)
+            pairs = rounds * (num_silos if self.told is None else 1) * (num_silos - 1)
             part = sum(parts) / num_silos
             found.append(Sent("phi", "hub_to_hub", pairs, round(pairs * part * phi.hub_hub)))
-            if self.is_star:
-                found.append(Sent("slope", "hub_to_hub", pairs, round(pairs * part * phi.client_hub)))
+            if self.told is not None:
+                found.append(Sent("slope", "hub_to_hub", pairs, round(pairs * part * self.told.bytes)))
         if self.centre is not None:
             models = 2 * self.centre.hubs * (rounds // self.centre.every)
             found.append(Sent("block", "hub_to_hub", models, models * sum(down)))
         return tuple(found)
+
+    @property
+    def rows_down(self) -> list[int]:
+        """Of each silo, the bytes that all its clients together get of an exchange."""
+        told = [self.phi.client_hub if self.told is None else self.told.bytes] * len(self.parameters)
+        if self.told is not None:
+            told[self.told.silo] = self.phi.client_hub
+        return told
 
     def traffic(self, rounds: int, count: Count) -> Traffic:
         """The bytes, or the messages, of the first rounds, by link class."""

@@ -95,13 +95,13 @@ class Objective:
             return self.kind.losses(phi, labels)
         return self.kind.corrected(phi, labels, self.response(phi.shape[-1]))
 
-    def change(self, slope: Array, change: Array) -> Array:
-        """How much every sample's loss grows with a change of its scores, from its slope before.
+    def change(self, told: Array, change: Array) -> Array:
+        """How much every sample's loss grows with a change of its scores, from what was told of it before.
 
-        Only of a loss for which that follows from the slope, see :func:`tdcd.core.losses.needs_labels`.
+        Only of a loss that says so, see :func:`tdcd.core.losses.needs_labels`.
         """
         assert self.kind.change is not None
-        return self.kind.change(slope, change, self.response(slope.shape[-1]))
+        return self.kind.change(told, change, self.response(change.shape[-1]))
 
     @property
     def is_written_out(self) -> bool:
@@ -114,10 +114,10 @@ class Objective:
         assert slopes is not None
         return slopes(phi, labels, self.response(phi.shape[-1]))
 
-    def change_slopes(self, slope: Array, change: Array) -> Array:
+    def change_slopes(self, told: Array, change: Array) -> Array:
         """The derivative of :meth:`change` by the change: the slope after it."""
         assert self.kind.change_slopes is not None
-        return self.kind.change_slopes(slope, change, self.response(slope.shape[-1]))
+        return self.kind.change_slopes(told, change, self.response(change.shape[-1]))
 
     def response(self, outputs: int) -> Response:
         """What happened to the labels; a single output has two classes."""

@@ -95,24 +95,28 @@ def silo_works(
     message = (network.client_hub if ledger.colocation == "none" else INSIDE).seconds
     between = INSIDE if ledger.colocation == "all" or count == 1 else network.hub_hub
     down = [parameters * ledger.itemsize for parameters in ledger.parameters]
-    rows = [share * phi.client_hub + phi.per_client for share in shares]
-    inside = max(
-        zip(down, ledger.blocks_up or down, rows, strict=True),
-        key=lambda sent: message(sent[0]) + message(sent[1]) + 2 * message(sent[2]),
+    rows_up, rows_down = (
+        [share * size + phi.per_client for share, size in zip(shares, sizes, strict=True)]
+        for sizes in ([phi.client_hub] * count, ledger.rows_down)
     )
-    block_down, block_up, rows_sent = map(message, inside)
+    inside = max(
+        zip(down, ledger.blocks_up or down, rows_up, rows_down, strict=True),
+        key=lambda sent: sum(map(message, sent)),
+    )
+    block_down, block_up, rows_sent, rows_got = map(message, inside)
     latency = message(0)
     if count == 1:
-        latency = rows_sent = phi_seconds = 0.0
+        latency = rows_sent = rows_got = phi_seconds = 0.0
     # In a star one message goes to the hub with labels, and from it one to each of the others.
-    sent_on = phi.hub_hub + (count - 1) * phi.client_hub if ledger.is_star else (count - 1) * phi.hub_hub
+    told = ledger.told
+    sent_on = (count - 1) * phi.hub_hub if told is None else phi.hub_hub + (count - 1) * told.bytes
     return tuple(
         Work(
             before=block_down + latency,
             per_phi=times * phi_seconds + rows_sent - latency,
-            steps=rows_sent + times * local_steps * step_seconds + block_up,
+            steps=rows_got + times * local_steps * step_seconds + block_up,
             upload=between.seconds(sent_on) - between.latency_s,
-            latency=(2 if ledger.is_star else 1) * between.latency_s,
+            latency=(1 if told is None else 2) * between.latency_s,
         )
         for times in slower or [1.0] * count
     )

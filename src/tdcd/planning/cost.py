@@ -8,7 +8,7 @@ from tdcd.compare.compute import Compute, given, measured
 from tdcd.compare.prediction import predict
 from tdcd.config.resolve import Plan
 from tdcd.core.exchange import bytes_up
-from tdcd.core.ledger import Ledger, Traffic, phi_bytes
+from tdcd.core.ledger import Ledger, Traffic, phi_bytes, told_bytes
 from tdcd.core.network import Network
 from tdcd.core.pace import Work
 from tdcd.training.run import simulate
@@ -53,10 +53,11 @@ def round_costs(
     ledger = ledger_of(simulation, blocks)
 
     def cost(other: Plan) -> Cost:
-        variant, settings = other.variant, other.settings
+        variant, settings, num_samples = other.variant, other.settings, other.federation.num_samples
         own = replace(
             ledger,
-            phi=phi_bytes(settings, other.federation.num_samples, simulation.num_outputs, variant),
+            phi=phi_bytes(settings, num_samples, simulation.num_outputs, variant),
+            told=told_bytes(settings, num_samples, simulation.num_told, variant),
             blocks_up=[bytes_up(block, variant.block_exchange) for block in blocks],
             periods=[variant.timing.period(silo) for silo in range(len(blocks))],
         )

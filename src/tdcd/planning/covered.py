@@ -2,6 +2,7 @@
 
 from tdcd.config import Config, ConfigError
 from tdcd.config.schema import TrainSection
+from tdcd.config.weighting import weight_keys
 from tdcd.core.exchange import AsItIs, WholeBlock
 from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import LabelsAt
@@ -28,7 +29,7 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
     Args:
         where: the configuration's file.
     """
-    weights = _weights(config)
+    weights = weight_keys(config)
     if weights:
         reason = "the constants of Theorem 1 are worked out for samples that all count the same; leave it out"
         raise ConfigError([f"{key}: {reason}" for key in weights], where)
@@ -45,13 +46,6 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
     if parts == ["dropout"]:
         reason = "bounds the loss with all silos, and silo dropout minimises the mean loss over subsets of them"
     raise ConfigError([f"{named}: Theorem 1 {reason}; leave it out"], where)
-
-
-def _weights(config: Config) -> list[str]:
-    """The keys by which samples do not all count the same."""
-    given = config.train.class_weights
-    columns = [f"silo '{one.name}': weight = {one.weight!r}" for one in config.silos if one.weight is not None]
-    return [f"train.class_weights = {given!r}"] * (given is not None) + columns
 
 
 def patience_caveats(config: Config) -> list[str]:

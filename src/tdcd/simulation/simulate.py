@@ -120,13 +120,18 @@ class Simulation:
                 None,
                 self.devices,
                 most_rounds,
-                weights_of(federation, settings.dtype, self.variant),
+                weights_of(federation, settings.dtype),
             )
             both = zip(federation.silos, self._tables, strict=True)
             stays = self._stays_on_device(problem)
             on_device = [put_table(silo, table, self.devices) for silo, table in both] if stays else None
             self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
         self._on_device = self.devices.here(on_device) if self.hosts is None else None
+
+    @property
+    def num_told(self) -> int:
+        """The numbers that a silo without labels is told of a sample, its weight among them."""
+        return self.objective.kind.num_told(self.num_outputs) + (self.federation.weights is not None)
 
     @property
     def engine(self) -> str:

@@ -14,7 +14,7 @@ from tdcd.core.centre import CentreAverage
 from tdcd.core.choices import KeepModel
 from tdcd.core.exchange import bytes_up
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Centre, Colocation, Ledger, Moved, item_bytes, phi_bytes
+from tdcd.core.ledger import Centre, Colocation, Ledger, Moved, item_bytes, phi_bytes, told_bytes
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Everybody, Variant
@@ -275,7 +275,7 @@ def ledger_of(
         colocation,
         [bytes_up(block, variant.block_exchange) for block in hub_blocks],
         [variant.timing.period(silo) for silo in range(len(hub_blocks))],
-        variant.knowledge.label_silo is not None,
+        told_bytes(settings, simulation.num_samples, simulation.num_told, variant),
         _answering(variant, clients),
         tuple(moved),
         Centre(middle.hubs, middle.every) if isinstance(middle, CentreAverage) else None,

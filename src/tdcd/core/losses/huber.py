@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from tdcd.core.lazy import Array, library_of
 from tdcd.core.losses.loss import Loss
@@ -15,8 +16,8 @@ DELTA = 1.35
 class Huber(Loss):
     r""":math:`r^2 / 2` of the residual r = s - y where it is small, :math:`\delta\,(|r| - \delta / 2)` elsewhere.
 
-    The two meet at :math:`|r| = \delta`. A slope of :math:`\pm \delta` does not tell how far off a label is, and with
-    it how the loss goes on.
+    The two meet at :math:`|r| = \delta`. A slope of :math:`\pm \delta` does not say how far off a label is, and with
+    it how the loss goes on: the residual does.
     """
 
     delta: float = DELTA
@@ -37,7 +38,21 @@ class Huber(Loss):
         losses: Array = inside * (distance - inside / 2)
         return losses
 
+    def tell(self, scores: Array, labels: Array, response: Response) -> Array:
+        """The residual."""
+        return scores - labels[..., None]
+
+    def change(self, residual: Array, change: Array, response: Response) -> Array:
+        """From one residual to another."""
+        nothing: Any = 0
+        return self.losses(residual + change, nothing) - self.losses(residual, nothing)
+
     def slopes(self, scores: Array, labels: Array, response: Response) -> Array:
         """The residual, up to delta."""
         found: Array = library_of(scores).clip(scores - labels[..., None], -self.delta, self.delta)
+        return found
+
+    def change_slopes(self, residual: Array, change: Array, response: Response) -> Array:
+        """The residual after the change, up to delta."""
+        found: Array = library_of(residual).clip(residual + change, -self.delta, self.delta)
         return found

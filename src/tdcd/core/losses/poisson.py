@@ -18,7 +18,8 @@ class Poisson(Loss):
     r""":math:`e^s - y s + y \log y - y` of a score s and a count y: half the deviance of y from the mean :math:`e^s`.
 
     The last two terms move no block; with them no loss is below 0. The second derivative is :math:`e^s`, which has no
-    bound. The slope :math:`e^s - y` does not tell s and y apart, and with them how the loss goes on.
+    bound. The slope :math:`e^s - y` alone does not say how the loss goes on; with the expected count :math:`e^s` it
+    does.
     """
 
     name = "poisson"
@@ -37,6 +38,26 @@ class Poisson(Loss):
         """How far the expected count is off."""
         expected: Array = library_of(scores).exp(scores)
         return expected - labels[..., None]
+
+    def tell(self, scores: Array, labels: Array, response: Response) -> Array:
+        """The slope and the expected count."""
+        library, slopes = library_of(scores), self.slopes(scores, labels, response)
+        both: Array = library.concatenate([slopes, library.exp(scores)], axis=-1)
+        return both
+
+    def num_told(self, num_outputs: int) -> int:
+        """Two of each score."""
+        return 2 * num_outputs
+
+    def change(self, told: Array, change: Array, response: Response) -> Array:
+        """The expected count is multiplied by exp(change), and the label does not move."""
+        slope, expected, change = told[..., 0], told[..., 1], change[..., 0]
+        return expected * (library_of(told).expm1(change) - change) + slope * change
+
+    def change_slopes(self, told: Array, change: Array, response: Response) -> Array:
+        """By as much as the expected count grows."""
+        grown: Array = told[..., 1:] * library_of(told).expm1(change)
+        return told[..., :1] + grown
 
     def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
         """Counts, and counts per exposure."""

@@ -19,7 +19,7 @@ from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
 from tdcd.runtime.compute.client_rows import ClientRows, Presence, flat, pad, places_in
-from tdcd.runtime.compute.links import Links, precision
+from tdcd.runtime.compute.links import Layout, Links, precision
 from tdcd.runtime.compute.local_steps import LocalSteps
 from tdcd.runtime.protocol.job import timing_of
 from tdcd.runtime.protocol.structure import Arrays
@@ -60,6 +60,8 @@ class ClientCompute:
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block
+        is_told = (variant or Variant()).knowledge.label_silo not in (None, silo)
+        self._width_received = objective.kind.num_told(num_outputs) if is_told else num_outputs
         self._variant, self._silo, self._client = variant or Variant(), silo, client
         shape = (settings.num_exchanged, self.batch_size, num_outputs)
         self.links = Links(self._variant, settings, silo, shape)
@@ -155,8 +157,12 @@ class ClientCompute:
         sent = phi if rows.kept is None else np.where(rows.kept[:, None], phi, 0)
         return self.links.encode_rows(round_index, TO_HUB, rows.samples, sent)
 
+    def layout_received(self, rows: int) -> Layout:
+        """What the hub passes on of the exchange, for so many rows."""
+        return self.links.rows_layout(rows, self._width_received)
+
     def received(self, round_index: int, sent: Arrays) -> NDArray[Any]:
-        """``[n, C]``: what the hub passed on of the exchange, for its rows of the round's minibatches."""
+        """``[n, C]``, or W numbers of each: what the hub passed on of the exchange, for its rows of the minibatches."""
         return self.links.decode_rows(round_index, TO_CLIENTS, self.rows(round_index).samples, sent)
 
     def block_sent(self, block: Tree, before: Tree, round_index: int) -> Arrays:
@@ -182,18 +188,24 @@ class ClientCompute:
         received: NDArray[Any],
         round_index: int = 0,
         presence: Presence | None = None,
+        weights: NDArray[Any] | None = None,
     ) -> Tree:
         """The client's block after Q local steps, on those of its rows that take part.
 
         Args:
-            received: ``[n, C]``, what its hub passed on of the exchange.
+            received: ``[n, C]`` or ``[n, W]``, what its hub passed on of the exchange.
+            weights: ``[n]``, what its hub says that each row weighs, if the client does not know it itself.
         """
         held = self._held
         if presence is not None:
             rows, received = presence.left, received[presence.rows]
+            weights = None if weights is None else weights[presence.rows]
             # A row weighs M' / (n_k B') now, with the M' rows and B' samples that are left: M / (held B) for this held.
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
             held = np.asarray(self.num_rows * left, self.settings.dtype)
+        if weights is not None:
+            told = pad(rows, weights[:, None])[..., 0]
+            rows = rows._replace(weights=told if rows.weights is None else told * rows.weights)
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
         known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
         iteration = round_index * self.settings.local_steps

@@ -55,11 +55,17 @@ class HubCompute:
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
         self.num_exchanged = self.settings.num_exchanged
         self.phi_shape = (self.num_exchanged, self.batch_size, self.num_outputs)
+        width = self.objective.kind.num_told(self.num_outputs)
+        self.told_shape = (self.num_exchanged, self.batch_size, width)
+        """Of what silos without labels are told of a round."""
+        self._tells_weights = job.tells_weights
+        self.num_told = width + job.tells_weights
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks)
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
         self._labels = None if sample_index.meaning is None else sample_index.train_labels
+        self._weights = sample_index.weights_at(~sample_index.held_out)
         self._num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
@@ -162,6 +168,14 @@ class HubCompute:
         found = self._passed(0 if self.silo else 1, round_index, own, others)
         return found if absent is None else np.where(absent.reshape(*found.shape[:2], 1), 0, found)
 
+    def weights(self, round_index: int, absent: NDArray[np.bool_] | None) -> NDArray[Any] | None:
+        """``[E, B]``: what silos without labels are told that samples weigh; zero for absent ones, None if nothing."""
+        if not self._tells_weights:
+            return None
+        assert self._weights is not None
+        found = self._weights.take(self._draws(round_index)).astype(self.settings.dtype)
+        return found if absent is None else np.where(absent.reshape(found.shape), 0, found)
+
     def _passed(self, silo: int, round_index: int, own: Any, others: Any) -> NDArray[Any]:
         knowledge = self.variant.knowledge
         if knowledge == LabelsEverywhere() or silo == knowledge.label_silo:
@@ -180,13 +194,18 @@ class HubCompute:
 
     def project(self, round_index: int, passed: NDArray[Any]) -> list[Arrays]:
         """What each client is sent of the exchange (line 14), from what all together get."""
-        rows: Any = passed.reshape(1, -1, self.num_outputs)
+        rows: Any = passed.reshape(1, -1, passed.shape[-1])
         sent = []
         for place in self.layout(round_index).places:
             its: Any = place[None]
             projected = np.asarray(algorithm.project(rows, its)[0])
             sent.append(self.links.encode_rows(round_index, TO_CLIENTS, place, projected))
         return sent
+
+    def weights_of(self, round_index: int, weights: NDArray[Any] | None) -> list[NDArray[Any] | None]:
+        """What each client is told that its rows weigh, from what the hub with the labels says; None if nothing."""
+        places = self.layout(round_index).places
+        return [None if weights is None else weights.ravel()[place] for place in places]
 
     def presence(
         self, round_index: int, absent: NDArray[np.bool_] | None, clients: Collection[int]

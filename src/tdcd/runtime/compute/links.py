@@ -142,9 +142,9 @@ class Links:
         summed = self._sums.others(what, round_index, [parts[silo] for silo in others])
         return {(self._silo,): self._sums.own(what, round_index, parts[self._silo]), others: summed}
 
-    def rows_layout(self, rows: int) -> Layout:
-        """What phi of so many of a client's rows is between it and its hub."""
-        return self._variant.client_exchange.layout((rows, self._shape[2]), self._settings.dtype)
+    def rows_layout(self, rows: int, width: int | None = None) -> Layout:
+        """What phi of so many of a client's rows is between it and its hub, or what else has a ``width``."""
+        return self._variant.client_exchange.layout((rows, width or self._shape[2]), self._settings.dtype)
 
     def encode_rows(self, round_index: int, stream: int, places: Any, rows: NDArray[Any]) -> Arrays:
         """Phi ``[n, C]`` of a client's rows, which are these of the round's samples, as it is sent."""

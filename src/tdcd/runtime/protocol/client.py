@@ -44,7 +44,7 @@ from tdcd.runtime.protocol.messages import (
     Who,
 )
 from tdcd.runtime.protocol.structure import Array, Message, named
-from tdcd.runtime.protocol.taking import LEAVES_OUT, are_finite, take, take_all, take_json, take_mask
+from tdcd.runtime.protocol.taking import LEAVES_OUT, are_finite, take, take_all, take_json, take_mask, take_weights
 from tdcd.runtime.protocol.welcoming import check_welcome, labels_in, places_in
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
@@ -244,11 +244,14 @@ class Client:
         if self._rows is None or self.round != message.round:
             return self.introduce()
         assert self._compute is not None
-        sent = take_all(message.phi_others, self._compute.links.rows_layout(len(self._rows.places)))
+        count = len(self._rows.places)
+        sent = take_all(message.phi_others, self._compute.layout_received(count))
+        # With labels, it was told what its rows weigh before the first round.
+        is_told = self.job.tells_weights and not self._has_labels
+        weights = take_weights(message.weights, self.job.settings.dtype, [count], is_told)
         phi_others = self._compute.received(message.round, sent)
-        if message.remaining is None:
-            return self._step(message, phi_others)
-        return self._step(message, phi_others, self._presence(message.remaining, self._rows, len(phi_others)))
+        presence = None if message.remaining is None else self._presence(message.remaining, self._rows, count)
+        return self._step(message, phi_others, presence, weights)
 
     def _presence(self, remaining: Remaining, rows: ClientRows, num_rows: int) -> Presence:
         """What is left of the minibatches, if somebody is absent."""
@@ -264,10 +267,16 @@ class Client:
             raise RejectedMessage("'rows' must be at least the client's own rows, and the number of samples at most")
         return Presence(present, left, sizes, remaining.rows)
 
-    def _step(self, message: Message, phi_others: NDArray[Any], presence: Presence | None = None) -> list[Message]:
+    def _step(
+        self,
+        message: Message,
+        phi_others: NDArray[Any],
+        presence: Presence | None = None,
+        weights: NDArray[Any] | None = None,
+    ) -> list[Message]:
         assert self._compute is not None
         assert self._rows is not None
-        stepped = self._compute.steps(self._block, self._rows, phi_others, message.round, presence)
+        stepped = self._compute.steps(self._block, self._rows, phi_others, message.round, presence, weights)
         kind, content = self._masks.answer(self._compute, stepped, self._block, message)
         return self._answer(message, kind, **content)
 

@@ -13,6 +13,7 @@ from tdcd.blocks.linear import Linear
 from tdcd.config import Config, ConfigError
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import blocks_of, has_bias, objective_of, settings_of
+from tdcd.config.weighting import weight_keys
 from tdcd.core.exchange import WIRE_DTYPES, AsItIs, WholeBlock, sent_up
 from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.knowledge import WrittenOut
@@ -129,6 +130,11 @@ class Job:
         if holder is None:
             return ""
         return "here, and in no other silo" if holder == silo else f"not here: only silo '{holder}' has them"
+
+    @cached_property
+    def tells_weights(self) -> bool:
+        """Whether the hub with the labels tells the others in every round what samples weigh."""
+        return self.config.federation.labels is not None and bool(weight_keys(self.config))
 
     def silo_index(self, name: str) -> int:
         """Which silo is called ``name``."""

@@ -14,9 +14,13 @@ class Outputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlopePart(Part, frozen=True, kw_only=True, tag="slope_part"):
-    """The slope of every row's loss in the round's minibatches, from the hub with the labels."""
+    """The slope of every row's loss in the round's minibatches, or what else it goes on from, from the hub with the
+    labels.
+    """
 
     slope: Array
+    weights: Array | None = None
+    """What each row weighs, if not all weigh the same."""
     absent: Array | None = None
     """1 for the samples that some silo lacks, whose slope is zero."""
 

@@ -100,8 +100,11 @@ def slope_part(header: Header, compute: HubCompute, parts: Sequence[PhiPart]) ->
     sender, round_index, run, received = header
     absent = union(part.absent for part in parts)
     slope = compute.slope(round_index, [arrays_of(part.arrays) for part in parts], absent)
+    weights = Array.maybe(compute.weights(round_index, absent))
     mask = None if absent is None else Array.of(absent.astype(np.uint8))
-    return SlopePart(sender, "", round_index, run, received=received, slope=Array.of(slope), absent=mask)
+    return SlopePart(
+        sender, "", round_index, run, received=received, slope=Array.of(slope), weights=weights, absent=mask
+    )
 
 
 def figures_part(header: Header, record: Record | None) -> FiguresPart:
@@ -127,17 +130,33 @@ def steps(
     The hub goes on ``without`` some clients. There is nothing to send if the sum of all parts is not finite.
     """
     sender, round_index, run, _ = header
+    weights = None
     if isinstance(parts, SlopePart):
         passed, absent = parts.slope.values, union([parts.absent])
+        weights = None if parts.weights is None else parts.weights.values
     else:
         passed = compute.pass_on(round_index, [arrays_of(part.arrays) for part in parts])
         absent = union(part.absent for part in parts)
     if not are_finite([passed]):
         return []
-    left = compute.presence(round_index, absent, without)
+    told = zip(
+        clients,
+        compute.project(round_index, passed),
+        compute.weights_of(round_index, weights),
+        compute.presence(round_index, absent, without),
+        strict=True,
+    )
     return [
-        Steps(sender, client, round_index, run, phi_others=named(rows), remaining=_remaining(one))
-        for client, rows, one in zip(clients, compute.project(round_index, passed), left, strict=True)
+        Steps(
+            sender,
+            client,
+            round_index,
+            run,
+            phi_others=named(rows),
+            weights=Array.maybe(own),
+            remaining=_remaining(one),
+        )
+        for client, rows, own, one in told
     ]
 
 

@@ -162,6 +162,8 @@ class Steps(Message, frozen=True, kw_only=True, tag="steps"):
     """The others' phi of the client's rows, or how the loss slopes there; asks for the local steps."""
 
     phi_others: Named
+    weights: Array | None = None
+    """What each of the rows weighs, if not all weigh the same and the client does not know it with the labels."""
     remaining: Remaining | None = None
     group: Group | None = None
 

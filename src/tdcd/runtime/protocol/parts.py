@@ -10,7 +10,7 @@ from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
 from tdcd.runtime.protocol.messages import AnyPart, Block, Model, Phi, PhiPart, Scores, ScoresPart
 from tdcd.runtime.protocol.sharing import preparation_in
 from tdcd.runtime.protocol.structure import Array, Message
-from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_mask
+from tdcd.runtime.protocol.taking import LEAVES_OUT, take, take_all, take_mask, take_weights
 from tdcd.runtime.protocol.wire import RejectedMessage
 
 
@@ -41,7 +41,8 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> AnyPart:
     elif isinstance(message, ScoresPart):
         _check_scores(message, job, compute)
     elif isinstance(message, SlopePart):
-        take(message.slope, "slope", job.settings.dtype, compute.phi_shape)
+        take(message.slope, "slope", job.settings.dtype, compute.told_shape)
+        take_weights(message.weights, job.settings.dtype, compute.told_shape[:2], job.tells_weights)
         _check_mask(message.absent, "absent", compute.num_exchanged * compute.batch_size, job)
     elif isinstance(message, FiguresPart):
         _check_figures(message, job, compute)

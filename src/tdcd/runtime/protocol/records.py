@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.ledger import Ledger, item_bytes, phi_bytes
+from tdcd.core.ledger import Ledger, item_bytes, phi_bytes, told_bytes
 from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
@@ -123,7 +123,7 @@ class Records:
             item_bytes(settings),
             blocks_up=self.blocks_up,
             periods=[variant.timing.period(silo) for silo in range(len(counts))],
-            is_star=variant.knowledge.label_silo is not None,
+            told=told_bytes(settings, compute.sample_index.num_samples, compute.num_told, variant),
         )
         return Record(
             round=round_index,

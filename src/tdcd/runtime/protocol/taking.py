@@ -68,6 +68,20 @@ def take_mask(array: Array, name: str, size: int) -> NDArray[np.bool_]:
     return found.astype(np.bool_)
 
 
+def take_weights(array: Array | None, dtype: str, shape: Sequence[int], wanted: bool) -> NDArray[Any] | None:
+    """What samples weigh, numbers of at least 0; None if the configuration gives all the same weight."""
+    if (array is None) == wanted:
+        raise RejectedMessage(
+            "it has no array 'weights'" if wanted else "'weights' are of samples that all weigh the same"
+        )
+    if array is None:
+        return None
+    found = take(array, "weights", dtype, shape)
+    if (found < 0).any():
+        raise RejectedMessage("'weights' must be at least 0")
+    return found
+
+
 def take_json(text: str, name: str) -> Any:
     """A document."""
     try:

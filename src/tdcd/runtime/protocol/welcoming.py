@@ -15,6 +15,8 @@ def check_welcome(message: Welcome, rows: int, model: ModelSection, *, has_label
     """Refuse places and labels that nothing could be computed with, for a client with so many rows."""
     train, _ = places_in(message, rows)
     labels = labels_in(message, rows, has_labels=has_labels)
+    if message.weights is not None and not has_labels:
+        raise RejectedMessage("it has weights of a silo without labels")
     samples, outputs = message.num_samples, message.num_outputs
     if not 0 < outputs <= samples:
         raise RejectedMessage("'num_samples' and 'num_outputs' must be numbers of samples and of outputs")

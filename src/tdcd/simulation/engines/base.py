@@ -141,14 +141,10 @@ class Problem(NamedTuple):
         return step_size, self.over_runs([np.asarray(run.objective.l2, dtype) for run in self.runs])
 
 
-def weights_of(federation: Federation, dtype: str, variant: Variant) -> NDArray[Any] | None:
+def weights_of(federation: Federation, dtype: str) -> NDArray[Any] | None:
     """What each training sample weighs, 1 on average; None if all weigh the same."""
     weights = federation.weights
-    if weights is None:
-        return None
-    if variant.knowledge.label_silo is not None:
-        raise ValueError("weights: silos without labels cannot know what a sample weighs; have labels everywhere")
-    return scaled(weights, weights).astype(dtype)
+    return None if weights is None else scaled(weights, weights).astype(dtype)
 
 
 class Call(NamedTuple):
