@@ -93,7 +93,7 @@ def test_a_regression_that_cannot_do_better_takes_the_mean():
     assert rows_by_regression(noise, known[:2], X[:2]) == pytest.approx(np.tile(X[:2].mean(axis=0), (ROWS, 1)))
 
 
-@pytest.mark.parametrize("loss", ["logistic", "softmax", "squared"])
+@pytest.mark.parametrize("loss", ["logistic", "softmax", "squared", "huber", "poisson"])
 def test_slopes_are_labels_and_scores(loss):
     outputs, generator = 4 if loss == "softmax" else 1, np.random.default_rng(2)
     scores = generator.normal(size=(ROWS, MOMENTS, outputs))
@@ -106,6 +106,9 @@ def test_slopes_are_labels_and_scores(loss):
     elif loss == "logistic":
         labels = generator.integers(0, 2, ROWS)
         slopes = 1 / (1 + np.exp(-scores)) - labels[:, None, None]
+    elif loss == "poisson":
+        labels = generator.poisson(2.0, ROWS)
+        slopes = np.concatenate([np.exp(scores) - labels[:, None, None], np.exp(scores)], axis=-1)
     else:
         labels = generator.normal(size=ROWS)
         slopes = scores - labels[:, None, None]

@@ -180,7 +180,7 @@ def test_modes_fit_the_federation(planned):
         (
             {"train": {"class_weights": "balanced"}},
             {},
-            "an audit also plays labels at one silo, which does not go with",
+            "no attack here looks at weights, and with labels at one silo the others get them as they are",
         ),
         ({}, {"rounds": 1}, "rounds = 1: an audit needs 2 rounds or more"),
         ({}, {"epsilon": 0.0}, "epsilon = 0: it must be a positive number"),

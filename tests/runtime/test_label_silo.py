@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 from in_process import InProcess
+from test_absence import Deaf
 from test_machines import RIDGE, with_keys
 from test_variants import assert_same_history, simulated
 
@@ -12,7 +13,7 @@ from tdcd.config.resolve import plan
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
-from tdcd.runtime.protocol.messages import PhiPart, ScoresPart
+from tdcd.runtime.protocol.messages import Begin, PhiPart, ScoresPart, Steps
 
 SILOS = [{"name": "shop", "clients": 2}, {"name": "bank", "clients": 2}, {"name": "bureau", "clients": 1}]
 AT_BANK = {"silos": SILOS, "federation": {"labels": "bank"}}
@@ -32,6 +33,16 @@ CASES = {
         "federation": {"labels": "bank", "label_epsilon": 2.0},
         "exchange": {"protect": "mask", "protect_blocks": True},
     },
+    "poisson": {"model": {"loss": "poisson"}, "train": {"step_size": 0.0005}},
+    "poisson, mlp": {"model": {**MLP, "loss": "poisson"}, "train": {"step_size": 0.0005}},
+    "huber, reused": {"model": {"loss": "huber", "huber_delta": 0.7}, "train": {"minibatches": "reused"}},
+    "logistic, balanced, masked": {
+        "data": BREAST,
+        "train": {"class_weights": "balanced"},
+        "exchange": {"protect": "mask"},
+    },
+    "softmax, class weights, mlp": {"data": DIGITS, "model": MLP, "train": {"class_weights": {"3": 4.0}}},
+    "logistic, balanced, dropout": {"data": BREAST, "train": {"class_weights": "balanced", "silo_dropout": 0.3}},
 }
 
 
@@ -49,8 +60,9 @@ def test_same_history_and_blocks_as_the_simulation(name):
     assert [hub for hub, scores in office.test_scores.items() if scores is not None] == ["hub.bank"]
 
 
-def test_the_hubs_send_in_a_star_and_the_ledger_counts_it():
-    config = config_of("softmax, few bits")
+@pytest.mark.parametrize("name", ["softmax, few bits", "poisson", "logistic, balanced, masked"])
+def test_the_hubs_send_in_a_star_and_the_ledger_counts_it(name):
+    config = config_of(name)
     planned, _ = simulated(config)
     office = InProcess(config, shards(planned)).run()
     sent = Counter((type(m), m.sender, m.receiver) for m in office.sent if m.sender.startswith("hub."))
@@ -65,6 +77,43 @@ def test_the_hubs_send_in_a_star_and_the_ledger_counts_it():
     assert counted.bytes.hub_to_hub == sum(
         m.payload_bytes for m in office.sent if isinstance(m, PhiPart | SlopePart) and m.receiver.startswith("hub.")
     )
+    down = [m for m in office.sent if isinstance(m, Begin | Steps)]
+    assert counted.bytes.hub_to_client == sum(m.payload_bytes for m in down)
+    # Weights are told to those who do not have them with the labels, and to nobody where all weigh the same.
+    told = {m.receiver.split(".")[1] for m in down if isinstance(m, Steps) and m.weights is not None}
+    assert told == ({"shop", "bureau"} if "balanced" in name else set())
+
+
+def test_rows_that_are_left_weigh_what_they_did_when_a_client_is_away():
+    """Clients are told of those rows only; all hubs have one history, and it is that of labels everywhere."""
+    silos = [{"name": "shop", "clients": 3}, {"name": "bank", "clients": 2}, {"name": "bureau", "clients": 1}]
+    histories = []
+    for labels in ({}, {"labels": "bank"}):
+        config = with_keys(
+            RIDGE,
+            silos=silos,
+            data=BREAST,
+            train={"class_weights": "balanced", "rounds": 8},
+            federation={"client_grace_s": 5.0, **labels},
+            evaluate={"every": 4},
+        )
+        script = {"client.shop.c2": (3, "begin", 5), "client.bank.c1": (4, "steps", 6)}
+        office = Deaf(config, shards(plan(config)), script).run()
+        assert {end.status for end in office.ends.values()} == {"finished"}
+        assert len({tuple(record.train_loss for record in history) for history in office.history.values()}) == 1
+        histories.append(office.history["hub.shop"])
+    for one, other in zip(*histories, strict=True):
+        assert one.train_loss == pytest.approx(other.train_loss, rel=1e-10)
+        assert one.absent == other.absent
+    assert histories[0][-1].absent
+
+
+def test_weights_at_another_silo_than_the_labels_are_refused():
+    silos = [{"name": "shop", "clients": 2, "weight": "w"}, {"name": "bank", "clients": 2, "label": "y"}]
+    with pytest.raises(ConfigError) as refused:
+        with_keys(RIDGE, silos=silos, federation={"labels": "bank"})
+    refused.match("silo 'shop': weight = 'w' goes with label; name both in the silo that has the labels")
+    refused.match("silo 'bank': weight is missing; give it in every silo that has a label")
 
 
 @pytest.mark.parametrize("step_size", [1.6682798577318316, 2.0])

@@ -91,10 +91,19 @@ def weighted_table(folder, **changes):
     }
 
 
-@pytest.mark.parametrize("train", [{}, {"class_weights": "balanced"}, {"class_weights": {"yes": 2.5}}], ids=str)
-def test_a_column_of_weights_in_the_real_federation(train, tmp_path):
+@pytest.mark.parametrize(
+    ("train", "federation"),
+    [
+        ({}, {}),
+        ({"class_weights": "balanced"}, {}),
+        ({"class_weights": {"yes": 2.5}}, {}),
+        ({"class_weights": "balanced"}, {"labels": "bank"}),
+    ],
+    ids=str,
+)
+def test_a_column_of_weights_in_the_real_federation(train, federation, tmp_path):
     keys = weighted_table(tmp_path)
-    config = check_config({**keys, "train": {**keys["train"], **train}})
+    config = check_config({**keys, "train": {**keys["train"], **train}, "federation": federation})
     planned = plan(config)
     assert all("exposure" not in silo.columns for silo in planned.federation.silos)
     tables_same(config, tmp_path)
@@ -145,11 +154,8 @@ def test_clients_without_the_weights_are_refused(tmp_path):
     ("sections", "texts"),
     [
         (
-            {"federation": {"labels": "lab"}, "train": {"class_weights": "balanced", "engine": "grouped"}},
-            [
-                "federation.labels = 'lab': does not go with train.class_weights = 'balanced', since silos without",
-                "train.engine = 'grouped': does not go with train.class_weights = 'balanced'",
-            ],
+            {"train": {"class_weights": "balanced", "engine": "grouped"}},
+            ["train.engine = 'grouped': does not go with train.class_weights = 'balanced'"],
         ),
         (
             {"model": {"loss": "squared"}, "train": {"class_weights": {"a": 1.0}}},

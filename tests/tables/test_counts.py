@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from sklearn.metrics import mean_poisson_deviance
 from two_tables import write_csv
 
 from command import tdcd
-from tdcd import LabelsAt, Variant
+from tdcd import LabelsAt, Loss, Objective, Variant
 from tdcd.audit import Mode, audit, modes_of
 from tdcd.audit.page import page
 from tdcd.compare.tables import gain
@@ -46,6 +47,14 @@ clients = 2
 name = "garage"
 table = "garage.csv"
 """
+
+
+@dataclass(frozen=True)
+class Own(Loss):
+    """Says nothing but what a loss is."""
+
+    def losses(self, scores, labels):
+        return (scores[..., 0] - labels) ** 4
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +136,19 @@ def test_what_a_plan_and_an_audit_cannot_say_they_say(folder):
     facts = gather_facts(planned, 1.0, silent)
     assert (facts.constants, facts.noise, facts.least) == (None, None, 0.0)
     assert why_no_constants(planned).startswith("the poisson loss has no known bound")
-    assert {mode.label_silo for mode in modes_of(planned, 1.0)} == {None}
-    found = audit(planned, rounds=2, modes=[Mode("plain")])
-    assert "Labels at one silo: the slope of the poisson loss does not tell how it goes on" in page(found)
-    at_one = planned._replace(variant=Variant(knowledge=LabelsAt(0)))
-    with pytest.raises(ValueError, match="labels at one silo: the slope of the poisson loss"):
-        audit(at_one, rounds=2)
-    with pytest.raises(ValueError, match="labels at one silo: the slope of the poisson loss"):
-        simulate(at_one)
+    assert {mode.label_silo for mode in modes_of(planned, 1.0)} == {None, 0}
+    found = audit(planned, rounds=2, modes=[Mode("plain", 0)])
+    (labels,) = [one for one in found.findings if one.line == "labels of hub"]
+    assert labels.recovered == pytest.approx(1)
+    assert "the slope of the loss and the expected count, for every sample of a minibatch" in page(found)
+    own = planned._replace(objective=Objective(Own()))
+    assert {mode.label_silo for mode in modes_of(own, 1.0)} == {None}
+    at_one = own._replace(variant=Variant(knowledge=LabelsAt(0)))
+    for call in (simulate, audit):
+        with pytest.raises(
+            ValueError, match=r"labels at one silo: the .*Own loss has no `change` to say how it goes on"
+        ):
+            call(at_one)
 
 
 def test_less_deviance_is_a_gain():

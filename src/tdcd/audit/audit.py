@@ -106,8 +106,8 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
         )
     if planned.federation.weights is not None:
         raise ValueError(
-            "train.class_weights, or weight under [[silos]]: an audit also plays labels at one silo, which does not go "
-            "with weights; leave them out for the audit"
+            "train.class_weights, or weight under [[silos]]: no attack here looks at weights, and with labels at one "
+            "silo the others get them as they are; leave them out for the audit"
         )
     if planned.variant.knowledge.label_silo is not None and (problem := no_slopes(planned)):
         raise ValueError(f"labels at one silo: {problem}")

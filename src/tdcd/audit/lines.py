@@ -88,7 +88,8 @@ LINES = (
         "labels of hub",
         "another hub",
         "the labels",
-        "The sign of the slope (two classes), its negative coordinate (several), or its first value (amounts).",
+        "The sign of the slope (two classes), its negative coordinate (several), its first value (amounts), or the "
+        "expected count less the slope (counts).",
         "Li et al. 2022; Zhao et al. 2020",
     ),
     Line(

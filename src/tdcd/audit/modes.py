@@ -17,7 +17,7 @@ from tdcd.core.variant import Variant
 FEWEST_TO_SUM = 3
 """The sum of two tells each of them the other: masks need three silos, summed blocks three clients."""
 
-KNOWN_SLOPES = ("squared", "logistic", "softmax")
+KNOWN_SLOPES = ("squared", "logistic", "softmax", "poisson", "huber")
 """The losses whose slopes :mod:`tdcd.audit.attacks.slopes` can read."""
 
 

@@ -46,7 +46,7 @@ class Recording:
     between: list[Floats]
     """Of each silo: phi as the other hubs get it."""
     to_clients: list[Floats]
-    """Of each silo: what its hub passes on to its clients: the others' phi, or slopes."""
+    """Of each silo: what its hub passes on to its clients: the others' phi, or slopes and what is told with them."""
     noise: list[Floats]
     """Of each silo ``[T]``: the standard deviation of what rounding does to its phi."""
     labels: NDArray[Any]
@@ -126,7 +126,14 @@ class _Recorder:
         found = [
             np.asarray(self._phi(silo, block, self.rows[None])[0], np.float64) for silo, block in enumerate(blocks)
         ]
-        nothing = [np.full_like(phi, np.nan) for phi in found]
+        knowledge, kind = self.variant.knowledge, self.planned.objective.kind
+        nothing = [
+            np.full(
+                (len(phi), phi.shape[1] if knowledge.label_silo in (None, silo) else kind.num_told(phi.shape[1])),
+                np.nan,
+            )
+            for silo, phi in enumerate(found)
+        ]
         return [blocks, found, found, nothing, [FLOAT_NOISE * _largest(phi) for phi in found]]
 
     def _exchanged(self, index: int, blocks: list[Tree]) -> list[list[Any]]:

@@ -15,6 +15,10 @@ UNREADABLE = 1e-3
 """Scores that rounding of the slopes changes by more than this are left out."""
 
 
+TOLD = {"poisson": "the slope of the loss and the expected count", "huber": "the residual"}
+"""What parties without labels are told, if it is not the slope of the loss alone."""
+
+
 @dataclass(frozen=True, eq=False)
 class Transcript:
     """What a party sees that bears on one silo's columns and on the labels."""
@@ -33,7 +37,7 @@ class Transcript:
     blocks: list[Tree] | None = None
     """The silo's block at each moment, if the party knows it."""
     slopes: Floats | None = None
-    """``[rows, T, C]``: of the loss, if that is what the party gets."""
+    """``[rows, T, W]``: of the loss, or what is told in their place, if that is what the party gets."""
 
 
 def of_own_hub(recording: Recording, federation: Federation, silo: int) -> Transcript:
@@ -99,7 +103,8 @@ def _from_slopes(
     if loss == "softmax":
         own = own - own.mean(axis=-1, keepdims=True)
     whose = "every sample of a minibatch" if name.startswith("hub.") else "its own rows"
-    sees = f"the slope of the loss, for {whose}; from it follows the sum of the phi of {_listed(federation, others)}"
+    told = TOLD.get(loss, "the slope of the loss")
+    sees = f"{told}, for {whose}; from it follows the sum of the phi of {_listed(federation, others)}"
     seen = ~np.isnan(scores)
     squares = np.sum(np.where(seen, errors, 0) ** 2, axis=(0, 2)) / np.maximum(seen.sum(axis=(0, 2)), 1)
     return Transcript(name, sees, rows, scores - own, np.sqrt(squares), others, slopes=slopes)

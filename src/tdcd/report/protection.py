@@ -14,6 +14,9 @@ def protections(config: Mapping[str, Any]) -> Iterator[Html]:
     sentences = []
     if labels:
         sentences.append(f"Only {labels} has labels; the other silos get slopes of the loss, which tell of labels too.")
+        weighted = config.get("train", {}).get("class_weights") is not None
+        if weighted or any(silo.get("weight") is not None for silo in config.get("silos", ())):
+            sentences.append("They also get what samples weigh.")
     if epsilon is not None:
         sentences.append(f"Labels were randomised with epsilon = {epsilon:g}; all figures are estimates from them.")
     if exchange.get("protect") == "mask":

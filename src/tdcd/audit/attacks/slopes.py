@@ -1,4 +1,4 @@
-"""What the slopes of the loss give away: labels and scores."""
+"""What the slopes of the loss, or what is told in their place, give away: labels and scores."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +9,18 @@ Floats = NDArray[np.float64]
 
 
 def labels_from_slopes(slopes: Floats, loss: str) -> Floats:
-    r"""An estimate of every label from the slopes of the loss, ``[R, T, C]`` to ``[R]``.
+    r"""An estimate of every label from what parties without labels are told of the loss, ``[R, T, W]`` to ``[R]``.
 
     Logistic: :math:`\delta = \sigma(s) - y` is negative if and only if y = 1. Softmax: the only negative coordinate is
-    the label's. Squared: :math:`\delta = s - y`, and before training the score of a linear model is 0. Li et al. 2022,
-    "Label leakage and protection in two-party split learning"; Zhao et al. 2020, "iDLG".
+    the label's. Squared: :math:`\delta = s - y`, and before training the score of a linear model is 0; so with the
+    residual that is told of the Huber loss. Poisson: the expected count is told beside :math:`\delta = \mu - y`, so
+    both together are the label. Li et al. 2022, "Label leakage and protection in two-party split learning"; Zhao et
+    al. 2020, "iDLG".
     """
     first = _first_seen(slopes)
+    if loss == "poisson":
+        counts: Floats = first[:, 1] - first[:, 0]
+        return counts
     if loss == "softmax":
         classes: Floats = np.argmin(np.nan_to_num(first), axis=1).astype(np.float64)
         return classes
@@ -24,17 +29,21 @@ def labels_from_slopes(slopes: Floats, loss: str) -> Floats:
 
 
 def scores_from_slopes(slopes: Floats, loss: str, resolution: float) -> tuple[Floats, Floats]:
-    r"""The scores that slopes ``[R, T, C]`` come from, and the error that rounding causes in each.
+    r"""The scores that slopes ``[R, T, W]`` come from, and the error that rounding causes in each.
 
     The inverse of the loss's derivative at the label that :func:`labels_from_slopes` finds: logistic
     :math:`\operatorname{logit}(\delta + y)`, softmax :math:`\log(\delta + e_y)` less its mean, squared
-    :math:`\delta + y` up to a constant per row. Where the loss is flat, the error is large.
+    :math:`\delta + y` up to a constant per row, Huber likewise; Poisson: the logarithm of the expected count. Where the
+    loss is flat, the error is large.
 
     Args:
         resolution: the rounding error of slopes.
     """
+    if loss == "poisson":
+        scores = np.log(np.maximum(slopes[..., 1:], np.finfo(np.float32).tiny))
+        return scores, np.full_like(scores, resolution)
     labels = labels_from_slopes(slopes, loss)
-    if loss == "squared":
+    if loss in ("squared", "huber"):
         return slopes + labels[:, None, None], np.full_like(slopes, resolution)
     if loss == "logistic":
         chance = np.clip(slopes + labels[:, None, None], resolution, 1 - resolution)
