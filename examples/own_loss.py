@@ -26,6 +26,14 @@ class Quantile(Loss):
         residual = labels - scores[..., 0]
         return self.q * residual + self.width * jax.nn.softplus(-residual / self.width)
 
+    def tell(self, scores, labels, response):
+        """With labels at one silo, what it tells the others of a sample, ``[..., 1]``: here the residual."""
+        return labels[..., None] - scores
+
+    def change(self, residual, change, response):
+        """What the loss grows by from there if the score grows by ``change``; leave both out if all have labels."""
+        return self.losses(change, residual[..., 0]) - self.losses(0 * change, residual[..., 0])
+
     def metrics(self, scores, labels, unit, response):
         """The share of labels that are below the prediction: q, if all is well."""
         return {"below": float(np.mean(labels <= scores[:, 0]))}

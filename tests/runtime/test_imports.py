@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FORBIDDEN = ("jax", "optax", "matplotlib", "sklearn", "tdcd.simulation", "tdcd.report")
 
 CLIENT = """
@@ -35,11 +37,12 @@ from in_process import InProcess
 from tdcd.config import check_config
 from tdcd.runtime.process.client_data import ClientData
 import numpy as np
+loss, train = sys.argv[1], {"class_weights": "balanced"} if sys.argv[1] == "logistic" else {}
 config = check_config({
-    "model": {"block": "linear", "loss": "logistic", "l2": 0.1},
+    "model": {"block": "linear", "loss": loss, "l2": 0.1},
     "federation": {"labels": "a"},
     "exchange": {"protect_blocks": True},
-    "train": {"rounds": 3, "local_steps": 2, "batch_size": 8, "step_size": 0.1},
+    "train": {"rounds": 3, "local_steps": 2, "batch_size": 8, "step_size": 0.1, **train},
     "evaluate": {"holdout": 0.25},
     "silos": [{"name": "a", "hub": "127.0.0.1:1", "clients": 3}, {"name": "b", "hub": "127.0.0.1:2", "clients": 3}],
 }, "test")
@@ -54,8 +57,10 @@ print([record.round for record in federation.history["hub.a"]], federation.ends[
 """
 
 
-def test_a_federation_of_linear_blocks_trains_where_there_is_no_jax():
-    command = [sys.executable, "-c", WITHOUT_JAX]
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_a_federation_of_linear_blocks_trains_where_there_is_no_jax(loss):
+    """Labels at one silo, which tells the others slopes and weights, or slopes and expected counts."""
+    command = [sys.executable, "-c", WITHOUT_JAX, loss]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parent, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[0, 3] finished"

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from in_process import InProcess
 from test_absence import Deaf
+from test_losses_for_real import OWN
 from test_machines import RIDGE, with_keys
 from test_variants import assert_same_history, simulated
 
@@ -35,6 +36,7 @@ CASES = {
     },
     "poisson": {"model": {"loss": "poisson"}, "train": {"step_size": 0.0005}},
     "poisson, mlp": {"model": {**MLP, "loss": "poisson"}, "train": {"step_size": 0.0005}},
+    "a loss of one's own": {"model": OWN},
     "huber, reused": {"model": {"loss": "huber", "huber_delta": 0.7}, "train": {"minibatches": "reused"}},
     "logistic, balanced, masked": {
         "data": BREAST,

@@ -64,6 +64,36 @@ def test_a_wrong_array_is_refused(data, reference, wrong):
         assert re.fullmatch(WRONG_ARRAYS[wrong], text), text
 
 
+def test_weights_that_cannot_be_are_refused():
+    """Fewer, below zero, none; and to those who do not wait for any."""
+    keys = {"silos": SILOS, "federation": {"labels": "lab"}, "data": {"source": "breast_cancer"}}
+    config = with_keys(RIDGE, **keys, train={"rounds": 2, "class_weights": "balanced"})
+    data = shards(plan(config))
+
+    def attack(message):
+        if message.kind == "welcome" and message.receiver == C1:
+            return altered(message, weights=Array.of(np.ones(len(data[C1].ids))))
+        if message.kind not in ("slope_part", "steps"):
+            return []
+        if message.weights is None:
+            rows = message.phi_others["phi"].values[:, 0]
+            return altered(message, weights=Array.of(np.ones_like(rows)))
+        values = message.weights.values
+        wrong = [None, Array.of(values[1:]), Array.of(-values), Array.of(values * np.nan)]
+        return [step for one in wrong for step in altered(message, weights=one)]
+
+    office = run(Attacked(config, data, attack))
+    assert_same_run(office, run(Attacked(config, data, lambda message: [])).history)
+    assert not office.refused
+    assert kinds(office) == {"welcome", "slope_part", "steps"}
+    expected = "it has no array 'weights'|'weights' are of samples that all weigh the same|'weights' must be at least 0"
+    expected += r"|'weights' has numbers that are not finite|'weights' is float64 \[.*\], not float64 \[.*\]"
+    expected += "|it has weights of a silo without labels"
+    found = {re.fullmatch(expected, text) and re.sub(r"is float64.*", "", text) for text in texts(office)}
+    assert len(found) == len(expected.split("|"))
+    assert None not in found
+
+
 def out_of_the_star(message):
     """A hub says to another one what is only for, or only from, the hub with the labels."""
     if not isinstance(message, PhiPart | ScoresPart | SlopePart | FiguresPart):

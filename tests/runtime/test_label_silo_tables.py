@@ -134,6 +134,7 @@ def test_a_trial_and_predictions_across_its_hubs(tmp_path):
     names = {"yes": "has bought", "no": "never bought"}
     for client in keys["silos"][0]["client"]:
         rewrite(Path(keys["data"]["folder"]) / client["table"], lambda row: {**row, "bought": names[row["bought"]]})
+    keys["train"]["class_weights"] = "balanced"
     path, out = written(tmp_path / "up", keys), tmp_path / "up" / "trial"
     code, text = up(path, out)
     assert code == 0, text

@@ -56,9 +56,14 @@ def test_a_party_without_the_loss_does_not_start(model, text):
         Job(with_keys(RIDGE, model=model))
 
 
-def test_labels_at_one_silo_are_refused_for_a_loss_that_does_not_say_how_it_goes_on():
-    with pytest.raises(ConfigError, match=r"federation.labels = 'clinic': the \S+Quantile loss has no `change` to say"):
-        Job(with_keys(RIDGE, model=OWN, federation={"labels": "clinic"}))
+def test_labels_at_one_silo_are_refused_for_a_loss_that_does_not_say_how_it_goes_on(tmp_path):
+    (tmp_path / "quartic_loss.py").write_text(
+        "from tdcd import Loss\n\n\nclass Quartic(Loss):\n    def losses(self, scores, labels):\n"
+        "        return (scores[..., 0] - labels) ** 4\n"
+    )
+    model = {"loss": "quartic_loss:Quartic", "folder": str(tmp_path)}
+    with pytest.raises(ConfigError, match=r"federation.labels = 'clinic': the \S+Quartic loss has no `change` to say"):
+        Job(with_keys(RIDGE, model=model, federation={"labels": "clinic"}))
 
 
 def test_nobody_imports_a_module_that_another_party_names():
