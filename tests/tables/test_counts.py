@@ -18,6 +18,7 @@ from tdcd.compare.tables import gain
 from tdcd.config import check_config
 from tdcd.config.reading import read_config
 from tdcd.config.resolve import plan
+from tdcd.planning.cost import computing
 from tdcd.planning.facts import gather_facts, why_no_constants
 from tdcd.theory.progress import silent
 from tdcd.training.run import simulate
@@ -138,6 +139,8 @@ def test_what_a_plan_and_an_audit_cannot_say_they_say(folder):
     assert why_no_constants(planned).startswith("the poisson loss has no known bound")
     assert {mode.label_silo for mode in modes_of(planned, 1.0)} == {None, 0}
     found = audit(planned, rounds=2, modes=[Mode("plain", 0)])
+    # What a client takes is measured on what it is told: two numbers of each row.
+    assert computing(planned._replace(variant=Variant(knowledge=LabelsAt(0))), None).step_seconds > 0
     (labels,) = [one for one in found.findings if one.line == "labels of hub"]
     assert labels.recovered == pytest.approx(1)
     assert "the slope of the loss and the expected count, for every sample of a minibatch" in page(found)
