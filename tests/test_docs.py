@@ -71,7 +71,7 @@ def test_the_example_of_a_variant_sends_a_quarter_and_loses_nothing(capsys):
 def test_the_example_of_a_loss_finds_the_quantile(capsys):
     (median, half), (high, most) = printed_by("own_loss.py", r"quantile (\S+): (\S+) of", capsys)
     assert (half, most) == (pytest.approx(median, abs=0.03), pytest.approx(high, abs=0.03))
-    assert len((ROOT / "examples" / "own_loss.py").read_text().splitlines()) < 40
+    assert len((ROOT / "examples" / "own_loss.py").read_text().splitlines()) < 50
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

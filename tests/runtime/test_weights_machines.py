@@ -11,13 +11,17 @@ from test_machines import RIDGE, with_keys
 from test_tables import ROWS, data_of, write_table
 from test_tables import same_as_the_simulation as tables_same
 from test_variants import assert_same_history, simulated
+from typer.testing import CliRunner
 
+from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
+from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.process.trial_data import write_rows
 from tdcd.runtime.protocol.messages import Enrol, Welcome
 from tdcd.simulation.simulate import Simulation
+from tdcd.tables.client_table import read_client
 from tdcd.tables.errors import TableError
 from tdcd.training.run import run
 
@@ -98,6 +102,7 @@ def weighted_table(folder, **changes):
         ({"class_weights": "balanced"}, {}),
         ({"class_weights": {"yes": 2.5}}, {}),
         ({"class_weights": "balanced"}, {"labels": "bank"}),
+        ({}, {"labels": "bank", "label_epsilon": 2.0, "label_classes": ["no", "yes"]}),
     ],
     ids=str,
 )
@@ -107,6 +112,20 @@ def test_a_column_of_weights_in_the_real_federation(train, federation, tmp_path)
     planned = plan(config)
     assert all("exposure" not in silo.columns for silo in planned.federation.silos)
     tables_same(config, tmp_path)
+
+
+def test_randomised_labels_keep_their_weights_beside_them(tmp_path):
+    """The file that the bank gives to the others: they read weights from it, as from one of true labels."""
+    noise = {"label_epsilon": 2.0, "label_classes": ["no", "yes"]}
+    config = check_config({**weighted_table(tmp_path), "federation": noise})
+    (tmp_path / "federation.toml").write_text(toml_text(config.model_dump()))
+    words = ["--silo", "bank", "--data", str(tmp_path / "bank.csv"), "--key", str(tmp_path / "labels.key")]
+    out = tmp_path / "labels.csv"
+    done = CliRunner().invoke(app, ["labels", str(tmp_path / "federation.toml"), *words, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    rows = read_client(config, config.silos[1], tmp_path / "shop.csv", out)
+    with (tmp_path / "bank.csv").open() as file:
+        assert rows.weights.tolist() == [float(row["exposure"]) for row in csv.DictReader(file)]
 
 
 def test_the_weighted_optimum_is_that_of_scikit_learn(tmp_path):

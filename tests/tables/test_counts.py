@@ -158,10 +158,22 @@ def test_less_deviance_is_a_gain():
     assert gain("held-out deviance", 0.75, 0.5) == gain("held-out MAE", 0.75, 0.5) == 0.25
 
 
+def test_the_insurer_alone_may_know_the_counts(folder):
+    shown = tdcd("run", "counts.toml", "--set=federation.labels=insurer", "--out", "one-silo", cwd=folder)
+    assert shown.exit_code == 0, shown.output
+    ours, theirs = (
+        [json.loads(line) for line in (folder / name / "history.jsonl").read_text().splitlines()]
+        for name in ("one-silo", "run")
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-10)
+    # Slopes and expected counts, in place of phi.
+    assert ours[-1]["bytes"]["hub_to_hub"] == 1.5 * theirs[-1]["bytes"]["hub_to_hub"]
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["federation.labels=insurer"], "federation.labels = 'insurer': the slope of the poisson loss does not tell"),
         (
             ["federation.label_epsilon=1"],
             "randomised response needs classes, and model.loss = 'poisson' predicts amounts",

@@ -45,9 +45,9 @@ def labels(
         is_new = not key.exists()
         drawn = randomized_labels(config, true.labels, true.ids, label_key(key), str(data))
         section = next(one for one in config.silos if one.name == silo)
-        write_randomized(
-            out, (section.id, section.label or ""), true.ids, [canonical_label(one) for one in drawn], epsilon
-        )
+        weights = None if true.weights is None else (section.weight or "", true.weights.tolist())
+        names = [canonical_label(one) for one in drawn]
+        write_randomized(out, (section.id, section.label or ""), true.ids, names, epsilon, weights)
         words = taken_for(config, true)
     show_labels(words)
     screen.print(f"Randomised labels: {out}\nKeep secret:       {key}", soft_wrap=True, highlight=False)

@@ -39,12 +39,13 @@ def find_silo(config: Config, silo: str, client: str) -> SiloSection:
 
 
 def read_labels(config: Config, silo: str, data: Path) -> RawRows:
-    """The ids and true labels in a table of the silo that they come from."""
+    """The ids and true labels in a table of the silo that they come from, with the weights if it has any."""
     section = next((one for one in config.silos if one.name == silo), None)
     if section is None or section.label is None:
         known = ", ".join(one.name for one in config.silos if one.label is not None)
         raise ConfigError([f"silo '{silo}' has no label = \"...\"; silos that have: {known or 'none'}"])
-    rows = read_rows(data, _columns_of_labels(config, section, data, section.label))
+    columns = _columns_of_labels(config, section, data, section.label, section.weight)
+    rows = read_rows(data, replace(columns, weight=section.weight))
     if _epsilon_of(rows) is not None:
         raise TableError([f"{data}: its labels were randomised already; give the table of true ones"])
     return rows

@@ -127,14 +127,21 @@ def with_noise(config: Config, words: str, num_classes: int) -> str:
 
 
 def write_randomized(
-    path: Path, columns: tuple[str, str], ids: Sequence[str], labels: Sequence[Any], epsilon: float
+    path: Path,
+    columns: tuple[str, str],
+    ids: Sequence[str],
+    labels: Sequence[Any],
+    epsilon: float,
+    weights: tuple[str, Sequence[float]] | None = None,
 ) -> None:
     """Write a table of randomised labels, which ``tdcd client --labels`` reads.
 
     Args:
         columns: the names of the id column and of the label column.
+        weights: what the samples weigh, as they are, and the name of that column.
     """
     from tdcd.tables.writing import write_table  # noqa: PLC0415 - it needs JAX, and checking a table does not
 
     id_column, label = columns
-    write_table(path, {id_column: ids, label: labels, EPSILON_COLUMN: [epsilon] * len(ids)})
+    written = {id_column: ids, label: labels, EPSILON_COLUMN: [epsilon] * len(ids)}
+    write_table(path, written if weights is None else {**written, weights[0]: [*weights[1]]})

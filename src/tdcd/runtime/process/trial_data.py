@@ -77,7 +77,9 @@ def _labels(
         federation, names = assembled.federation, assembled.label_encoding.classes
         drawn = [names[int(number)] for number in federation.labels] + [*assembled.test_labels]
         ids = [*assembled.ids, *assembled.test_ids]
-        write_randomized(out, (silo.id, label), ids, drawn, config.federation.label_epsilon)
+        own = [some for some in (federation.weights, federation.test_weights) if some is not None]
+        weights = (silo.weight or holder.weight or "", np.concatenate(own).tolist()) if own else None
+        write_randomized(out, (silo.id, label), ids, drawn, config.federation.label_epsilon, weights)
         return ["--labels", str(out)]
     needed, weight = {label, *([silo.weight or holder.weight] if holder.weight else [])}, holder.weight
     if all(needed <= {*read_header(path, silo.id, Dialect.of(config))[0]} for path in tables.values()):
