@@ -52,7 +52,8 @@ class Poisson(Loss):
     def change(self, told: Array, change: Array, response: Response) -> Array:
         """The expected count is multiplied by exp(change), and the label does not move."""
         slope, expected, change = told[..., 0], told[..., 1], change[..., 0]
-        return expected * (library_of(told).expm1(change) - change) + slope * change
+        grown: Array = expected * (library_of(told).expm1(change) - change) + slope * change
+        return grown
 
     def change_slopes(self, told: Array, change: Array, response: Response) -> Array:
         """By as much as the expected count grows."""
