@@ -18,6 +18,16 @@ def test_a_line_is_json_and_comes_back_exactly():
     assert Record.from_json(line) == record(train_loss=1 / 3)
 
 
+def test_evaluations_are_counted_apart_and_a_line_without_them_stays_as_it_is():
+    """An older run's mark is of its lines as they were written."""
+    older = record().to_json()
+    assert Record.from_json(older).evaluation_bytes is None
+    assert Record.from_json(older).to_json() == older
+    counted = record(evaluation_bytes=Traffic(7, 8, 9), evaluation_messages=Traffic(1, 1, 2))
+    assert json.loads(counted.to_json())["evaluation_bytes"]["hub_to_hub"] == 9
+    assert Record.from_json(counted.to_json()) == counted
+
+
 def test_absences_are_told_only_if_there_are_any():
     assert not {"absent", "unscored"} & set(json.loads(record().to_json()))
     gone = record(absent={"client.a.c2": [3, 4]}, unscored=["client.a.c2"])

@@ -25,7 +25,7 @@ def test_the_page_shows_the_run(make_run):
     assert "train loss | 0.06045 | 2.320 before training" in text
     assert "held-out accuracy | 0.9542 | 0.07000 before training" in text
     assert "rounds | 200 | 2,000 local steps" in text
-    assert "sent in total | 350 kB | 1.75 kB per round" in text
+    assert "sent in rounds | 350 kB | 1.75 kB per round" in text
     assert "time | 20 s | 0.1 s per round" in text
     assert "figure | train | held-out | loss | 0.06045 | 0.1605 | accuracy | 0.9842 | 0.9542" in text
     assert "hub to hub | 50.0 kB in 400 messages (14%)" in text
@@ -113,7 +113,7 @@ def test_a_history_of_one_line(make_run):
     text = " | ".join(page.texts)
     assert "So far the history holds only the evaluation before training" in text
     assert "train accuracy | 0.1000" in text
-    assert "sent in total | 0 bytes | time" in text
+    assert "sent in rounds | 0 bytes | time" in text
     assert "Loss over rounds" not in text
 
 
@@ -121,10 +121,35 @@ def test_a_diverged_run_says_so_and_shows_its_last_figures(make_run):
     lines = [record(index, 10.0**index, 10.0**index, {"train": {"rmse": 10.0**index}}) for index in (0, 3)]
     end = record(4, None, None, {"train": {"rmse": None, "r2": None}}, diverged=True)
     text = " | ".join(Page(write_report(make_run(history=[*lines, end])).read_text(encoding="utf-8")).texts)
-    assert "This run diverged: at round 4 the loss was no longer a finite number." in text
+    assert "This run diverged: the loss stopped being a finite number by round 4." in text
     assert "The figures below are those of round 3." in text
     assert "train loss | diverged | 1.000 before training" in text
     assert "figure | train | held-out | loss | 1,000 | 1,000 | RMSE | 1,000 | –" in text
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        # The run has 200 rounds: this one is not over.
+        ((0.69, 139.7), ""),
+        ((0.69, 12.0, 139.7), "the training loss ended at 139.7, above 0.69 before training."),
+        ((0.69, 0.1, 0.6), "the training loss ended at 0.6, far above its lowest, 0.1 after round 100."),
+    ],
+)
+def test_a_run_that_made_its_model_worse_says_so_when_it_is_over(make_run, losses, said):
+    lines = [record(100 * index, loss, loss, {"train": {"rmse": loss}}) for index, loss in enumerate(losses)]
+    text = " | ".join(Page(write_report(make_run(history=lines)).read_text(encoding="utf-8")).texts)
+    assert ("This run diverged" in text) == bool(said)
+    assert not said or f"This run diverged: {said} The figures below are those of round 200." in text
+
+
+def test_what_evaluations_sent_has_lines_of_its_own(make_run):
+    sent, messages = ({"client_to_hub": size, "hub_to_client": size, "hub_to_hub": 0} for size in (3_000_000, 7))
+    line = record(5, 1.0, 1.0, {"train": {"rmse": 1.0}}, evaluation_bytes=sent, evaluation_messages=messages)
+    lines = [record(0, 2.0, 2.0, {"train": {"rmse": 1.0}}), line]
+    text = " | ".join(Page(write_report(make_run(history=lines)).read_text(encoding="utf-8")).texts)
+    assert "sent for evaluation | 6.00 MB | 3.00 MB per evaluation" in text
+    assert "evaluation, client to hub | 3.00 MB in 7 messages" in text
 
 
 def test_a_run_that_diverged_at_once(make_run):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from in_process import InProcess, largest_difference
 from test_machines import RIDGE, simulated, with_keys
@@ -41,6 +43,41 @@ def test_same_history_and_blocks_as_the_simulation(name):
     for hub, block in office.blocks().items():
         assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
     assert result.history[-1].train_loss < result.history[0].train_loss
+
+
+GAUSSIAN = """
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from tdcd import Loss
+
+
+@dataclass(frozen=True)
+class Gaussian(Loss):
+    def losses(self, scores, labels):
+        mean, log_scale = scores[..., 0], scores[..., 1]
+        return log_scale + ((labels - mean) * jnp.exp(-log_scale)) ** 2 / 2
+
+    def num_outputs(self, num_classes):
+        return 2
+"""
+
+
+def test_a_loss_says_how_many_outputs_it_needs(tmp_path):
+    """Here a mean and a scale of every amount: for real and in a simulation alike."""
+    (tmp_path / "gaussian_loss.py").write_text(GAUSSIAN)
+    model = {"loss": "gaussian_loss:Gaussian", "folder": str(tmp_path)}
+    config = with_keys(RIDGE, model=model, train={"step_size": 0.01, "rounds": 4})
+    planned, result = simulated(config)
+    assert {block.shape[-1] for block in map(np.asarray, jax.tree.leaves(result.blocks))} == {2}
+    office = InProcess(config, shards(planned), seed=2).run()
+    for history in office.history.values():
+        assert [one.bytes for one in history] == [one.bytes for one in result.history]
+        losses = [one.train_loss for one in result.history]
+        assert [one.train_loss for one in history] == pytest.approx(losses, rel=1e-10)
+    assert losses[-1] < losses[0]
+    for hub, block in office.blocks().items():
+        assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
 
 
 @pytest.mark.parametrize(

@@ -100,3 +100,27 @@ def test_a_hub_that_comes_back_goes_on_counting_bit_for_bit(name, after, tmp_pat
     for hub in whole.blocks():
         assert largest_difference(whole.blocks()[hub], broken.blocks()[hub]) == 0
         assert [r.to_json() for r in broken.history[hub]] == [r.to_json() for r in whole.history[hub]]
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_hubs_name_a_run_that_made_its_model_worse_as_the_simulation_does(keep, tmp_path):
+    """Also a hub that comes back in the middle: its checkpoint has what the verdict needs."""
+    config = with_keys(RIDGE, train={"step_size": 1.0}, evaluate={"keep": keep})
+    planned = plan(config)
+    result = train(
+        *(planned.federation, planned.blocks, planned.objective, planned.settings),
+        **{"rounds": 6, "evaluate_every": 2, "keep": keep, "quiet": True},
+    )
+    assert (result.status, result.round) == ("diverged", 6 if keep == "last" else 0)
+    assert [one.worse_than for one in result.history] == ["", "start", "start", "start"]
+    office = InProcess(config, shards(planned))
+    office.start()
+    while "hub.lab" not in office.states or office.states["hub.lab"].round < 3:
+        office.deliver()
+    Checkpoints(tmp_path, "hub.lab").save(office.states["hub.lab"])
+    state = Checkpoints(tmp_path, "hub.lab").newest
+    office.history["hub.lab"] = [one for one in office.history["hub.lab"] if one.round < state.round]
+    office.come_back("hub.lab", state)
+    assert {(end.status, end.reason) for end in office.ends.values()} == {("diverged", result.reason)}
+    for history in office.history.values():
+        assert [one.worse_than for one in history] == [one.worse_than for one in result.history]

@@ -226,12 +226,18 @@ def test_a_cnn_that_is_interrupted_and_goes_on(tmp_path):
     assert "holds a trial of other settings: choose another --out" in text
 
 
-def test_a_run_that_diverges_ends_with_status_3(tmp_path):
-    keys = RIDGE | {"silos": [{"name": "a", "clients": 1}], "train": {**RIDGE["train"], "step_size": 1e200}}
+@pytest.mark.parametrize("step_size", [1e200, 3.0])
+def test_a_run_that_diverges_ends_with_status_3(step_size, tmp_path):
+    """Whether a number overflows, or the model is only worse than before."""
+    keys = RIDGE | {"silos": [{"name": "a", "clients": 1}], "train": {**RIDGE["train"], "step_size": step_size}}
     code, text = up(written(tmp_path, keys), tmp_path / "up")
     assert code == 3
     assert "Diverged: " in text
-    assert read_history(tmp_path / "up" / "history.jsonl")[-1].diverged
+    last = read_history(tmp_path / "up" / "history.jsonl")[-1]
+    assert last.diverged == (step_size > 3)
+    assert last.worse_than == ("" if last.diverged else "start")
+    assert "This run diverged: the" in (tmp_path / "up" / "report.html").read_text()
+    assert ("the training loss ended at" in text) == (not last.diverged)
 
 
 def test_a_trial_of_tables_says_what_it_takes_labels_for_and_keeps_what_was_held_out(tmp_path):

@@ -13,7 +13,8 @@ from tdcd.config.resolve import plan
 from tdcd.core.exchange import WIRE_DTYPES, Sending, seed_words
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PhiPart
+from tdcd.runtime.protocol.label_messages import FiguresPart
+from tdcd.runtime.protocol.messages import Evaluate, PhiPart, Scores, ScoresPart
 from tdcd.runtime.protocol.structure import arrays_of, named
 from tdcd.runtime.protocol.wire import decode, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
@@ -113,10 +114,15 @@ def assert_same_history(office, result):
     for history in office.history.values():
         for ours, theirs in zip(history, result.history, strict=True):
             assert (ours.round, ours.bytes, ours.messages) == (theirs.round, theirs.bytes, theirs.messages)
+            assert ours.evaluation_bytes == theirs.evaluation_bytes
+            assert ours.evaluation_messages == theirs.evaluation_messages
             assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-10)
             assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-10)
     for hub, block in office.blocks().items():
         assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
+    told = [one for one in office.sent if isinstance(one, Evaluate | Scores | ScoresPart | FiguresPart)]
+    assert ours.evaluation_bytes.total == sum(one.payload_bytes for one in told)
+    assert ours.evaluation_messages.total == len(told)
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,21 @@ def test_the_ledger_counts_what_was_sent(office):
     assert record.bytes.client_to_hub > 0
 
 
+def test_the_ledger_counts_evaluations_apart(office):
+    counted = {"evaluate", "scores", "scores_part"}
+    for history in office.history.values():
+        for record in history:
+            sent, messages = Counter(), Counter()
+            for message in office.sent:
+                if message.kind in counted and message.round <= record.round:
+                    link = f"{role(message.sender)}_to_{role(message.receiver)}"
+                    sent[link] += message.payload_bytes
+                    messages[link] += 1
+            assert record.evaluation_bytes == Traffic(**sent)
+            assert record.evaluation_messages == Traffic(**messages)
+    assert history[0].evaluation_bytes.client_to_hub > 0
+
+
 def test_kinds_of_message_and_who_may_say_them(office):
     kinds = {
         ("hub", "client"): {"who", "welcome", "prepare", "begin", "steps", "evaluate", "stop"},

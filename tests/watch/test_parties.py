@@ -71,7 +71,7 @@ def test_a_hub_whose_process_is_gone():
     clinic = {**ALIVE, "party": "hub.clinic", "alive": False}
     lab = {**ALIVE, "connected": [], "missing_s": {"hub.clinic": 9.0}}
     assert states(lab, clinic)["clinic"] == "away"
-    standing = of_hubs([lab, clinic], ENDING, None, 7)
+    standing = of_hubs([lab, clinic], ENDING, None, 7, "")
     assert standing == ("stopped", "The process of hub.clinic is gone: give the same command again, and it continues.")
 
 
@@ -80,7 +80,7 @@ def test_a_hub_that_waits_for_its_own_client_is_not_to_blame():
     clinic = {**ALIVE, "party": "hub.clinic", "connected": ["hub.lab"], "missing_s": {"hub.lab": 8.0}}
     found = states(lab, clinic)
     assert (found["lab"], found["lab.north"]) == ("connected", "waited for")
-    assert of_hubs([lab, clinic], ENDING, None, 7).words == "Waits for client.lab.north (9 s)."
+    assert of_hubs([lab, clinic], ENDING, None, 7, "").words == "Waits for client.lab.north (9 s)."
     alone = {**lab, "missing_s": {"hub.clinic": 9.0}}
     assert states(alone, clinic)["lab"] == "waited for"
 
@@ -101,12 +101,12 @@ def test_a_hub_that_waits_for_its_own_client_is_not_to_blame():
     ],
 )
 def test_a_run_in_words(news, state, words):
-    assert of_hubs([{**ALIVE, **news}], ENDING, None, 40) == (state, words)
+    assert of_hubs([{**ALIVE, **news}], ENDING, None, 40, "") == (state, words)
 
 
 def test_many_who_are_missing_are_counted():
     names = [f"client.lab.c{index}" for index in range(9)]
-    standing = of_hubs([{**ALIVE, "missing_s": dict.fromkeys(names, 5.0)}], ENDING, None, 3)
+    standing = of_hubs([{**ALIVE, "missing_s": dict.fromkeys(names, 5.0)}], ENDING, None, 3, "")
     assert standing.words.endswith("client.lab.c4 (5 s, not connected) and 4 more.")
 
 

@@ -157,21 +157,23 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
             _number(held_out.get(name)),
         )
     console.print(table)
-    spent = f"{bytes_in_words(last.bytes.total)} sent, {duration(last.seconds)}"
+    evaluated = last.evaluation_bytes
+    also = "" if evaluated is None else f" and {bytes_in_words(evaluated.total)} for evaluation"
+    spent = f"{bytes_in_words(last.bytes.total)} sent{also}, {duration(last.seconds)}"
     console.print(
         f"{last.round} rounds, {last.iteration} local steps, {spent}, engine {result.engine}", highlight=False
     )
-    if result.reason:
-        console.print(f"{result.reason[:1].upper()}{result.reason[1:]}.", soft_wrap=True, highlight=False)
     if result.status == "diverged":
         settings = result.simulation.settings
         console.print(
-            f"The loss stopped being finite by round {result.history[-1].round}; the model of round {result.round} is "
-            f"kept. Try a smaller train.step_size (it is {settings.step_size:g}), fewer train.local_steps (they are "
-            f"{settings.local_steps}), or data.standardize = true.",
+            f"Diverged: {result.reason}. The model of round {result.round} is kept. Try a smaller train.step_size (it "
+            f"is {settings.step_size:g}), fewer train.local_steps (they are {settings.local_steps}), or "
+            "data.standardize = true.",
             style="red",
             highlight=False,
         )
+    elif result.reason:
+        console.print(f"{result.reason[:1].upper()}{result.reason[1:]}.", soft_wrap=True, highlight=False)
     if result.status == "interrupted":
         console.print(
             f"Interrupted at round {result.round}. To continue: tdcd run --resume {result.folder}", highlight=False

@@ -33,7 +33,7 @@ def summary(comparison: Comparison) -> TextTable:
 
 def costs(comparison: Comparison) -> TextTable:
     """One row per algorithm: at what price, and what it took to get as far as TDCD."""
-    head = ["", "rounds", "sent", "of it raw data", "predicted time", "time to TDCD's loss + 1%"]
+    head = ["", "rounds", "sent", "of it raw data", "sent for evaluation", "predicted time", "time to TDCD's loss + 1%"]
     rows = []
     for contender in comparison.contenders:
         # What was sent before the first round.
@@ -44,6 +44,7 @@ def costs(comparison: Comparison) -> TextTable:
                 f"{last.round:,}",
                 bytes_in_words(last.bytes.total),
                 bytes_in_words(moved) if moved else NOTHING,
+                bytes_in_words(last.evaluation_bytes.total) if last.evaluation_bytes is not None else NOTHING,
                 duration(contender.seconds(last)),
                 _time_to(contender, comparison.levels),
             ]

@@ -182,6 +182,17 @@ def blocks_of(config: Config) -> tuple[Block, ...]:
     return tuple(_block(name, config.model) for name in _block_names(config))
 
 
+def named_block(name: str) -> Block:
+    """The block that a configuration calls so, with the defaults of its keys.
+
+    >>> named_block("mlp")
+    Mlp(hidden=(32,))
+    """
+    if name not in ("linear", "mlp", "cnn"):
+        raise ValueError(f"blocks must be linear, mlp, cnn, or blocks themselves such as tdcd.Linear(), not {name!r}")
+    return _block(name, ModelSection())
+
+
 def has_bias(config: Config) -> bool:
     """Whether the first silo carries a column of ones."""
     return config.has_bias

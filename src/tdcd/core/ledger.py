@@ -1,4 +1,4 @@
-"""The ledger: which messages a round sends over which kind of link, and how many bytes they carry."""
+"""The ledger: which messages rounds and evaluations send over which kind of link, and how many bytes they carry."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
+from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ class Traffic:
 
 
 class Sent(NamedTuple):
-    """All messages of one kind in a round."""
+    """All messages of one kind, of rounds or of evaluations."""
 
-    kind: Literal["block", "phi", "phi_others", "slope", "rows"]
+    kind: Literal["block", "phi", "phi_others", "slope", "rows", "scores", "figures"]
     link: Link
     messages: int
     bytes: int
@@ -118,6 +119,49 @@ def told_bytes(settings: Settings, num_samples: int, num_told: int, variant: "Va
     return None if silo is None else Told(silo, samples * num_told * item_bytes(settings))
 
 
+class ScoresBytes(NamedTuple):
+    """The bytes of the scores of all samples, which an evaluation sends."""
+
+    client_hub: int = 0
+    """From all clients of one silo together to their hub."""
+    hub_hub: int = 0
+    """From one hub to another."""
+    intercept: int = 0
+    """With silo dropout: what all hubs together get of the silo with the intercept besides."""
+
+
+NO_SCORES = ScoresBytes()
+
+
+def scores_bytes(
+    settings: Settings, num_scored: int, num_outputs: int, variant: "Variant", num_silos: int
+) -> ScoresBytes:
+    """What an evaluation of so many samples, the held-out ones counted in, sends as scores.
+
+    >>> from tdcd.core.variant import Variant
+    >>> scores_bytes(Settings(), 1000, 1, Variant(), 2)
+    ScoresBytes(client_hub=4000, hub_hub=4000, intercept=0)
+    """
+    size, dropout, label_silo = item_bytes(settings), variant.dropout, variant.knowledge.label_silo
+    hearing = 0
+    if dropout.rate and dropout.intercept is not None and dropout.intercept != label_silo:
+        hearing = num_silos - 1 if label_silo is None else 1
+    between = np.dtype(scores_dtype(variant, settings.dtype)).itemsize
+    return ScoresBytes(
+        num_scored * num_outputs * size, num_scored * num_outputs * between, hearing * num_outputs * size
+    )
+
+
+def scores_dtype(variant: "Variant", dtype: str) -> str:
+    """Of the scores that hubs send each other: masked ones are whole numbers, like all that is masked."""
+    return "uint32" if isinstance(variant.exchange, FixedPoint) else dtype
+
+
+def is_evaluated(round_index: int, every: int, last: int) -> bool:
+    """Whether the global model is evaluated after this round: now and then, and at the end."""
+    return round_index % every == 0 or round_index == last
+
+
 def item_bytes(settings: Settings) -> int:
     """The bytes of one number."""
     return np.dtype(settings.dtype).itemsize
@@ -142,6 +186,9 @@ class Ledger:
     the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may
     be left over per client and round, which is not counted. If only some clients answer, those exchange blocks, and phi
     is taken to be of their part of the rows. A baseline that needs raw data in another place sends it before round 0.
+
+    Evaluations are counted apart, see :meth:`evaluations`: a hub sends every client its block and gets the scores of
+    all its samples, and hubs send each other their sums; or to the one with the labels, which returns figures.
 
     >>> for sent in Ledger([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4).after(1):
     ...     print(*sent)
@@ -171,6 +218,8 @@ class Ledger:
     """What is sent before the first round."""
     centre: Centre | None = None
     """Of hierarchical local SGD: one silo's clients are those of several hubs, which average at a centre."""
+    scores: ScoresBytes = NO_SCORES
+    """Of an evaluation."""
 
     def after(self, rounds: int) -> tuple[Sent, ...]:
         """All messages of the first rounds."""
@@ -216,8 +265,34 @@ class Ledger:
             told[self.told.silo] = self.phi.client_hub
         return told
 
+    def evaluations(self, rounds: int, every: int, last: int) -> tuple[Sent, ...]:
+        """All messages of the evaluations until after so many rounds of a run.
+
+        A silo that steps every m rounds asks its clients once in m rounds, since its block stays the same meanwhile.
+
+        Args:
+            every: rounds between two evaluations; that after round ``last``, the run's last one, is one more.
+        """
+        silos, hubs = len(self.parameters), 0 if self.centre is None else self.centre.hubs
+        times = _evaluations(rounds, every, last)
+        asked = [_evaluated_periods(rounds, every, last, period) for period in self.periods or [1] * silos]
+        found: list[Sent] = []
+        if self.colocation == "none":
+            messages, down = _times(self.clients, asked), [count * self.itemsize for count in self.parameters]
+            found.append(Sent("block", "hub_to_client", sum(messages), sum(_times(messages, down))))
+            found.append(Sent("scores", "client_to_hub", sum(messages), sum(asked) * self.scores.client_hub))
+        if self.colocation != "all" and silos > 1:
+            pairs = times * (silos if self.told is None else 1) * (silos - 1)
+            size = pairs * self.scores.hub_hub + times * self.scores.intercept
+            found.append(Sent("scores", "hub_to_hub", pairs, size))
+            if self.told is not None:
+                found.append(Sent("figures", "hub_to_hub", pairs, 0))
+        if hubs:
+            found.append(Sent("scores", "hub_to_hub", times * hubs, times * self.scores.client_hub))
+        return tuple(found)
+
     def traffic(self, rounds: int, count: Count) -> Traffic:
-        """The bytes, or the messages, of the first rounds, by link class."""
+        """The bytes, or the messages, of the first rounds, by link class; without those of evaluations."""
         if self._is_even:
             return self._before[count] + self._per_round[count] * rounds
         return by_link(self.after(rounds), count)
@@ -235,6 +310,21 @@ class Ledger:
     def _per_round(self) -> dict[str, Traffic]:
         one = replace(self, moved=()).after(1)
         return {count: by_link(one, count) for count in COUNTS}
+
+
+def _evaluations(rounds: int, every: int, last: int) -> int:
+    """How often a run was evaluated until after so many rounds, that before the first one counted in."""
+    return rounds // every + 1 + (rounds == last and rounds % every != 0)
+
+
+def _evaluated_periods(rounds: int, every: int, last: int, period: int) -> int:
+    """In how many of a silo's periods that was."""
+    if period > every:
+        # Every period has an evaluation in it.
+        latest = rounds if is_evaluated(rounds, every, last) else rounds - rounds % every
+        return latest // period + 1
+    is_apart = rounds // period != rounds // every * every // period
+    return rounds // every + 1 + (rounds == last and is_apart)
 
 
 def _times(some: Sequence[int], others: Sequence[int]) -> list[int]:

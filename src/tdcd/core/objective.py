@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.lazy import Array
-from tdcd.core.losses import LOSSES, Loss, loss_of, needs_labels, no_curvature
+from tdcd.core.losses import LOSSES, Loss, loss_of, needs_labels, no_curvature, outputs_of
 from tdcd.core.randomized import KEPT, Response, problem_with
 from tdcd.core.trees import Tree, leaves_of
 
@@ -80,10 +80,8 @@ class Objective:
         return self.kind.curvature
 
     def num_outputs(self, labels: Sequence[NDArray[Any] | None]) -> int:
-        """C for these labels: for classes as many as there are, the held-out ones counted in; otherwise one."""
-        if self.kind.target != "classes":
-            return 1
-        return self.kind.num_outputs(int(max(some.max() for some in labels if some is not None and len(some))) + 1)
+        """C for these labels, the held-out ones counted in: what the loss says of so many classes."""
+        return outputs_of(self.kind, labels)
 
     def label_dtype(self, dtype: str) -> np.dtype[Any]:
         """Of labels in a run whose arithmetic has ``dtype``."""

@@ -2,6 +2,9 @@
 
 The columns of ``X`` are dealt to silos and its rows to their clients; the model is trained by TDCD as ``tdcd run`` does
 it, and predicts from raw rows. Parameters have the names and meanings of the configuration's keys.
+
+``fit`` gives scikit-learn's ConvergenceWarning if the training loss ends above where it began, or far above its lowest.
+Ctrl-C raises KeyboardInterrupt, as in every estimator; what was trained until then stays, and predicts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,9 +115,12 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         if self.class_weight is not None:
             keys["train"]["class_weights"] = self._class_weights()
         result = train_frames(keys, tables, classes, out=self.out)
-        if result.status == "diverged":
+        if result.history[-1].diverged:
             raise ValueError(f"training diverged with step_size = {self.step_size}: lower it")
         self.model_, self.history_ = result.model, result.history
+        if result.status == "interrupted":
+            # A search over parameters, or a loop, is to end as well.
+            raise KeyboardInterrupt
         return self
 
     def _class_weights(self) -> str | dict[str, float]:

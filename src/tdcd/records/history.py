@@ -4,9 +4,13 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tdcd.core.ledger import Traffic
+
+_EVALUATION = ("evaluation_bytes", "evaluation_messages")
+_TRAFFIC = {"bytes", "messages", *_EVALUATION}
+"""The fields that are counts by link class."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +27,22 @@ class Record:
     metrics: dict[str, dict[str, float | None]]
     """``train`` and ``test`` figures by name."""
     bytes: Traffic
-    """Sent since the start; rounds in which clients were absent count as whole ones."""
+    """Sent by the rounds since the start, without evaluations; those in which clients were absent count as whole."""
     messages: Traffic
-    """Sent since the start."""
+    """Sent by the rounds since the start."""
     seconds: float = field(compare=False)
     """Training time since the start."""
     absent: dict[str, list[int]] = field(default_factory=dict)
     """In a real federation: the rounds since the line before in which hubs went on without a client, by client."""
     unscored: list[str] = field(default_factory=list)
     """The clients whose rows are not in this line's figures."""
+    evaluation_bytes: Traffic | None = None
+    """Sent by the evaluations since the start, this one counted in; None in a history of an earlier version."""
+    evaluation_messages: Traffic | None = None
+    """Sent by the evaluations since the start."""
+    worse_than: Literal["", "start", "best"] = ""
+    """What the training loss of this line is above, see :mod:`tdcd.records.verdict`: that before training, or far
+    above the lowest."""
 
     @property
     def diverged(self) -> bool:
@@ -48,15 +59,12 @@ class Record:
 
     def _line(self, seconds: float) -> str:
         # Not by dataclasses.asdict: its copies take longer than all the rest of a line.
-        fields: dict[str, Any] = {
-            **vars(self),
-            "bytes": vars(self.bytes),
-            "messages": vars(self.messages),
-            "seconds": seconds,
-        }
-        for name in ("absent", "unscored"):
+        fields: dict[str, Any] = {**vars(self), "seconds": seconds}
+        for name in ("absent", "unscored", "worse_than", *_EVALUATION):
             if not fields[name]:
                 del fields[name]
+        for name in _TRAFFIC & fields.keys():
+            fields[name] = vars(fields[name])
         for name in ("train_loss", "test_loss"):
             if fields[name] is not None and not math.isfinite(fields[name]):
                 fields[name] = None
@@ -68,10 +76,10 @@ class Record:
     def from_json(cls, line: str) -> Self:
         """The record of one line."""
         fields = json.loads(line)
-        fields["bytes"], fields["messages"] = Traffic(**fields["bytes"]), Traffic(**fields["messages"])
-        fields.pop("diverged", None)
         if fields["train_loss"] is None:
             fields["train_loss"] = math.nan
+        fields |= {name: Traffic(**fields[name]) for name in _TRAFFIC & fields.keys()}
+        fields.pop("diverged", None)
         return cls(**fields)
 
 

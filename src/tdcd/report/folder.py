@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationEr
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder
+from tdcd.records.verdict import verdict
 from tdcd.report.units import counted
 
 METRIC_TITLES = {"auc": "AUC", "rmse": "RMSE", "r2": "R²", "d2": "D²", "mae": "MAE"}
@@ -79,8 +80,14 @@ class Run:
 
     @property
     def diverged(self) -> bool:
-        """Whether the run ended because its loss stopped being a finite number."""
-        return self.history[-1].diverged
+        """Whether it is over and its model is not to be trusted."""
+        return bool(self.verdict)
+
+    @property
+    def verdict(self) -> str:
+        """Why the model of a run that is over is not to be trusted; nothing if training made it better."""
+        is_over = self._stopping.is_complete(self.history)
+        return verdict(self.history, self._stopping) if is_over else ""
 
     @property
     def final(self) -> Record:
@@ -90,7 +97,9 @@ class Run:
     @property
     def ending(self) -> str:
         """Why the run ended early, and which model stays, if that is not as usual."""
-        return "" if self.diverged else self._stopping.in_words(Best.of(self.history), self.history[-1].round)
+        return (
+            "" if self.history[-1].diverged else self._stopping.in_words(Best.of(self.history), self.history[-1].round)
+        )
 
     @property
     def _stopping(self) -> Stopping:

@@ -92,12 +92,11 @@ def _page(run: Run) -> Html:
 def _notices(run: Run) -> Iterator[Html]:
     if run.diverged:
         yield html.notice(
-            f"This run diverged: at round {run.history[-1].round:,} the loss was no longer a finite number. "
-            f"The figures below are those of round {run.final.round:,}. "
+            f"This run diverged: {run.verdict}. The figures below are those of round {run.final.round:,}. "
             "Start a new run with a smaller step_size, or with fewer local_steps.",
             "alarm",
         )
-    elif run.ending:
+    if run.ending:
         yield html.notice(f"{run.ending[:1].upper()}{run.ending[1:]}.")
     elif len(run.history) == 1:
         yield html.notice(
@@ -108,14 +107,17 @@ def _notices(run: Run) -> Iterator[Html]:
 def _cards(run: Run) -> Iterator[html.Card]:
     first, last = run.history[0], run.history[-1]
     start = f"{figure(first.train_loss)} before training"
-    yield html.Card("train loss", "diverged" if run.diverged else figure(run.final.train_loss), start)
+    yield html.Card("train loss", "diverged" if run.history[-1].diverged else figure(run.final.train_loss), start)
     split = "test" if run.final.metrics.get("test") else "train"
     for name, value in run.final.metrics.get(split, {}).items():
         before = first.metrics.get(split, {}).get(name)
         yield html.Card(f"{SPLITS[split]} {metric_title(name)}", figure(value), f"{figure(before)} before training")
     yield html.Card("rounds", f"{last.round:,}", counted(last.iteration, "local step"))
     each = f"{bytes_in_words(last.bytes.total // last.round)} per round" if last.round else ""
-    yield html.Card("sent in total", bytes_in_words(last.bytes.total), each)
+    yield html.Card("sent in rounds", bytes_in_words(last.bytes.total), each)
+    if last.evaluation_bytes is not None:
+        each = f"{bytes_in_words(last.evaluation_bytes.total // len(run.history))} per evaluation"
+        yield html.Card("sent for evaluation", bytes_in_words(last.evaluation_bytes.total), each)
     pace = f"{duration(last.seconds / last.round)} per round" if last.round else ""
     yield html.Card("time", duration(last.seconds), pace)
 
@@ -218,10 +220,15 @@ def _absences(history: Sequence[Record]) -> Iterator[Html]:
 
 
 def _traffic(record: Record) -> list[html.Bar]:
+    """Of the rounds, and of the evaluations if they were counted."""
     bars = []
-    for link, label in LINKS.items():
-        size, messages = getattr(record.bytes, link), getattr(record.messages, link)
-        bars.append(html.Bar(label, size, f"{bytes_in_words(size)} in {messages:,} messages"))
+    kinds = {"": (record.bytes, record.messages)}
+    if record.evaluation_bytes is not None and record.evaluation_messages is not None:
+        kinds["evaluation, "] = record.evaluation_bytes, record.evaluation_messages
+    for kind, (sent, counts) in kinds.items():
+        for link, label in LINKS.items():
+            size, messages = getattr(sent, link), getattr(counts, link)
+            bars.append(html.Bar(f"{kind}{label}", size, f"{bytes_in_words(size)} in {messages:,} messages"))
     return bars
 
 

@@ -12,6 +12,7 @@ from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, covered
 from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
+from tdcd.records.verdict import verdict
 from tdcd.tracking.tracker import Ending, Point, Tracker
 
 LOOK_S = 1.0
@@ -92,9 +93,10 @@ def _is_over(run: RunFolder) -> bool:
 
 def _ending(run: RunFolder) -> Ending:
     history = run.records()
-    if not history or not Stopping.of(run.config()).is_complete(history):
+    stopping = Stopping.of(run.config())
+    if not history or not stopping.is_complete(history):
         return "unfinished"
-    return "diverged" if history[-1].diverged else "finished"
+    return "diverged" if verdict(history, stopping) else "finished"
 
 
 def _started(run: RunFolder) -> float:
@@ -116,7 +118,8 @@ def _point(record: Record, started: float) -> Point:
 
 
 def _sent(record: Record) -> Mapping[str, int]:
-    return {**vars(record.bytes), "total": record.bytes.total}
+    found = {**vars(record.bytes), "total": record.bytes.total}
+    return found if record.evaluation_bytes is None else {**found, "evaluation": record.evaluation_bytes.total}
 
 
 def _text(value: Any) -> str:

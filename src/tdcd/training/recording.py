@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from tdcd.config.errors import ConfigError
-from tdcd.core.ledger import Ledger
+from tdcd.core.ledger import Ledger, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.federation.hosts import Hosts
@@ -18,6 +18,7 @@ from tdcd.records.manifest import Manifest, client_digests, held_out_digests, ke
 from tdcd.records.mark import NO_LINES, digest_of, marks_of
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder, describe
+from tdcd.records.verdict import NO_COURSES, Courses, verdict
 from tdcd.simulation.devices import of_first
 from tdcd.simulation.engines.base import State
 from tdcd.training.described import differences
@@ -84,10 +85,11 @@ class TrainingRun:
         self._finite = (state, 0)
         self._best: Best | None = None
         self._best_blocks = state.blocks
+        self._courses = NO_COURSES
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss stopped being a finite number."""
+        """Whether the loss stopped being a finite number, which ends it."""
         return bool(self.history) and self.history[-1].diverged
 
     @property
@@ -101,6 +103,11 @@ class TrainingRun:
         if self.stopping.keep == "best" and self._best is not None:
             return self._best_blocks, self._best.round
         return self.state.blocks, self.round
+
+    @property
+    def verdict(self) -> str:
+        """Why the model that stays is not to be trusted; nothing if training made it better."""
+        return verdict(self.history, self.stopping)
 
     @property
     def in_words(self) -> str:
@@ -129,7 +136,7 @@ class TrainingRun:
     def _follow(self, history: list[Record], hosts: Hosts) -> None:
         """Of several processes, take up what the first one resumes."""
         self.state, self._best_blocks, at = of_first((self.state, self._best_blocks, np.int64(self.round)), hosts)
-        self.round, self.history, self._best = int(at), history, Best.of(history)
+        self.round, self.history, self._best, self._courses = int(at), history, Best.of(history), Courses.of(history)
         self._finite = (self.state, self.round)
 
     def _open(self, path: Path, config: Mapping[str, Any], resume_every: int | None, by: str) -> None:
@@ -187,7 +194,7 @@ class TrainingRun:
 
     def _take_best(self, kept: int, path: Path) -> None:
         """Find the best line again; ``kept`` is the round of the blocks that were saved as the best."""
-        self._best = Best.of(self.history)
+        self._best, self._courses = Best.of(self.history), Courses.of(self.history)
         is_other = self._best is None or self._best.round != kept
         # Else the last round is evaluated again at once.
         if self.stopping.keep == "best" and is_other and self.round < self.stopping.rounds:
@@ -201,16 +208,16 @@ class TrainingRun:
 
     def is_due(self, every: int, rounds: int) -> bool:
         """Whether this round is to be evaluated, and is not yet."""
-        due = self.round % every == 0 or self.round == rounds
-        return due and (not self.history or self.history[-1].round < self.round)
+        return is_evaluated(self.round, every, rounds) and (not self.history or self.history[-1].round < self.round)
 
     def advanced(self, rounds: int, seconds: float) -> None:
         """Count so many more rounds; :attr:`state` follows when it is needed."""
         self.round += rounds
         self.seconds += seconds
 
-    def add(self, figures: Figures) -> Record:
-        """Add a record of the global model as it is."""
+    def add(self, figures: Figures, every: int) -> Record:
+        """Add a record of the global model as it is; it is evaluated every so many rounds."""
+        evaluations = self._ledger.evaluations(self.round, every, self.stopping.rounds)
         record = Record(
             round=self.round,
             iteration=self.round * self.settings.local_steps,
@@ -220,16 +227,19 @@ class TrainingRun:
             bytes=self._ledger.traffic(self.round, "bytes"),
             messages=self._ledger.traffic(self.round, "messages"),
             seconds=round(self.seconds, 6),
+            evaluation_bytes=by_link(evaluations, "bytes"),
+            evaluation_messages=by_link(evaluations, "messages"),
         )
-        self.history.append(record)
-        if self.folder is not None:
-            self._mark = self._mark.after(record.without_seconds())
-            self.folder.append(record)
         if not record.diverged:
             self._finite = (self.state, self.round)
             self._best = Best.after(self._best, record)
             if self._best.round == record.round:
                 self._best_blocks = self.state.blocks
+        self._courses, record = self._courses.after(record, self._best)
+        self.history.append(record)
+        if self.folder is not None:
+            self._mark = self._mark.after(record.without_seconds())
+            self.folder.append(record)
         return record
 
     def checkpoint(self) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,9 @@ def _settings(run: RunFolder) -> Config:
 def _history_differences(there: Sequence[Record], here: Sequence[Record], within: float) -> list[str]:
     """The first line that differs, and in what."""
     for old, new in zip(there, here, strict=False):
+        if old.evaluation_bytes is None:
+            # An earlier version did not write these.
+            new = replace(new, evaluation_bytes=None, evaluation_messages=None, worse_than="")  # noqa: PLW2901
         left, right = (flat(json.loads(record.without_seconds())) for record in (old, new))
         names = [name for name in left | right if not _close(left.get(name), right.get(name), within)]
         if names:

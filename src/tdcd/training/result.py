@@ -27,11 +27,13 @@ class Result:
     round: int
     """The round those blocks are of."""
     status: Status
+    """``"finished"``, or ``"interrupted"`` by Ctrl-C or a request to stop, or ``"diverged"``: the loss stopped being
+    finite, or the model is worse than before training or far above the best (:mod:`tdcd.records.verdict`)."""
     simulation: Simulation
     federation: Federation
     folder: Path | None = None
     reason: str = ""
-    """Why it ended before its last round, or which other round's model is kept."""
+    """Why it diverged, why it ended before its last round, or which other round's model is kept."""
 
     @property
     def final(self) -> Record:

@@ -69,6 +69,7 @@ def execute(planned: Plan, out: Path, **options: Any) -> Result:
         execution=planned.execution,
         variant=planned.variant,
         named=named_in(planned),
+        quiet=True,
         **options,
     )
     if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":

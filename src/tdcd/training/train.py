@@ -1,20 +1,30 @@
 """Training: the round loop, evaluation, history and checkpoints."""
 
 import math
+import re
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
 
 from tdcd.blocks.base import Block
+from tdcd.config.losses import named_loss
+from tdcd.config.resolve import named_block
+from tdcd.config.training_sections import NAMED, ModelSection
 from tdcd.core.centre import CentreAverage
 from tdcd.core.choices import KeepModel
 from tdcd.core.exchange import bytes_up
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Centre, Colocation, Ledger, Moved, item_bytes, phi_bytes, told_bytes
+from tdcd.core.ledger import Centre, Colocation, Ledger, Moved, item_bytes, phi_bytes, scores_bytes, told_bytes
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Everybody, Variant
@@ -52,9 +62,9 @@ Observer = Callable[[Progress], None]
 
 def train(
     federation: Federation,
-    blocks: Block | Sequence[Block],
-    objective: Objective,
-    settings: Settings,
+    blocks: Block | str | Sequence[Block | str],
+    objective: Objective | str,
+    settings: Settings | Mapping[str, Any] | None = None,
     *,
     rounds: int,
     evaluate_every: int = 5,
@@ -70,11 +80,17 @@ def train(
     execution: Execution | None = None,
     variant: Variant | None = None,
     named: Named | None = None,
+    quiet: bool = False,
 ) -> Result:
     """Train a federation in one process.
 
+    Ctrl-C ends it after the current rounds: the result has the model so far and ``status = "interrupted"``. A second
+    Ctrl-C raises KeyboardInterrupt.
+
     Args:
-        blocks: one for all silos, or one each.
+        blocks: one for all silos, or one each; ``"linear"``, ``"mlp"`` and ``"cnn"`` are those of a configuration.
+        objective: or the name of a loss, as in a configuration.
+        settings: or a mapping with some of their fields; the defaults if there are none.
         rounds: communication rounds in all, those before a resume counted in.
         evaluate_every: rounds between two evaluations of the global model; the last round is always evaluated.
         patience: end when so many evaluations in a row gave no lower loss than the lowest before: of the held-out
@@ -90,12 +106,17 @@ def train(
         execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
         variant: the member of the TDCD family; by default Algorithm 1.
         named: what ``held-out.csv`` there calls the held-out samples; by default they have numbers.
+        quiet: whether there is no warning if the run diverged; :attr:`.Result.status` says so too.
+
+    Warns:
+        ConvergenceWarning: that of scikit-learn, if the run diverged, see :mod:`tdcd.records.verdict`.
     """
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
     if (patience is not None and patience < 1) or keep not in get_args(KeepModel):
         raise ValueError(f"patience must be at least 1 and keep 'last' or 'best', not {patience} and {keep!r}")
-    chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
+    chosen = _blocks(blocks, federation.num_silos)
+    objective, settings = _objective(objective), _settings(settings)
     _check_classes(federation, objective)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     # Of several processes, each has the features of its own clients only.
@@ -117,7 +138,8 @@ def train(
         run.attach(Path(out), described, evaluate_every if resume else None)
     if run.folder is not None:
         save_prepared(run.folder.path, federation, objective)
-    status = Training(simulation, [run], rounds, evaluate_every).train(observe, should_stop)
+    with _ending_on_interrupt(observe, should_stop) as watch:
+        status = Training(simulation, [run], rounds, evaluate_every).train(*watch)
     folder = None if run.folder is None else run.folder.path
     hub_blocks, kept = run.model
     if out is not None and federation.test_labels is not None:
@@ -131,9 +153,76 @@ def train(
         write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant, hosts), hub_blocks)
     if run.folder is not None:
         Manifest(run.folder).seal()
-    reason = run.in_words if status == "finished" else ""
+    verdict = "" if status == "interrupted" else run.verdict
+    reason = "; ".join(filter(None, [verdict, run.in_words if status == "finished" else ""]))
+    if verdict:
+        status = "diverged"
+        if not quiet:
+            _warn(f"{reason}; the step size is {settings.step_size:g}: lower it, or see tdcd plan")
     by_silo = dict(zip(run.names, hub_blocks, strict=True))
     return Result(run.history, by_silo, kept, status, simulation, federation, folder, reason)
+
+
+def _blocks(blocks: Block | str | Sequence[Block | str], num_silos: int) -> tuple[Block, ...]:
+    """One block per silo, whether they are given or named."""
+    each = [blocks] * num_silos if isinstance(blocks, str) or not isinstance(blocks, Sequence) else blocks
+    return tuple(named_block(block) if isinstance(block, str) else block for block in each)
+
+
+def _objective(objective: Objective | str) -> Objective:
+    if not isinstance(objective, str):
+        return objective
+    if not re.match(NAMED, objective):
+        return Objective(objective)
+    return Objective(named_loss(ModelSection(loss=objective), objective))
+
+
+def _settings(settings: Settings | Mapping[str, Any] | None) -> Settings:
+    if isinstance(settings, Settings):
+        return settings
+    given, known = dict(settings or {}), [field.name for field in fields(Settings)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ValueError(f"settings: there is no {unknown[0]!r}; there are {', '.join(known)}")
+    return Settings(**given)
+
+
+def _warn(words: str) -> None:
+    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415  (only those who are warned need it)
+
+    warnings.warn(f"{words[:1].upper()}{words[1:]}.", ConvergenceWarning, stacklevel=3)
+
+
+@contextmanager
+def _ending_on_interrupt(
+    observe: Observer, should_stop: Callable[[], bool]
+) -> Iterator[tuple[Observer, Callable[[], bool]]]:
+    """What a run tells and asks, so that a first Ctrl-C ends it as ``should_stop`` does.
+
+    Where somebody else handles the signal, as the command does, or in another thread, only a KeyboardInterrupt of
+    ``observe`` does that.
+    """
+    interrupted = threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def watched(progress: Progress) -> None:
+        try:
+            observe(progress)
+        except KeyboardInterrupt:
+            interrupted.set()
+
+    is_main = threading.current_thread() is threading.main_thread()
+    takes_over = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if takes_over:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield watched, lambda: interrupted.is_set() or should_stop()
+    finally:
+        if takes_over:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Training:
@@ -184,7 +273,7 @@ class Training:
             return None
         for run, figures in zip(self._runs, measure(self._simulation, self._state.blocks), strict=True):
             if run.is_due(self._every, self._rounds) and not run.is_over:
-                run.add(figures)
+                run.add(figures, self._every)
                 if run.is_over:
                     run.close("diverged" if run.diverged else "finished")
         if time.monotonic() - self._saved_at > self._save_after:
@@ -265,8 +354,9 @@ def ledger_of(
 ) -> Ledger:
     """What a run's rounds send, and what was ``moved`` before them; ``hub_blocks`` are those of one run."""
     settings, variant = simulation.settings, simulation.variant
-    clients = [silo.num_clients for silo in simulation.federation.silos]
-    middle = variant.hub_update
+    federation, middle = simulation.federation, variant.hub_update
+    clients = [silo.num_clients for silo in federation.silos]
+    scored = simulation.num_samples + (0 if federation.test_labels is None else len(federation.test_labels))
     return Ledger(
         count_parameters(hub_blocks),
         clients,
@@ -279,6 +369,7 @@ def ledger_of(
         _answering(variant, clients),
         tuple(moved),
         Centre(middle.hubs, middle.every) if isinstance(middle, CentreAverage) else None,
+        scores_bytes(settings, scored, simulation.num_outputs, variant, len(clients)),
     )
 
 

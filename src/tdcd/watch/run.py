@@ -10,6 +10,7 @@ from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.timeline import TIMELINE, Timeline
+from tdcd.records.verdict import NO_COURSES
 from tdcd.runtime.storage.status import read_status
 from tdcd.watch.curve import Curve
 from tdcd.watch.folders import STATUS, Found
@@ -51,6 +52,7 @@ class WatchedRun:
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._latest: Record | None = None
         self._best: Best | None = None
+        self._courses = NO_COURSES
 
     @property
     def has_begun(self) -> bool:
@@ -108,6 +110,7 @@ class WatchedRun:
         self._curve.add(record.round, figures)
         self._recent.append((record.round, record.seconds))
         self._best = self._best if record.diverged else Best.after(self._best, record)
+        self._courses, _ = self._courses.after(record, self._best)
         self._latest = record
 
     # What the page gets.
@@ -151,6 +154,11 @@ class WatchedRun:
         return Stopping.of(self._settings)
 
     @property
+    def _verdict(self) -> str:
+        """On the model that stays if the run ends with the last line, see :mod:`tdcd.records.verdict`."""
+        return self._courses.in_words(self._ending, self._best, self._last_round)
+
+    @property
     def _last_round(self) -> int:
         return self._latest.round if self._latest else 0
 
@@ -169,14 +177,14 @@ class WatchedRun:
             return DAMAGED if self._history.problem else READING
         if self._statuses:
             statuses = [self._statuses[hub] for hub in sorted(self._statuses)]
-            return of_hubs(statuses, self._ending, self._best, self._last_round)
+            return of_hubs(statuses, self._ending, self._best, self._last_round, self._verdict)
         if found.kind == "nothing":
             return Standing("empty", f"There is no run in {found.path} yet; it is shown here as soon as it begins.")
         if latest is None:
             return Standing("waiting", "It is starting: there is no figure yet.")
         written, reported = _modified(self._history.path), _modified(found.path / REPORT)
         gap = self._seconds_for(1) or 0.0
-        return of_simulation(found.path, latest, self._ending, self._best, written, reported, gap)
+        return of_simulation(found.path, latest, self._ending, self._best, self._verdict, written, reported, gap)
 
 
 def _of_missing(path: Path, *, has_begun: bool) -> Standing:

@@ -27,18 +27,26 @@ class Standing(NamedTuple):
 
 
 def of_simulation(
-    folder: Path, latest: Record, ending: Stopping, best: Best | None, written: float, reported: float, gap: float
+    folder: Path,
+    latest: Record,
+    ending: Stopping,
+    best: Best | None,
+    verdict: str,
+    written: float,
+    reported: float,
+    gap: float,
 ) -> Standing:
     """How a simulation stands, which says nothing of itself but lines of its history.
 
     Args:
+        verdict: on the model that stays if this is the end, see :mod:`tdcd.records.verdict`.
         written: when the last line was; ``reported``: when the report was, 0 if there is none.
         gap: the seconds between two lines, as far as they are known.
     """
     if latest.diverged:
         return Standing("diverged", f"The loss stopped being a finite number by round {latest.round}.")
     if latest.round == ending.rounds or ending.is_spent(best):
-        return finished(ending, best, latest.round)
+        return finished(ending, best, latest.round, verdict)
     resume = f"tdcd run --resume {shlex.quote(str(folder))}"
     # A run that is asked to stop still writes its report.
     if reported >= written:
@@ -50,8 +58,12 @@ def of_simulation(
     return Standing("running")
 
 
-def of_hubs(statuses: Sequence[Mapping[str, Any]], ending: Stopping, best: Best | None, last: int) -> Standing:
+def of_hubs(
+    statuses: Sequence[Mapping[str, Any]], ending: Stopping, best: Best | None, last: int, verdict: str
+) -> Standing:
     """The worst of what the hubs of a run say."""
+    if verdict and all(status["status"] == "diverged" for status in statuses):
+        return finished(ending, best, last, verdict)
     for status in statuses:
         if status["status"] not in (None, "finished"):
             state: State = "diverged" if status["status"] == "diverged" else "refused"
@@ -61,7 +73,7 @@ def of_hubs(statuses: Sequence[Mapping[str, Any]], ending: Stopping, best: Best 
             words = f"The process of {status['party']} is gone: give the same command again, and it continues."
             return Standing("stopped", words)
     if all(status["status"] == "finished" for status in statuses):
-        return finished(ending, best, last)
+        return finished(ending, best, last, "")
     late = [
         f"{party} ({seconds:.0f} s{'' if connected else ', not connected'})"
         for party, (seconds, connected) in late_in({str(status["party"]): status for status in statuses}).items()
@@ -72,7 +84,7 @@ def of_hubs(statuses: Sequence[Mapping[str, Any]], ending: Stopping, best: Best 
     return Standing("running")
 
 
-def finished(ending: Stopping, best: Best | None, last: int) -> Standing:
-    """A run that has ended as it should."""
-    words = ending.in_words(best, last)
-    return Standing("finished", f"{words[:1].upper()}{words[1:]}." if words else "")
+def finished(ending: Stopping, best: Best | None, last: int, verdict: str) -> Standing:
+    """A run that has come to its end, with a model that is to be trusted or not."""
+    words = "; ".join(filter(None, [verdict, ending.in_words(best, last)]))
+    return Standing("diverged" if verdict else "finished", f"{words[:1].upper()}{words[1:]}." if words else "")

@@ -15,8 +15,10 @@ A score s is the sum of the silos' phi. A new loss is a new file here, and its n
 for NumPy and JAX alike.
 """
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from numpy.typing import NDArray
 
 from tdcd.core.losses.huber import Huber
 from tdcd.core.losses.logistic import Logistic
@@ -37,6 +39,7 @@ __all__ = [
     "loss_of",
     "needs_labels",
     "no_curvature",
+    "outputs_of",
 ]
 
 LossName = Literal["squared", "logistic", "softmax", "poisson", "huber"]
@@ -52,6 +55,19 @@ def loss_of(loss: str | Loss) -> Loss:
     if loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, or a tdcd.Loss of your own, not '{loss}'")
     return LOSSES[loss]
+
+
+def outputs_of(loss: Loss, labels: Sequence[NDArray[Any] | None]) -> int:
+    """C, the scores of a sample, by the loss's own word, for all labels that there are; amounts have no classes.
+
+    >>> import numpy as np
+    >>> outputs_of(loss_of("softmax"), [np.array([0, 2]), np.array([3])])
+    4
+    """
+    classes = {"amount": 0, "binary": 2}.get(loss.target)
+    if classes is None:
+        classes = int(max(some.max() for some in labels if some is not None and len(some))) + 1
+    return loss.num_outputs(classes)
 
 
 def needs_labels(loss: Loss) -> str:

@@ -117,7 +117,7 @@ class Loss(Protocol):
         return figures.of_amounts(self.inverse_link(scores)[:, 0], labels, unit)
 
     def num_outputs(self, num_classes: int) -> int:
-        """C, the scores of a sample."""
+        """C, the scores of a sample; amounts have 0 classes."""
         return num_classes if self.target == "classes" else 1
 
     def num_told(self, num_outputs: int) -> int:

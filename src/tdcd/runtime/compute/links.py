@@ -23,6 +23,7 @@ from tdcd.core.exchange import (
 )
 from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.lazy import Array, compiled, jax
+from tdcd.core.ledger import scores_dtype
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.core.trees import like, map_tree, named_leaves
@@ -62,7 +63,7 @@ class Links:
         self._variant, self._settings, self._silo, self._shape = variant, settings, silo, shape
         fixed = variant.exchange if isinstance(variant.exchange, FixedPoint) else None
         self._sums = None if fixed is None else Sums(fixed, settings.dtype, hub, masks)
-        self.scores_dtype = settings.dtype if fixed is None else "uint32"
+        self.scores_dtype = scores_dtype(variant, settings.dtype)
         """Of the scores that hubs send each other."""
         self._seed = seed_words(settings.seed)
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)

@@ -8,6 +8,7 @@ gets all scores and tells the others what it found.
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
+from tdcd.core.ledger import is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.protocol.candidates import Candidates
@@ -62,8 +63,8 @@ class Evaluations:
                 yield from exchange.tell(figures_part(header(round_index), record))
             if record is not None:
                 self.recorded = round_index
-                stays = self.candidates.judge(record) and self._has_labels
-                if not stays or record.diverged:
+                record, stays = self.candidates.judge(record)
+                if not stays or not self._has_labels:
                     yield Append(record)
                 else:
                     yield Append(record, records.test_scores(scores), records.subsets(round_index, scores))
@@ -90,7 +91,7 @@ class Evaluations:
 
     def _due(self, start: int, stop: int) -> Iterator[int]:
         for round_index in range(max(0, start), min(stop, self._rounds + 1)):
-            if round_index % self._every == 0 or round_index == self._rounds:
+            if is_evaluated(round_index, self._every, self._rounds):
                 yield round_index
 
     def oldest(self, round_index: int) -> int:

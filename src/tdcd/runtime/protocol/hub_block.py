@@ -67,5 +67,6 @@ class HubBlock:
             memory=named_leaves(self._memory),
             unrecorded=tuple(evaluations.waiting),
             best=evaluations.candidates.best,
+            courses=evaluations.candidates.courses,
             candidates=evaluations.candidates.arrays,
         )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tdcd.records.history import Record
 from tdcd.records.mark import NO_LINES, Mark
 from tdcd.records.patience import Best
+from tdcd.records.verdict import NO_COURSES, Courses
 from tdcd.runtime.protocol.messages import Published, Status
 from tdcd.runtime.protocol.structure import Arrays, Message
 
@@ -38,6 +39,8 @@ class State(msgspec.Struct, frozen=True, eq=False):
     """The rounds before this one that were evaluated, and for which other hubs' scores were not there."""
     best: Best | None = None
     """The best line of the history so far."""
+    courses: Courses = NO_COURSES
+    """How the training loss went."""
     candidates: Arrays = {}
     """The blocks with which the run may have to end, see :class:`tdcd.runtime.protocol.candidates.Candidates`."""
 

@@ -11,6 +11,7 @@ import msgspec
 from tdcd.core.losses import Task
 from tdcd.records.mark import NO_LINES, Mark
 from tdcd.records.patience import Best
+from tdcd.records.verdict import NO_COURSES, Courses
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.dialogue_messages import (
     AlignCommon,
@@ -265,6 +266,7 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     digests: dict[int, dict[str, str]] = msgspec.field(default_factory=dict)
     unrecorded: tuple[Count, ...] = ()
     best: Best | None = None
+    courses: Courses = NO_COURSES
     candidates: Named = msgspec.field(default_factory=dict)
     recorded: int = 0
     rows: tuple[Digest, ...] = ()

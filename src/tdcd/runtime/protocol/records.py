@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.ledger import Ledger, item_bytes, phi_bytes, told_bytes
+from tdcd.core.ledger import Ledger, by_link, item_bytes, phi_bytes, scores_bytes, told_bytes
 from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
@@ -115,16 +115,19 @@ class Records:
         test_loss: float | None = None,
     ) -> Record:
         compute, counts = self.compute, [len(self.job.clients(index)) for index in range(len(self.job.hubs))]
-        settings, variant = self.job.settings, compute.variant
+        settings, variant, samples = self.job.settings, compute.variant, compute.sample_index
+        scored = samples.num_samples + int(samples.held_out.sum())
         ledger = Ledger(
             self.parameters,
             counts,
-            phi_bytes(settings, compute.sample_index.num_samples, compute.num_outputs, variant),
+            phi_bytes(settings, samples.num_samples, compute.num_outputs, variant),
             item_bytes(settings),
             blocks_up=self.blocks_up,
             periods=[variant.timing.period(silo) for silo in range(len(counts))],
             told=told_bytes(settings, compute.sample_index.num_samples, compute.num_told, variant),
+            scores=scores_bytes(settings, scored, compute.num_outputs, variant, len(counts)),
         )
+        evaluations = ledger.evaluations(round_index, self.job.config.evaluate.every, self.job.config.train.rounds)
         return Record(
             round=round_index,
             iteration=round_index * self.job.settings.local_steps,
@@ -134,4 +137,6 @@ class Records:
             bytes=ledger.traffic(round_index, "bytes"),
             messages=ledger.traffic(round_index, "messages"),
             seconds=0.0,
+            evaluation_bytes=by_link(evaluations, "bytes"),
+            evaluation_messages=by_link(evaluations, "messages"),
         )

@@ -256,7 +256,7 @@ class Rounds:
         self.round = round_index
         self.questions.end()
         if not self.job.config.federation.share_model:
-            return self._over("finished", self.evaluations.candidates.in_words(round_index))
+            return self._over(*self.evaluations.candidates.ending(round_index))
         self.exchange.settle(round_index, keys)
         self.phase = "sharing"
         header = self._header(round_index)._replace(received=self.exchange.digests[round_index])
@@ -266,7 +266,7 @@ class Rounds:
         if self._silent_peers():
             return self._late_wants()
         self.exchange.settle(self.round + 1, [(Model, self.round)])
-        return self._over("finished", self.evaluations.candidates.in_words(self.round))
+        return self._over(*self.evaluations.candidates.ending(self.round))
 
     def final(self) -> tuple[int, Tree]:
         """The round whose model stays, if the run ends now, and the silo's block of it."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tdcd.config import Config
 from tdcd.config.losses import chosen_loss, named_loss, standardizes
-from tdcd.core.losses import Loss, Task, fitting
+from tdcd.core.losses import Loss, Task, fitting, outputs_of
 from tdcd.data.table import holdout_mask
 from tdcd.runtime.protocol.cards import Card
 from tdcd.runtime.protocol.label_messages import Outputs
@@ -216,7 +216,7 @@ class Meaning:
         loss = named_loss(config.model, name)
         if self.task not in loss.tasks:
             raise UnfitLabels(f"model.loss = {name!r} does not fit the labels ({self.task}): use {' or '.join(fits)}")
-        return Outputs(name, loss.num_outputs(int(self.labels.max()) + 1))
+        return Outputs(name, outputs_of(loss, [self.labels]))
 
 
 def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIndex:

@@ -72,6 +72,7 @@ class Checkpoints:
             digests={stage: dict(found) for stage, found in state.digests.items()},
             unrecorded=state.unrecorded,
             best=state.best,
+            courses=state.courses,
             candidates=named(state.candidates),
             recorded=state.recorded,
             rows=state.rows,
@@ -172,6 +173,7 @@ def _read(path: Path, hub: str, run: str | None) -> State:
         arrays_of(found.memory),
         found.unrecorded,
         found.best,
+        found.courses,
         arrays_of(found.candidates),
     )
 

@@ -11,6 +11,7 @@ from tdcd.records.model_file import RESTORE
 from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.sweep_folder import SweepFolder
+from tdcd.records.verdict import verdict
 from tdcd.training.sweep.grid import Grid, Setting, expand
 from tdcd.training.sweep.runner import SweepProgress, Task, run_all
 
@@ -100,7 +101,9 @@ def _outcome(setting: Setting, run: RunFolder) -> Outcome:
         return Outcome(setting, history, "diverged")
     # A baseline takes other rounds than its configuration said; the folder knows.
     stopping = Stopping.of(check_config(run.config(), str(run.config_file)).model_dump())
-    return Outcome(setting, history, "finished" if stopping.is_complete(history) else "unfinished")
+    if not stopping.is_complete(history):
+        return Outcome(setting, history, "unfinished")
+    return Outcome(setting, history, "diverged" if verdict(history, stopping) else "finished")
 
 
 def write_json(sweep: Sweep) -> None:
@@ -121,5 +124,6 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
         "test_loss": final.test_loss,
         "metrics": final.metrics,
         "bytes": final.bytes.total,
+        "evaluation_bytes": None if final.evaluation_bytes is None else final.evaluation_bytes.total,
         "seconds": final.seconds,
     }
