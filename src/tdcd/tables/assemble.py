@@ -1,6 +1,6 @@
 """A federation put together from the silos' files, in one process, by the steps that real hubs and clients take."""
 
-import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,20 +16,18 @@ from tdcd.data.randomized import trial_key
 from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.partition import Rows, sizes_of, split_rows
-from tdcd.federation.silos import Federation, Silo
+from tdcd.federation.silos import Federation, LabelFigures, Silo, SiloIds
 from tdcd.tables.apart import TablesApart, Wanted
 from tdcd.tables.client_table import refuse_label, refuse_randomised, row_numbers
-from tdcd.tables.errors import TableError
+from tdcd.tables.errors import TableError, caution
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.loader import read_rows
 from tdcd.tables.memory import give_back_memory
-from tdcd.tables.preparation import Preparation
+from tdcd.tables.preparation import Preparation, without_use
 from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
-from tdcd.tables.summary import summarize
+from tdcd.tables.summary import merge_summaries, summarize
 from tdcd.tables.weighting import raw_weights
-
-logger = logging.getLogger("tdcd.tables")
 
 ROWS_AT_ONCE = 1 << 15
 """Rows are prepared so many at a time, to need little memory beside the features."""
@@ -75,6 +73,9 @@ def assemble(
         tables = _read(config) if apart is None else apart.known()
         if twice := [error for section in config.silos for error in _held_twice(section, tables[section.name])]:
             raise TableError.joined(twice)
+    for rows in (rows for parts in tables.values() for rows in parts):
+        for sentence in row_numbers(rows):
+            caution(f"{rows.source}: {sentence}")
     ids = _common_ids(config, tables)
     numbers = {one: number for number, one in enumerate(ids)}
     # From here on there are randomised labels only, if the file asks for them.
@@ -85,6 +86,7 @@ def assemble(
     labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
     samples = _Samples(numbers, held_out, labels)
     weights = raw_weights(config, tables, numbers)
+    alignment = _alignment(config, tables, numbers, encoded) if config.data.align else {}
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     made = []
     for index, section in enumerate(config.silos):
@@ -103,6 +105,7 @@ def assemble(
         labels_in_words=with_noise(config, in_words(encoded, config.model.loss), len(encoded.classes)),
         label_mean=label_encoding.mean,
         classes=label_encoding.classes,
+        alignment=alignment,
     )
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
@@ -137,10 +140,7 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
                     refuse_label(config, section, folder / path, owner[0].label or "")
                 if section.label is not None:
                     refuse_randomised(config, section, folder / path)
-                rows = read_rows(folder / path, Columns.of(config, section))
-                tables[section.name].append(rows)
-                for caution in row_numbers(rows):
-                    logger.warning("Warning: %s: %s", rows.source, caution)
+                tables[section.name].append(read_rows(folder / path, Columns.of(config, section)))
             except TableError as error:
                 errors.append(error)
     if errors:
@@ -184,6 +184,32 @@ def _common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list
         raise TableError([f"{len(common)} ids are in every silo: {'; '.join(counts)}: {advice}"])
     ids = list(common)
     return [ids[place] for place in id_order(ids)]
+
+
+def _alignment(
+    config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Mapping[str, int], labels: Labels
+) -> dict[str, SiloIds]:
+    """How many ids each silo has, how many of them all have, and its labels before and after the others are left out.
+
+    Randomised labels are those of the common ids only: nothing is said of true ones.
+    """
+    found = {}
+    for name, parts in tables.items():
+        silo = SiloIds(sum(len(part) for part in parts), len(numbers))
+        if parts[0].labels is not None and config.federation.label_epsilon is None:
+            whole = [label for part in parts for label in np.asarray(part.labels).tolist()]
+            common = _raw_labels(parts, numbers).tolist()
+            silo = replace(silo, labels_before=_figures(whole, labels), labels_after=_figures(common, labels))
+        found[name] = silo
+    return found
+
+
+def _figures(values: Sequence[Any], labels: Labels) -> LabelFigures:
+    """The mean of labels that are amounts, or the share of every class."""
+    if labels.task == "regression":
+        return float(np.mean(values))
+    counts = Counter(canonical_label(value) for value in values)
+    return {name: counts[name] / counts.total() for name in sorted(counts)}
 
 
 def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Mapping[str, int]) -> Labels:
@@ -263,6 +289,9 @@ def _silo(
         preparation = Preparation.of_clients(summaries, config)
     except ValueError as error:
         raise TableError([f"silo '{section.name}': {error}"]) from None
+    if apart is None or not apart.hosts.here:
+        for column, sentence in without_use(merge_summaries(summaries), preparation, config.data.rare).items():
+            caution(f"silo '{section.name}', column '{column}': {sentence}")
     found: list[Any]
     if apart is None:
         found = [_features(parts, kind, preparation, int(bias), config.dtype) for kind in kinds]

@@ -31,6 +31,7 @@ from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 from tdcd.training.result import Result
 from tdcd.training.subsets import Trained, write_subsets
+from tdcd.training.terms import on_terms
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1
@@ -88,7 +89,7 @@ def train(
         observe: called after every engine call.
         should_stop: asked after every engine call; true ends the run early, with a checkpoint.
         execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
-        variant: the member of the TDCD family; by default Algorithm 1.
+        variant: the member of the TDCD family; by default Algorithm 1, with labels where the federation has them.
         named: what ``held-out.csv`` there calls the held-out samples; by default they have numbers.
     """
     if rounds < 0 or evaluate_every < 1:
@@ -97,6 +98,7 @@ def train(
         raise ValueError(f"patience must be at least 1 and keep 'last' or 'best', not {patience} and {keep!r}")
     chosen = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,) * federation.num_silos
     _check_classes(federation, objective)
+    objective, variant = on_terms(federation, objective, settings, variant)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     # Of several processes, each has the features of its own clients only.
     federation, hosts = simulation.federation, simulation.hosts
