@@ -1,6 +1,5 @@
 """A federation put together from the silos' files, in one process, by the steps that real hubs and clients take."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,23 +8,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.config import Config, ConfigError, SiloSection
+from tdcd.config import Config, ConfigError
 from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
 from tdcd.data.randomized import trial_key
 from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.partition import Rows, sizes_of, split_rows
-from tdcd.federation.silos import Federation, LabelFigures, Silo, SiloIds
+from tdcd.federation.silos import Federation, Silo
 from tdcd.tables.apart import TablesApart, Wanted
-from tdcd.tables.client_table import refuse_label, refuse_randomised, row_numbers
+from tdcd.tables.client_table import read_table, row_numbers, tables_of
 from tdcd.tables.errors import TableError, caution
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
-from tdcd.tables.loader import read_rows
 from tdcd.tables.memory import give_back_memory
+from tdcd.tables.overlap import alignment, common_ids, held_twice
 from tdcd.tables.preparation import Preparation, without_use
 from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
-from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
+from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.summary import merge_summaries, summarize
 from tdcd.tables.weighting import raw_weights
 
@@ -71,12 +70,12 @@ def assemble(
     if tables is None:
         _check(config)
         tables = _read(config) if apart is None else apart.known()
-        if twice := [error for section in config.silos for error in _held_twice(section, tables[section.name])]:
+        if twice := [error for section in config.silos for error in held_twice(section, tables[section.name])]:
             raise TableError.joined(twice)
     for rows in (rows for parts in tables.values() for rows in parts):
         for sentence in row_numbers(rows):
             caution(f"{rows.source}: {sentence}")
-    ids = _common_ids(config, tables)
+    ids = common_ids(config, tables)
     numbers = {one: number for number, one in enumerate(ids)}
     # From here on there are randomised labels only, if the file asks for them.
     encoded = _labels(config, tables, numbers)
@@ -86,7 +85,9 @@ def assemble(
     labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
     samples = _Samples(numbers, held_out, labels)
     weights = raw_weights(config, tables, numbers)
-    alignment = _alignment(config, tables, numbers, encoded) if config.data.align else {}
+    # Of randomised labels nothing is said: those of the other ids were never drawn.
+    amounts = None if config.federation.label_epsilon is not None else encoded.task == "regression"
+    aligned = alignment(tables, numbers.keys(), amounts=amounts) if config.data.align else {}
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     made = []
     for index, section in enumerate(config.silos):
@@ -105,7 +106,7 @@ def assemble(
         labels_in_words=with_noise(config, in_words(encoded, config.model.loss), len(encoded.classes)),
         label_mean=label_encoding.mean,
         classes=label_encoding.classes,
-        alignment=alignment,
+        alignment=aligned,
     )
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
@@ -130,86 +131,16 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
     folder = Path(config.data.folder or "")
     tables: dict[str, list[RawRows]] = {}
     errors: list[TableError] = []
-    owner = [section for section in config.silos if section.name == config.federation.labels]
     for section in config.silos:
-        paths = [client.table for client in section.client] or [section.table or ""]
         tables[section.name] = []
-        for path in paths:
+        for path in tables_of(section):
             try:
-                if owner and owner[0].name != section.name:
-                    refuse_label(config, section, folder / path, owner[0].label or "")
-                if section.label is not None:
-                    refuse_randomised(config, section, folder / path)
-                tables[section.name].append(read_rows(folder / path, Columns.of(config, section)))
+                tables[section.name].append(read_table(config, section, folder / path))
             except TableError as error:
                 errors.append(error)
     if errors:
         raise TableError.joined(errors)
     return tables
-
-
-def _held_twice(section: SiloSection, parts: Sequence[RawRows]) -> list[TableError]:
-    """Errors for the ids that two clients of the silo hold."""
-    if len(parts) == 1:
-        return []
-    holder: dict[str, int] = {}
-    problems = []
-    for client, part in enumerate(parts):
-        for one in part.ids:
-            first = holder.setdefault(one, client)
-            if first != client:
-                problems.append(
-                    f"silo '{section.name}': id {one!r} is held by {parts[first].source} and by {part.source}: "
-                    "only one client of a silo may hold a row"
-                )
-    return [TableError(problems)] if problems else []
-
-
-def _common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
-    """The ids that every silo has, in order; refuses others unless the configuration allows them."""
-    held = {name: {one for part in parts for one in part.ids} for name, parts in tables.items()}
-    common = set.intersection(*held.values())
-    if not common or (not config.data.align and any(len(ids) > len(common) for ids in held.values())):
-        counts = [
-            f"silo '{name}' has {len(ids)}, {len(ids - common)} of which others lack" for name, ids in held.items()
-        ]
-        advice = (
-            "find the common ones with tdcd align, or set data.align = true to train on them"
-            if common
-            else "check that the id columns mean the same"
-        )
-        (first, ours), *others = held.items()
-        hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'") for name, ids in others]
-        advice += "".join(f"; {hint}" for hint in hints if hint)
-        raise TableError([f"{len(common)} ids are in every silo: {'; '.join(counts)}: {advice}"])
-    ids = list(common)
-    return [ids[place] for place in id_order(ids)]
-
-
-def _alignment(
-    config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Mapping[str, int], labels: Labels
-) -> dict[str, SiloIds]:
-    """How many ids each silo has, how many of them all have, and its labels before and after the others are left out.
-
-    Randomised labels are those of the common ids only: nothing is said of true ones.
-    """
-    found = {}
-    for name, parts in tables.items():
-        silo = SiloIds(sum(len(part) for part in parts), len(numbers))
-        if parts[0].labels is not None and config.federation.label_epsilon is None:
-            whole = [label for part in parts for label in np.asarray(part.labels).tolist()]
-            common = _raw_labels(parts, numbers).tolist()
-            silo = replace(silo, labels_before=_figures(whole, labels), labels_after=_figures(common, labels))
-        found[name] = silo
-    return found
-
-
-def _figures(values: Sequence[Any], labels: Labels) -> LabelFigures:
-    """The mean of labels that are amounts, or the share of every class."""
-    if labels.task == "regression":
-        return float(np.mean(values))
-    counts = Counter(canonical_label(value) for value in values)
-    return {name: counts[name] / counts.total() for name in sorted(counts)}
 
 
 def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Mapping[str, int]) -> Labels:

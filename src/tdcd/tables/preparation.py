@@ -15,8 +15,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from tdcd.config import Config
 from tdcd.tables.parts import ColumnPart, OneHot, fit_part, part_from_json
-from tdcd.tables.rows import RawRows
+from tdcd.tables.rows import Category, RawRows
 from tdcd.tables.summary import CategoryStats, NumericStats, SketchStats, Summary, merge_summaries
+
+SHOWN_LEVELS = 3
+"""How many levels a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,24 @@ class Preparation:
             part.apply(rows.features[name], features[:, start : start + width])
             start += width
         return features
+
+    def cautions(self, rows: RawRows) -> dict[str, str]:
+        """A sentence for every raw column that has levels in these rows which training did not learn about."""
+        found = {}
+        for name, part in self.parts.items():
+            column = rows.features[name]
+            if not isinstance(part, OneHot) or not isinstance(column, Category):
+                continue
+            levels, count = part.unseen(column)
+            if levels:
+                told = ", ".join(map(repr, levels[:SHOWN_LEVELS])) + (", ..." if len(levels) > SHOWN_LEVELS else "")
+                words = (
+                    "was rare in training, or not there: they count as 'other'"
+                    if part.other
+                    else "was not there in training: the column adds nothing to their scores"
+                )
+                found[name] = f"{count} of {len(rows)} rows have a level ({told}) that {words}"
+        return found
 
     def unscaled(self, weights: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
         """A linear block ``[D, C]`` in the columns' own units: coefficients ``[C]`` by name, and the intercept ``[C]``.

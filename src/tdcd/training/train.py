@@ -31,7 +31,7 @@ from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 from tdcd.training.result import Result
 from tdcd.training.subsets import Trained, write_subsets
-from tdcd.training.terms import on_terms
+from tdcd.training.terms import on_terms, say_what_labels_are
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1
@@ -102,6 +102,8 @@ def train(
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     # Of several processes, each has the features of its own clients only.
     federation, hosts = simulation.federation, simulation.hosts
+    if hosts is None or not hosts.here:
+        say_what_labels_are(federation, objective)
     state = simulation.init()
     ledger, stopping = ledger_of(simulation, state.blocks, colocation, moved), Stopping(rounds, patience, keep)
     run = TrainingRun(federation, settings, state, ledger, simulation.engine, stopping, hosts)
