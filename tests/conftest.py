@@ -15,6 +15,8 @@ from hypothesis import settings
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
+collect_ignore_glob = ["*/conftest.py"]
+"""They have no doctests; collected for those, two folders' would be two modules of one name."""
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 2**31

@@ -5,8 +5,10 @@ import sys
 from threading import Event, Thread
 
 import pytest
+from test_processes import free_ports
 from typer.testing import CliRunner
 
+from command import start_tdcd
 from tdcd.cli.app import app
 from tdcd.config import check_config
 from tdcd.runtime.process.align import AlignClient, AlignHub
@@ -82,6 +84,26 @@ def test_different_shared_files_are_told_apart():
     dialogues[1] = AlignHub(other, 1, "digests", SECRET, {"hub.shop": IDS["hub.shop"]})
     reasons = " ".join(outcome.reason for outcome in talk_all(dialogues).values())
     assert "train.rounds is" in reasons
+
+
+def test_the_command_says_what_each_silo_loses(tmp_path):
+    """Two hubs as processes: the bank has labels, the shop has none, and one of its rows is known to nobody else."""
+    ports = free_ports(2)
+    (tmp_path / "bank.csv").write_text("id,y,x\n1,no,1\n2,no,2\n3,yes,3\n4,no,4\n")
+    (tmp_path / "shop.csv").write_text("id,z\n4,1\n3,2\n9,3\n")
+    (tmp_path / "shared.toml").write_text(
+        f'[[silos]]\nname = "bank"\nlabel = "y"\nhub = "127.0.0.1:{ports[0]}"\n'
+        f'[[silos]]\nname = "shop"\nhub = "127.0.0.1:{ports[1]}"\n'
+    )
+    started = {}
+    for silo in ("bank", "shop"):
+        own = ["--silo", silo, "--data", f"{silo}.csv", "--out", f"{silo}.txt", "--digests", "--insecure"]
+        started[silo] = start_tdcd("align", "shared.toml", *own, cwd=tmp_path, log=tmp_path / f"{silo}.log")
+    assert [process.wait(300) for process in started.values()] == [0, 0]
+    said = {silo: " ".join((tmp_path / f"{silo}.log").read_text().split()) for silo in started}
+    assert "bank 4 2 2 (50.0%) no 75.0%, yes 25.0% no 50.0%, yes 50.0%" in said["bank"]
+    assert "shop 3 2 1 (33.3%) – –" in said["shop"]
+    assert (tmp_path / "bank.txt").read_text() == (tmp_path / "shop.txt").read_text() == "3\n4\n"
 
 
 def test_what_is_there_already_is_kept(tmp_path):

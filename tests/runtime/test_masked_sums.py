@@ -243,7 +243,7 @@ def test_predictions_of_what_all_hubs_have():
     for silo, hub in hubs.items():
         parts = {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
         found = combine(parts, common_only=True)
-        assert list(found.ids) == ["2", "3", "5"]
+        assert list(found.ids) == [one for one in IDS[silo] if one in ("2", "3", "5")]
         exact = sum(one.own.phi[[list(one.own.ids).index(i) for i in found.ids]].astype(float) for one in hubs.values())
         assert np.abs(found.scores - exact).max() < 4 * 2.0**-FIXED.bits
         with pytest.raises(ValueError, match=r"silo 'shop' lacks 1 of 4 ids: '1'|silo '\w+' lacks"):

@@ -51,6 +51,9 @@ def test_every_hub_gets_the_others_scores_of_its_own_ids_and_no_others():
     found = combine(parts, allow_missing=True)
     assert list(found.ids) == ["1", "2", "3"]
     assert [list(silos) for silos in found.missing] == [["shop"], [], []]
+    bureau = talks["bureau"]
+    parts = {"bank": bureau.parts["hub.bank"], "shop": bureau.parts["hub.shop"], "bureau": bureau.own}
+    assert list(combine(parts, allow_missing=True, in_order_of="bureau").ids) == IDS["bureau"]
 
 
 def test_hubs_predict_without_one_that_is_missing():

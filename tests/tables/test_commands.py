@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -10,10 +11,10 @@ from typer.testing import CliRunner
 from tdcd.cli import tables as commands
 from tdcd.cli.app import run
 from tdcd.config import check_config
-from tdcd.records.run_folder import toml_text
+from tdcd.records.run_folder import RunFolder, toml_text
 from tdcd.tables.assemble import assemble
 from tdcd.tables.client_table import read_client
-from tdcd.tables.errors import TableError
+from tdcd.tables.errors import DataWarning, TableError
 
 app = typer.Typer()
 app.command()(commands.check)
@@ -221,7 +222,7 @@ def test_exact_times_are_not_all_the_same(federation, tmp_path, bank):
 
 
 @pytest.mark.parametrize("start", [0, 1])
-def test_columns_that_count_the_rows_are_pointed_out(federation, tmp_path, keys, bank, start, caplog):
+def test_columns_that_count_the_rows_are_pointed_out(federation, tmp_path, keys, bank, start):
     counting = {**bank, "row": range(start, ROWS + start), "back": range(ROWS, 0, -1)}
     write_csv(tmp_path / "bank.csv", counting)
     warning = "column 'row' only counts the rows: if it is not a measurement, leave it out with ignore = [\"row\"]"
@@ -232,8 +233,8 @@ def test_columns_that_count_the_rows_are_pointed_out(federation, tmp_path, keys,
     _, said = checked(federation, tmp_path / "bank.csv", "--ids", tmp_path / "ids.txt")
     assert f"Warning: {warning}" in said
     config = check_config(keys)
-    assemble(config, bias=False)
-    assert f"Warning: {tmp_path / 'bank.csv'}: {warning}" in caplog.messages
+    with pytest.warns(DataWarning, match=re.escape(f"{tmp_path / 'bank.csv'}: {warning}")):
+        assemble(config, bias=False)
     write_csv(tmp_path / "bank.csv", {"": range(ROWS), **bank})
     status, said = checked(federation, tmp_path / "bank.csv")
     assert (status, "bank.csv: column 1 has no name, like the row numbers that pandas adds" in said) == (2, True)
@@ -269,6 +270,93 @@ def test_ids_that_are_written_in_two_ways_get_a_hint(federation, tmp_path, bank,
     (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"]))
     _, said = checked(federation, tmp_path / "padded.csv", "--ids", tmp_path / "ids.txt")
     assert f"has none of the {ROWS} ids in {tmp_path / 'ids.txt'}: ids are compared as exact texts: '00000' in" in said
+
+
+def test_without_options_every_table_that_is_here_is_checked(federation, tmp_path, keys, bank, bureau):
+    status, said = called("check", federation)
+    assert status == 0, said
+    yes = sum(label == "yes" for label in bank["y"]) / ROWS
+    first, second = sorted([(f"{yes:.1%}", "yes"), (f"{1 - yes:.1%}", "no")], reverse=True)
+    shares = f"{first[1]} {first[0]}, {second[1]} {second[0]}"
+    assert f"bank 3 clients {tmp_path / 'bank.csv'} {ROWS} 2 {shares}" in said
+    assert f"bureau 2 clients {tmp_path / 'bureau.csv'} {ROWS} 2" in said
+    assert f"{ROWS} ids are in every silo:" in said
+    assert f"bank {ROWS} {ROWS} 0 (0.0%) {shares} {shares}" in said
+    assert said.endswith("Ready: 2 of 2 tables are here and ready.")
+    write_csv(tmp_path / "bureau.csv", {name: values[20:] for name, values in bureau.items()})
+    status, said = called("check", federation)
+    assert (status, f"{ROWS - 20} ids are in every silo: silo 'bank' has {ROWS}, 20 of which others lack" in said) == (
+        2,
+        True,
+    )
+    assert f"bank {ROWS} {ROWS - 20} 20 (25.0%)" in said
+    assert said.endswith("Not ready: correct what is listed above, then check again.")
+    keys["data"]["align"] = True
+    federation.write_text(toml_text(keys))
+    assert called("check", federation)[0] == 0
+    write_csv(tmp_path / "bureau.csv", {**bureau, "debt": ["much", *bureau["debt"][1:]]})
+    status, said = called("check", federation)
+    assert (status, "bureau.csv, line 2, column 'debt': 'much' is not a number" in said, "not usable" in said) == (
+        2,
+        True,
+        True,
+    )
+    (tmp_path / "bureau.csv").unlink()
+    status, said = called("check", federation)
+    assert (status, said.endswith("Ready: 1 of 2 tables are here and ready; check the others where they are.")) == (
+        0,
+        True,
+    )
+    assert f"bureau 2 clients {tmp_path / 'bureau.csv'} not here" in said
+    (tmp_path / "bank.csv").unlink()
+    status, said = called("check", federation)
+    assert (status, "no table of the silos is on this machine, such as" in said) == (2, True)
+    status, said = called("check", federation, "--silo", "bank")
+    assert (status, "give --silo, --client and --data to check one table, or no option" in said) == (2, True)
+
+
+def test_the_tables_of_clients_are_checked_together(tmp_path, keys, bank):
+    halves = [{name: values[part] for name, values in bank.items()} for part in (slice(0, 50), slice(40, ROWS))]
+    for place, half in enumerate(halves):
+        write_csv(tmp_path / f"b{place}.csv", half)
+    keys["silos"][0] = {
+        "name": "bank",
+        "label": "y",
+        "client": [{"name": f"c{n}", "table": f"b{n}.csv"} for n in (0, 1)],
+    }
+    (tmp_path / "federation.toml").write_text(toml_text(keys))
+    status, said = called("check", tmp_path / "federation.toml")
+    assert (status, f"bank c0 {tmp_path / 'b0.csv'} 50 2" in said) == (2, True)
+    assert f"silo 'bank': id '{bank['id'][40]}' is held by {tmp_path / 'b0.csv'} and by {tmp_path / 'b1.csv'}" in said
+
+
+def test_a_run_says_what_the_common_ids_cost(federation, tmp_path, keys, bank):
+    """Per silo, in the terminal, in the run folder and in the report; the label rate by hand."""
+    keys["data"]["align"] = True
+    federation.write_text(toml_text(keys))
+    few = [place for place, label in enumerate(bank["y"]) if label == "yes" or place % 2]
+    bureau = {"key": [bank["id"][place] for place in few], "debt": [place % 7 for place in few]}
+    write_csv(tmp_path / "bureau.csv", {**bureau, "city": ["Rome", *["Oslo"] * (len(few) - 1)]})
+    status, said = called("run", federation, "--out", tmp_path / "run")
+    assert status == 0, said
+    before, after = (sum(bank["y"][place] == "yes" for place in some) / len(some) for some in (range(ROWS), few))
+
+    def shares(rate):
+        pairs = sorted([(-rate, f"yes {rate:.1%}"), (rate - 1, f"no {1 - rate:.1%}")])
+        return ", ".join(words for _, words in pairs)
+
+    lost = ROWS - len(few)
+    line = f"bank {ROWS} {len(few)} {lost} ({lost / ROWS:.1%}) {shares(before)} {shares(after)}"
+    assert line in said
+    assert f"bureau {len(few)} {len(few)} 0 (0.0%) – –" in said
+    facts = RunFolder(tmp_path / "run").facts()["alignment"]
+    assert facts["bank"]["labels_after"]["yes"] == pytest.approx(after)
+    assert (facts["bank"]["ids"], facts["bank"]["common"], facts["bureau"]["labels_before"]) == (ROWS, len(few), None)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "kept to the ids that all silos have" in page
+    assert f"{lost} ({lost / ROWS:.1%})" in page
+    assert shares(after) in page
+    assert called("run", "--resume", tmp_path / "run", "--set", "train.rounds=3")[0] == 0
 
 
 def test_unknown_parties_are_refused(federation, tmp_path):

@@ -39,6 +39,12 @@ def run(keys, tmp_path):
     return tmp_path / "run"
 
 
+RARE = (
+    "Warning: silo 'bureau', column 'city': 5 of 80 rows have a level ('Bern') that was rare in training, or not "
+    "there: they count as 'other' "
+)
+
+
 def rows_of(path):
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -57,7 +63,7 @@ def test_scores_are_those_of_the_engine_that_trained(keys, tmp_path, monkeypatch
     parts = {name: loaded.silo_scores(name, tmp_path / f"{name}.csv") for name in ("bank", "bureau")}
     predictions = combine(parts)
     assert predictions.scores.dtype == keys["dtype"]
-    assert list(predictions.ids) == [str(number * 7) for number in range(ROWS)]
+    assert list(predictions.ids) == [row["id"] for row in rows_of(tmp_path / "bank.csv")]
     np.testing.assert_allclose(predictions.scores, [expected[one] for one in predictions.ids], rtol=1e-5, atol=1e-6)
     assert np.abs(predictions.scores).max() > 0.01
     assert not any(predictions.missing)
@@ -104,10 +110,16 @@ def scores_of(**numbers):
     return SiloScores([name.strip("_") for name in numbers], np.array([[value] for value in numbers.values()]))
 
 
-def test_scores_are_summed_by_id_in_the_order_of_ids():
-    found = combine({"bank": scores_of(_10=1.0, _9=2.0), "bureau": scores_of(_9=10.0, _10=20.0)})
-    assert list(found.ids) == ["9", "10"]
-    assert found.scores.tolist() == [[12.0], [21.0]]
+def test_scores_are_summed_by_id_in_the_order_of_the_rows():
+    parts = {"bank": scores_of(_10=1.0, _7=2.0, _9=3.0), "bureau": scores_of(_9=30.0, _10=10.0, _7=20.0)}
+    found = combine(parts)
+    assert list(found.ids) == ["10", "7", "9"]
+    assert found.scores.tolist() == [[11.0], [22.0], [33.0]]
+    found = combine(parts, in_order_of="bureau")
+    assert list(found.ids) == ["9", "10", "7"]
+    assert found.scores.tolist() == [[33.0], [11.0], [22.0]]
+    found = combine({"bank": scores_of(_2=1.0), "bureau": scores_of(_3=3.0, _2=2.0, _1=1.0)}, allow_missing=True)
+    assert list(found.ids) == ["2", "3", "1"]
 
 
 def test_ids_that_a_silo_lacks_are_listed_or_scored_without_it():
@@ -125,8 +137,8 @@ def test_ids_that_a_silo_lacks_are_listed_or_scored_without_it():
         f"silo 'shop' lacks 1 of 4 ids: '4': {advice}",
     ]
     found = combine(parts, allow_missing=True)
-    assert found.scores[:, 0].tolist() == [101.0, 222.0, 330.0, 4.0]
-    assert list(map(tuple, found.missing)) == [("bureau",), (), ("bank",), ("bureau", "shop")]
+    assert found.scores[:, 0].tolist() == [101.0, 222.0, 4.0, 330.0]
+    assert list(map(tuple, found.missing)) == [("bureau",), (), ("bureau", "shop"), ("bank",)]
 
 
 def test_only_the_first_of_many_ids_are_listed():
@@ -171,11 +183,11 @@ def test_several_classes_have_a_probability_each(tmp_path):
 def test_the_command_writes_predictions(run, tmp_path, bank):
     out = tmp_path / "new" / "predictions.csv"
     data = ["--data", f"bank={tmp_path / 'bank.csv'}", "--data", f"bureau={tmp_path / 'bureau.csv'}"]
-    assert called("predict", run, *data, "--out", out) == (0, f"Predictions: {out}, {ROWS} rows")
+    assert called("predict", run, *data, "--out", out) == (0, f"{RARE}Predictions: {out}, {ROWS} rows")
     found = rows_of(out)
     assert list(found[0]) == ["id", "prediction", "probability_yes"]
     assert all((row["prediction"] == "yes") == (float(row["probability_yes"]) > 0.5) for row in found)
-    assert {row["id"] for row in found} == {str(one) for one in bank["id"]}
+    assert [row["id"] for row in found] == [str(one) for one in bank["id"]]
     status, said = called("predict", run, *data, "--out", out)
     assert (status, said) == (2, f"Error: {out} is there already: choose another --out, or replace it with --force")
     before = out.read_bytes()
@@ -203,7 +215,7 @@ def test_the_command_scores_without_a_silo_if_it_may(run, tmp_path, bank):
     status, said = called("predict", run, *data[:2], "--out", tmp_path / "q.csv")
     assert (status, said) == (
         2,
-        "Error: --data bank=FILE is missing: give it, or predict without it: --without bank",
+        f"{RARE}Error: --data bank=FILE is missing: give it, or predict without it: --without bank",
     )
     assert called("predict", run, *data[:2], "--out", tmp_path / "q.csv", "--allow-missing")[0] == 0
     assert {row["missing"] for row in rows_of(tmp_path / "q.csv")} == {"bank"}
@@ -270,7 +282,7 @@ def test_the_command_scores_the_common_ids_only_if_asked_to(run, tmp_path, bank)
     write_csv(tmp_path / "bank.csv", {name: values[:-3] for name, values in bank.items()})
     status, said = called("predict", run, *both(tmp_path), "--out", out, "--common")
     assert status == 0
-    assert said == f"Predictions: {out}, {ROWS - 3} rows 3 ids are left out, since not every silo has them."
+    assert said == f"{RARE}Predictions: {out}, {ROWS - 3} rows 3 ids are left out, since not every silo has them."
     lost = {str(one) for one in bank["id"][-3:]}
     assert rows_of(out) == [row for row in rows_of(whole) if row["id"] not in lost]
     status, said = called("predict", run, *both(tmp_path), "--out", out, "--common", "--allow-missing", "--force")

@@ -1,7 +1,7 @@
 """What the terminal shows: live progress and result tables. A command imports only what it shows."""
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -11,6 +11,7 @@ import rich.progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from tdcd.core.stopping import Interrupted
 from tdcd.report.text_table import TextTable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tdcd.compare.comparison import Comparison
     from tdcd.config import Config
     from tdcd.experiments.evidence import Claim
+    from tdcd.federation.silos import SiloIds
     from tdcd.planning import Forecast, MeasuredBound, Ranking, Recommendation
     from tdcd.theory import Progress as Estimate
     from tdcd.training.result import Result
@@ -272,6 +274,15 @@ def show_audit(console: Console, found: "Audit", page: Path) -> None:
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
+def show_alignment(console: Console, silos: "Mapping[str, SiloIds]") -> None:
+    """What each silo lost by keeping to the ids that all have, where that was done."""
+    from tdcd.report.alignment import alignment_table
+
+    if silos:
+        console.print(f"{next(iter(silos.values())).common:,} ids are in every silo:", highlight=False)
+        show_table(console, alignment_table(silos))
+
+
 def show_table(console: Console, table: TextTable, highlighted: int | None = None) -> None:
     """A table, with one of its rows highlighted."""
     console.print(_table(table, highlighted), "")
@@ -289,5 +300,6 @@ def _table(content: TextTable, highlighted: int | None = None) -> Table:
             min_width=max(map(len, title.split()), default=0),
         )
     for place, row in enumerate(content.rows):
-        table.add_row(*row, style="bold green" if place == highlighted else None)
+        # Names and labels are of the data: never markup.
+        table.add_row(*map(Text, row), style="bold green" if place == highlighted else None)
     return table

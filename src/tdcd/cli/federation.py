@@ -159,6 +159,7 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
 
     # What follows takes about as long as the parties' imports.
     warm_up()
+    from tdcd.cli.console import show_alignment
     from tdcd.runtime.process.launch import Trial
     from tdcd.runtime.process.watch import TrialDisplay
 
@@ -167,6 +168,7 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
         folder = out or Path("runs") / f"{federation.stem}-up"
         trial = Trial.prepare(federation, settings, folder)
         show_labels(trial.labels_in_words)
+        show_alignment(screen, trial.alignment)
         page.show(folder)
         with TrialDisplay(screen, trial) as display:
             outcome = trial.run(display.show, stop.announced)

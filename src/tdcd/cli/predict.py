@@ -70,7 +70,8 @@ def predict(
     same time: each scores its own rows, only the scores travel, and no block leaves its silo. With federation.labels
     only that silo gets predictions: the others give the command without --out, and their scores go to its hub.
 
-    OUT has the id column, called as in the first silo's tables or, in a federation, in this silo's; prediction;
+    OUT has the rows in the order of the first silo's table or, in a federation, of this silo's, and ids that it lacks
+    after them; the id column, called as it is there; prediction;
     probability_CLASS where there are classes; and with --allow-missing or --without also missing, the silos that lack
     the id. With train.silo_dropout the model was trained to do without a silo. Otherwise the mean of its phi over the
     training rows takes its place, which may be far off.
@@ -103,7 +104,8 @@ def predict(
             return
         model = Model.load(folder)
         ordered = {name: parts[name] if name not in gone else no_scores(model) for name in model.silos}
-        predictions = combine(ordered, allow_missing, common_only=common, without=gone, stand_ins=model.stand_ins)
+        options = {"common_only": common, "without": gone, "stand_ins": model.stand_ins, "in_order_of": silo}
+        predictions = combine(ordered, allow_missing, **options)
         first = next(name for name in model.silos if name not in gone)
         id_column, mark = model.part(silo or first).columns.id, allow_missing or bool(gone)
         write_predictions(out, predictions, model.label_encoding, model.loss, id_column=id_column, mark_missing=mark)

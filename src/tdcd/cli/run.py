@@ -60,7 +60,7 @@ def _run(
     processes: int | None,
     page: LivePage,
 ) -> None:
-    from tdcd.cli.console import RunDisplay
+    from tdcd.cli.console import RunDisplay, show_alignment
     from tdcd.cli.sweep import requested as sweep_requested
     from tdcd.cli.sweep import sweep as run_sweep
     from tdcd.config.resolve import plan as plan_config
@@ -93,6 +93,7 @@ def _run(
             planned = plan_config(checked, devices=line, hosts=hosts)
             if not process:
                 show_labels(planned.federation.labels_in_words)
+                show_alignment(screen, planned.federation.alignment)
                 page.show(folder)
             result = execute(planned, folder, observe=display.observe, should_stop=display.should_stop)
     if result.folder is not None:

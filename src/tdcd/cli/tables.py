@@ -1,49 +1,84 @@
 """``tdcd check`` and ``tdcd split``: parse, call, print."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import rich.box
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from tdcd.cli.console import show_alignment
 from tdcd.cli.terminal import EXIT_INPUT, reported, screen, show_labels
-from tdcd.config import check_config, read_config
+from tdcd.config import Config, check_config, read_config
 from tdcd.tables.client_table import cautions, describe, find_silo, label_balance, read_client, taken_for
 from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
 from tdcd.tables.randomized import check_protected
+from tdcd.tables.readiness import check_tables
 from tdcd.tables.rows import RawRows
 
 
 def check(
     federation: Annotated[Path, typer.Argument(help="The federation's TOML file.", metavar="FEDERATION.toml")],
-    silo: Annotated[str, typer.Option(help="Your organisation, as the file calls it.")],
-    client: Annotated[str, typer.Option(help="Your site, as the file calls it.")],
-    data: Annotated[Path, typer.Option(help="Your table, CSV or Parquet.")],
+    silo: Annotated[str | None, typer.Option(help="Your organisation, as the file calls it.")] = None,
+    client: Annotated[str | None, typer.Option(help="Your site, as the file calls it.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Your table, CSV or Parquet.")] = None,
     labels: Annotated[
         Path | None, typer.Option(help="A second table with ids and labels, if yours has no labels.")
     ] = None,
     ids: Annotated[Path | None, typer.Option(help="A text file of the ids to train on, as tdcd align writes.")] = None,
 ) -> None:
-    """Say whether a site's table is ready for the federation: what it holds, and what is wrong with it.
+    """Say whether tables are ready for the federation: what they hold, and what is wrong with them.
+
+    With --silo, --client and --data it is a site's own table. Without any option it is every table that FEDERATION.toml
+    names and that is on this machine, and which ids they have in common.
 
     Nothing is sent. Exit status: 0 ready, 2 not ready.
     """
     with reported():
         config = check_config(read_config(federation), str(federation))
+        if silo is None and client is None and data is None and labels is None and ids is None:
+            _check_all(config)
+            return
+        if silo is None or client is None or data is None:
+            raise ValueError("give --silo, --client and --data to check one table, or no option to check all")
         section = find_silo(config, silo, client)
         try:
             rows = read_client(config, section, data, labels, ids)
             check_protected(config, silo, rows)
             labels_in_words = taken_for(config, rows)
         except TableError as error:
-            screen.print(Text(str(error)), soft_wrap=True)
-            screen.print(Text("Not ready: correct what is listed above, then check again.", "bold red"), soft_wrap=True)
-            raise typer.Exit(EXIT_INPUT) from None
+            _not_ready(str(error))
     _show(rows, labels_in_words)
     screen.print(Text(f"Ready: {data} can join as client '{client}' of silo '{silo}'.", "bold green"), soft_wrap=True)
+
+
+def _check_all(config: Config) -> None:
+    """Check every table that is here."""
+    found = check_tables(config)
+    shown = Table(box=rich.box.SIMPLE_HEAD)
+    for heading in ("silo", "client", "table", "rows", "features", "labels"):
+        shown.add_column(heading, overflow="fold", justify="right" if heading in ("rows", "features") else "left")
+    for one in found.tables:
+        state = "not usable" if one.is_here else "not here"
+        counts = [state, ""] if one.rows is None else [f"{len(one.rows):,}", f"{len(one.rows.features):,}"]
+        shown.add_row(*map(Text, [one.silo, one.client, str(one.path), *counts, one.labels]))
+    screen.print(shown)
+    show_alignment(screen, found.overlap)
+    for caution in found.cautions:
+        screen.print(Text(f"Warning: {caution}", "yellow"), soft_wrap=True)
+    if found.problems:
+        _not_ready(str(TableError(found.problems)))
+    here = f"{len(found.tables) - found.absent} of {len(found.tables)} tables are here and ready"
+    rest = "; check the others where they are." if found.absent else "."
+    screen.print(Text(f"Ready: {here}{rest}", "bold green"), soft_wrap=True)
+
+
+def _not_ready(problems: str) -> NoReturn:
+    screen.print(Text(problems), soft_wrap=True)
+    screen.print(Text("Not ready: correct what is listed above, then check again.", "bold red"), soft_wrap=True)
+    raise typer.Exit(EXIT_INPUT)
 
 
 def split(

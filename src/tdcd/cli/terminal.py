@@ -1,14 +1,18 @@
 """What every command shares: the two streams, the exit statuses, and how bad input and Ctrl-C end."""
 
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from tdcd.tables.errors import DataWarning
 
 screen = Console()
 errors = Console(stderr=True)
@@ -20,9 +24,23 @@ EXIT_INTERRUPTED = 130
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Bad input ends with its sentence and status 2, not with a traceback."""
+    """Bad input ends with its sentence and status 2, not with a traceback; what may be a mistake is one line."""
     try:
-        yield
+        with warnings.catch_warnings():
+            show, said = warnings.showwarning, set[str]()
+
+            def as_a_line(message: Warning | str, category: type[Warning], *where: Any) -> None:
+                if issubclass(category, DataWarning):
+                    if str(message) in said:
+                        return
+                    said.add(str(message))
+                    errors.print(Text(f"Warning: {message}", "yellow"), soft_wrap=True)
+                else:
+                    show(message, category, *where)
+
+            warnings.simplefilter("always", DataWarning)
+            warnings.showwarning = as_a_line
+            yield
     except (ValueError, OSError) as error:
         errors.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
         raise typer.Exit(EXIT_INPUT) from None

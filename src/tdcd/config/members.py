@@ -90,12 +90,7 @@ def _label_problems(config: Config, variant: Variant) -> list[str]:
     where = f"train.variant = {config.train.variant!r}"
     if not 0 <= silo < count:
         return [f"{where}: has labels at silo number {silo}, counted from 0; there are {count} silos"]
-    clashes = [
-        (variant.timing != Overlap(), f"{where}: timing = {variant.timing}", "slopes are of this round's blocks"),
-        (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
-    ]
-    clashes += [
-        (isinstance(part, Quantised), f"{where}: {name} = {part}", "slopes have no short form")
-        for name, part in (("exchange", variant.exchange), ("client_exchange", variant.client_exchange))
-    ]
+    clashes = [(True, f"{where}: {part} = {getattr(variant, part)}", why) for part, why in variant.label_clashes]
+    stratify = "which samples are held out would tell of labels"
+    clashes.append((config.evaluate.stratify, "evaluate.stratify = true", stratify))
     return clashing(f"its knowledge = {variant.knowledge}", clashes)

@@ -28,6 +28,7 @@ from tdcd.core.centre import CentreAverage
 from tdcd.core.dropout import SiloDropout
 from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, WholeBlock
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere
+from tdcd.core.quantised import Quantised
 from tdcd.core.timing import Overlap, Timing
 from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
 
@@ -71,6 +72,13 @@ class Variant:
     def changed(self) -> tuple[str, ...]:
         """The parts that are not those of Algorithm 1."""
         return tuple(part.name for part in fields(self) if getattr(self, part.name) != part.default)
+
+    @property
+    def label_clashes(self) -> tuple[tuple[str, str], ...]:
+        """The parts that do not go with labels at one silo, each with the reason."""
+        late = (("timing", "slopes are of this round's blocks"),) if self.timing != Overlap() else ()
+        short = [part for part in ("exchange", "client_exchange") if isinstance(getattr(self, part), Quantised)]
+        return (*late, *((part, "slopes have no short form") for part in short))
 
     @property
     def turns(self) -> int:

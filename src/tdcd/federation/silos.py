@@ -8,6 +8,8 @@ from typing import Any, Protocol, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.losses import Loss, Task
+from tdcd.core.settings import Dtype
 from tdcd.data.table import Scaling, Table, check_one_each, numbers
 from tdcd.federation.cutting import clients_of, column_groups, scaling_of, take
 from tdcd.federation.hosts import HostRows
@@ -92,6 +94,44 @@ class Silo:
         return owner
 
 
+LabelFigures = dict[str, float] | float
+"""The share of every class, or the mean of labels that are amounts."""
+
+
+@dataclass(frozen=True)
+class SiloIds:
+    """How many samples a silo knows, and what is left of them where only those count that all silos know."""
+
+    ids: int
+    common: int
+    """How many of them all silos have."""
+    labels_before: LabelFigures | None = None
+    """Over all of the silo's rows; None where it has no labels."""
+    labels_after: LabelFigures | None = None
+    """Over the common ones."""
+
+    @property
+    def lost(self) -> int:
+        """The rows that are left out."""
+        return self.ids - self.common
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was settled when a federation was made, and its training keeps to."""
+
+    label_silo: str | None = None
+    """The only silo whose clients have labels; None if all have them."""
+    label_epsilon: float | None = None
+    """The labels were randomised with this epsilon."""
+    task: Task | None = None
+    """What the labels were taken for; None if training decides it."""
+    loss: Loss | None = None
+    """The loss that they were prepared for; None if it was left open."""
+    dtype: Dtype | None = None
+    """The precision that features were rounded to; None if training decides it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """N silos over the same M samples, and the samples' labels. Refuses a partition that is not one.
@@ -117,6 +157,10 @@ class Federation:
     """What the labels were taken for, where that was decided from a table's values."""
     classes: tuple[str, ...] = field(default=(), kw_only=True)
     """The classes' names by number; empty if they are called by their numbers."""
+    alignment: Mapping[str, SiloIds] = field(default_factory=dict, kw_only=True)
+    """By silo, where samples that one of them lacks were left out (``data.align``)."""
+    terms: Terms = field(default=Terms(), kw_only=True)
+    """What :func:`tdcd.train` has to keep to; of a federation of frames, what its sections say."""
 
     def __post_init__(self) -> None:
         """Check that the rows form partitions; the error names the culprit."""
@@ -232,8 +276,9 @@ class Federation:
     ) -> "Federation":
         """A federation of frames that are apart already: pandas, Polars or Arrow, one per silo.
 
-        Amounts are standardised, texts become categories, blanks are filled, each by figures of its silo alone, and
-        the model of a run predicts from such frames again.
+        Columns are read as those of CSV files: amounts are standardised, also where they are texts, as are dates;
+        other texts, and categorical columns, become categories; blanks are filled. All by figures of the silo alone.
+        The model of a run predicts from such frames again.
 
         Args:
             frames: by silo.
@@ -244,7 +289,8 @@ class Federation:
             holdout: the fraction of samples that nobody trains on.
             bias: give the first silo a column of ones.
             keys: sections of a configuration that say more, such as ``data={"rare": 5}`` or
-                ``federation={"rows": "dirichlet"}``.
+                ``federation={"labels": "bank"}``. :func:`tdcd.train` keeps to what they say of labels, loss and
+                precision. A key that says nothing of a federation of frames is refused.
         """
         from tdcd.tables.from_frames import federation_from_frames  # noqa: PLC0415 - a higher layer makes it
 

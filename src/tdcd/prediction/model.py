@@ -18,6 +18,7 @@ from tdcd.core.settings import Dtype
 from tdcd.federation.silos import Federation
 from tdcd.prediction.missing import StandIns, check_without
 from tdcd.prediction.scores import SiloScores, by_id, by_place
+from tdcd.tables.errors import caution
 from tdcd.tables.frames import arrow_of, frame_rows
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.loader import read_rows
@@ -166,8 +167,7 @@ class Model:
         The file needs the silo's id column and features; other columns, such as the label, are ignored.
         """
         part = self.part(silo)
-        rows = read_rows(table, part.columns)
-        return SiloScores(rows.ids, part.phi(rows))
+        return self._scored(silo, read_rows(table, part.columns))
 
     def scores(self, tables: Mapping[str, Any], without: Collection[str] = ()) -> NDArray[Any]:
         """``[n, C]``: the scores of raw rows.
@@ -203,7 +203,9 @@ class Model:
                 f"table '{name}' has no id column {ids}, and others have: give ids in all tables, or in none"
             )
         parts = {
-            name: self.silo_scores(name, paths[name]) if name in paths else self._scored(name, frames[name], joined)
+            name: self.silo_scores(name, paths[name])
+            if name in paths
+            else self._scored(name, self._rows(name, frames[name], joined))
             for name in given
         }
         scores = by_id(parts) if joined else by_place(parts)
@@ -244,8 +246,12 @@ class Model:
         part = self.part(silo)
         return part.columns.id in columns and part.columns.id not in part.preparation.parts
 
-    def _scored(self, silo: str, frame: Any, joined: bool) -> SiloScores:
+    def _rows(self, silo: str, frame: Any, joined: bool) -> RawRows:
+        columns = self.part(silo).columns
+        return frame_rows(frame, f"table '{silo}'", columns if joined else replace(columns, id=PLACE))
+
+    def _scored(self, silo: str, rows: RawRows) -> SiloScores:
         part = self.part(silo)
-        columns = part.columns if joined else replace(part.columns, id=PLACE)
-        rows = frame_rows(frame, f"table '{silo}'", columns)
+        for column, sentence in part.preparation.cautions(rows).items():
+            caution(f"silo '{silo}', column '{column}': {sentence}")
         return SiloScores(rows.ids, part.phi(rows))

@@ -14,12 +14,11 @@ from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
 from tdcd.tables.errors import SHOWN, TableError
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.rows import id_order
 from tdcd.tables.writing import write_table
 
 
 class Predictions(NamedTuple):
-    """The scores of samples, in the order of their ids."""
+    """The scores of samples, in the order of the rows that they are about."""
 
     ids: Sequence[str]
     """``[n]``."""
@@ -41,6 +40,7 @@ def combine(
     common_only: bool = False,
     without: Collection[str] = (),
     stand_ins: StandIns = StandIns(),  # noqa: B008  (it cannot change)
+    in_order_of: str | None = None,
 ) -> Predictions:
     """Sum the silos' scores by id, silo after silo.
 
@@ -50,11 +50,13 @@ def combine(
         common_only: leave such ids out instead.
         without: silos that lack all ids, and may.
         stand_ins: what takes the place of the part of a silo that lacks an id.
+        in_order_of: the silo whose rows come first, as they are in its table; by default the first. Ids that it lacks
+            follow, as the next silos have them.
     """
     if common_only:
         parts = {**parts, **_in_common({silo: part for silo, part in parts.items() if silo not in without})}
-    known = list(dict.fromkeys(one for part in parts.values() for one in part.ids))
-    ids = [known[place] for place in id_order(known)]
+    leading = [] if in_order_of is None else [parts[in_order_of]]
+    ids = list(dict.fromkeys(one for part in (*leading, *parts.values()) for one in part.ids))
     places = {one: place for place, one in enumerate(ids)}
     first = next(iter(parts.values())).phi
     scores = np.zeros((len(ids), first.shape[1]), first.dtype)

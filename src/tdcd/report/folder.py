@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
+from tdcd.federation.silos import SiloIds
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder
@@ -52,6 +53,8 @@ class FederationFacts(BaseModel):
     """What they were taken for, where that was decided from a table's values."""
     engine: str = ""
     """The engine of the simulation that ran; empty for a real federation."""
+    alignment: dict[str, SiloIds] = Field(default_factory=dict)
+    """By silo, where samples that one of them lacks were left out."""
     silos: tuple[SiloFacts, ...] = Field(min_length=1)
 
     @property

@@ -9,6 +9,7 @@ from tdcd.core.choices import PYTHON
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
 from tdcd.report import html
+from tdcd.report.alignment import alignment_table
 from tdcd.report.drawing import federation_svg
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.folder import SPLITS, FederationFacts, Run, metric_title
@@ -81,6 +82,7 @@ def _page(run: Run) -> Html:
             "Federation",
             html.wide(federation_svg(federation)),
             *_federation_words(federation),
+            *_alignment(federation),
             *protections(run.config),
         ),
         settings(run),
@@ -247,6 +249,18 @@ def _federation_words(federation: FederationFacts) -> Iterator[Html]:
             [silo.name, silo.features_in_words, f"{len(silo.clients):,}", each, f"{silo.parameters:,}", names or "–"]
         )
     yield html.table(["silo", "features", "clients", "rows per client", "parameters", "columns"], rows)
+
+
+def _alignment(federation: FederationFacts) -> Iterator[Html]:
+    if federation.alignment:
+        head, rows = alignment_table(federation.alignment)
+        yield html.paragraph(
+            "The silos' tables are not about the same samples. Training and evaluation kept to the ids that all silos "
+            "have (data.align = true); the other rows were left out, which may change the share of a class."
+            if any(one.lost for one in federation.alignment.values())
+            else "All silos have the same ids: data.align = true left no row out."
+        )
+        yield html.table(head, rows)
 
 
 def _again(run: Run) -> Iterator[Html]:

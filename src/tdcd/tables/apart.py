@@ -4,7 +4,6 @@ That is ids, labels and weights of all rows, and the sums and counts that featur
 where they were read, one table at a time.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +16,11 @@ from tdcd.config import Config, SiloSection
 from tdcd.federation.hosts import HostRows, Hosts
 from tdcd.federation.partition import Rows
 from tdcd.tables.client_table import refuse_label, refuse_randomised, row_numbers
-from tdcd.tables.errors import TableError
+from tdcd.tables.errors import TableError, caution
 from tdcd.tables.loader import read_chunks, read_rows
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.summary import Summary, summarize
-
-logger = logging.getLogger("tdcd.tables")
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,8 @@ class TablesApart:
             found: dict[str, Any] = {}
             for place, path in self._own(section).items():
                 table = read_rows(path, columns)
-                for caution in row_numbers(table):
-                    logger.warning("Warning: %s: %s", table.source, caution)
+                for sentence in row_numbers(table):
+                    caution(f"{table.source}: {sentence}")
                 for client in [place] if section.client else np.flatnonzero(has).tolist():
                     summary = summarize(table, np.isin(train.numbers[place], train.rows[client]), bins)
                     found[section.client_names[client]] = summary.to_json()

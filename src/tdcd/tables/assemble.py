@@ -1,6 +1,5 @@
 """A federation put together from the silos' files, in one process, by the steps that real hubs and clients take."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.config import Config, ConfigError, SiloSection
+from tdcd.config import Config, ConfigError
 from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
 from tdcd.data.randomized import trial_key
@@ -18,18 +17,16 @@ from tdcd.federation.hosts import Hosts
 from tdcd.federation.partition import Rows, sizes_of, split_rows
 from tdcd.federation.silos import Federation, Silo
 from tdcd.tables.apart import TablesApart, Wanted
-from tdcd.tables.client_table import refuse_label, refuse_randomised, row_numbers
-from tdcd.tables.errors import TableError
+from tdcd.tables.client_table import read_table, row_numbers, tables_of
+from tdcd.tables.errors import TableError, caution
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
-from tdcd.tables.loader import read_rows
 from tdcd.tables.memory import give_back_memory
-from tdcd.tables.preparation import Preparation
+from tdcd.tables.overlap import alignment, common_ids, held_twice
+from tdcd.tables.preparation import Preparation, without_use
 from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
-from tdcd.tables.rows import Columns, RawRows, id_order, spelt_otherwise
-from tdcd.tables.summary import summarize
+from tdcd.tables.rows import Columns, RawRows
+from tdcd.tables.summary import merge_summaries, summarize
 from tdcd.tables.weighting import raw_weights
-
-logger = logging.getLogger("tdcd.tables")
 
 ROWS_AT_ONCE = 1 << 15
 """Rows are prepared so many at a time, to need little memory beside the features."""
@@ -73,9 +70,12 @@ def assemble(
     if tables is None:
         _check(config)
         tables = _read(config) if apart is None else apart.known()
-        if twice := [error for section in config.silos for error in _held_twice(section, tables[section.name])]:
+        if twice := [error for section in config.silos for error in held_twice(section, tables[section.name])]:
             raise TableError.joined(twice)
-    ids = _common_ids(config, tables)
+    for rows in (rows for parts in tables.values() for rows in parts):
+        for sentence in row_numbers(rows):
+            caution(f"{rows.source}: {sentence}")
+    ids = common_ids(config, tables)
     numbers = {one: number for number, one in enumerate(ids)}
     # From here on there are randomised labels only, if the file asks for them.
     encoded = _labels(config, tables, numbers)
@@ -85,6 +85,9 @@ def assemble(
     labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
     samples = _Samples(numbers, held_out, labels)
     weights = raw_weights(config, tables, numbers)
+    # Of randomised labels nothing is said: those of the other ids were never drawn.
+    amounts = None if config.federation.label_epsilon is not None else encoded.task == "regression"
+    aligned = alignment(tables, numbers.keys(), amounts=amounts) if config.data.align else {}
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     made = []
     for index, section in enumerate(config.silos):
@@ -103,6 +106,7 @@ def assemble(
         labels_in_words=with_noise(config, in_words(encoded, config.model.loss), len(encoded.classes)),
         label_mean=label_encoding.mean,
         classes=label_encoding.classes,
+        alignment=aligned,
     )
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
@@ -127,63 +131,16 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
     folder = Path(config.data.folder or "")
     tables: dict[str, list[RawRows]] = {}
     errors: list[TableError] = []
-    owner = [section for section in config.silos if section.name == config.federation.labels]
     for section in config.silos:
-        paths = [client.table for client in section.client] or [section.table or ""]
         tables[section.name] = []
-        for path in paths:
+        for path in tables_of(section):
             try:
-                if owner and owner[0].name != section.name:
-                    refuse_label(config, section, folder / path, owner[0].label or "")
-                if section.label is not None:
-                    refuse_randomised(config, section, folder / path)
-                rows = read_rows(folder / path, Columns.of(config, section))
-                tables[section.name].append(rows)
-                for caution in row_numbers(rows):
-                    logger.warning("Warning: %s: %s", rows.source, caution)
+                tables[section.name].append(read_table(config, section, folder / path))
             except TableError as error:
                 errors.append(error)
     if errors:
         raise TableError.joined(errors)
     return tables
-
-
-def _held_twice(section: SiloSection, parts: Sequence[RawRows]) -> list[TableError]:
-    """Errors for the ids that two clients of the silo hold."""
-    if len(parts) == 1:
-        return []
-    holder: dict[str, int] = {}
-    problems = []
-    for client, part in enumerate(parts):
-        for one in part.ids:
-            first = holder.setdefault(one, client)
-            if first != client:
-                problems.append(
-                    f"silo '{section.name}': id {one!r} is held by {parts[first].source} and by {part.source}: "
-                    "only one client of a silo may hold a row"
-                )
-    return [TableError(problems)] if problems else []
-
-
-def _common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
-    """The ids that every silo has, in order; refuses others unless the configuration allows them."""
-    held = {name: {one for part in parts for one in part.ids} for name, parts in tables.items()}
-    common = set.intersection(*held.values())
-    if not common or (not config.data.align and any(len(ids) > len(common) for ids in held.values())):
-        counts = [
-            f"silo '{name}' has {len(ids)}, {len(ids - common)} of which others lack" for name, ids in held.items()
-        ]
-        advice = (
-            "find the common ones with tdcd align, or set data.align = true to train on them"
-            if common
-            else "check that the id columns mean the same"
-        )
-        (first, ours), *others = held.items()
-        hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'") for name, ids in others]
-        advice += "".join(f"; {hint}" for hint in hints if hint)
-        raise TableError([f"{len(common)} ids are in every silo: {'; '.join(counts)}: {advice}"])
-    ids = list(common)
-    return [ids[place] for place in id_order(ids)]
 
 
 def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Mapping[str, int]) -> Labels:
@@ -263,6 +220,9 @@ def _silo(
         preparation = Preparation.of_clients(summaries, config)
     except ValueError as error:
         raise TableError([f"silo '{section.name}': {error}"]) from None
+    if apart is None or not apart.hosts.here:
+        for column, sentence in without_use(merge_summaries(summaries), preparation, config.data.rare).items():
+            caution(f"silo '{section.name}', column '{column}': {sentence}")
     found: list[Any]
     if apart is None:
         found = [_features(parts, kind, preparation, int(bias), config.dtype) for kind in kinds]

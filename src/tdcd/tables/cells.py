@@ -92,6 +92,24 @@ def kind_of(text: str, dialect: Dialect) -> Kind | None:
     return None
 
 
+def holds_names(column: pa.Array | pa.ChunkedArray, dialect: Dialect) -> bool:
+    """Whether a column of texts holds names rather than amounts.
+
+    It does if most cells that are not blank are no numbers, and they are not dates, or true and false, either. A few
+    that are none in a column of numbers are mistakes.
+    """
+    known = _known(column, dialect).drop_null()
+    mark = re.escape(dialect.decimal)
+    numbers = pc.match_substring_regex(known, rf"^[+-]?([0-9]+({mark}[0-9]*)?|{mark}[0-9]+)([eE][+-]?[0-9]+)?$")
+    if 2 * (pc.sum(numbers).as_py() or 0) >= len(known):
+        return False
+    try:
+        as_amounts(known, dialect)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
 def days_in_words(days: float) -> str:
     """A number of days since 1970-01-01 as a date.
 

@@ -90,6 +90,21 @@ def read_client(
     return replace(rows, labels=taken.labels, weights=taken.weights, label_epsilon=_epsilon_of(known))
 
 
+def tables_of(silo: SiloSection) -> list[str]:
+    """The tables of a silo in a configuration: one of each client, or one for all."""
+    return [client.table for client in silo.client] or [silo.table or ""]
+
+
+def read_table(config: Config, silo: SiloSection, path: Path) -> RawRows:
+    """A table of a configuration, as a simulation reads it: with labels if its silo names their column."""
+    owner = next((section for section in config.silos if section.name == config.federation.labels), None)
+    if owner is not None and owner.name != silo.name:
+        refuse_label(config, silo, path, owner.label or "")
+    if silo.label is not None:
+        refuse_randomised(config, silo, path)
+    return read_rows(path, Columns.of(config, silo))
+
+
 def _epsilon_of(labels: RawRows) -> float | None:
     """The epsilon in every row of a table of labels that were randomised; None of one of true labels."""
     if EPSILON_COLUMN not in labels.features:

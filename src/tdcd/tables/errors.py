@@ -1,6 +1,9 @@
 """What is wrong with tables: every problem names its file, line and column, and says what to do."""
 
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Self
 
 SHOWN = 20
@@ -23,3 +26,16 @@ class TableError(ValueError):
         """One error for several tables."""
         errors = list(errors)
         return cls([problem for error in errors for problem in error.problems], sum(error.total for error in errors))
+
+
+class DataWarning(UserWarning):
+    """Data that can be used, but may be a mistake. Commands print its sentence as one line."""
+
+
+def caution(sentence: str) -> None:
+    """Warn of data; the warning points to the code outside of this package that gave it."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "tdcd":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, DataWarning, stacklevel=level)

@@ -8,13 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tdcd.tables.cells import as_amounts, as_texts
+from tdcd.tables.cells import as_amounts, as_texts, holds_names, kind_of
 from tdcd.tables.diagnosis import LARGEST
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.growing import NamedLabels, Unfit
 from tdcd.tables.loader import collect, repeat, with_weights
 from tdcd.tables.rows import PLACE, Columns, RawRows
+
+NOT_AN_AMOUNT = (
+    ', as most of the column is: correct it; or give data={"blank": [...]} if it stands for a blank; or make the '
+    "column categorical if it holds names"
+)
 
 
 def arrow_of(frame: Any, name: str, columns: Sequence[str] = ()) -> pa.Table:
@@ -54,15 +59,15 @@ def _of_array(array: Any, columns: Sequence[str]) -> pa.Table:
 
 
 def _plain(column: pa.ChunkedArray, name: str, title: str) -> pa.ChunkedArray:
-    """A column of numbers, truths, dates or texts; refuses lists and the like."""
+    """A column of numbers, truths, dates or texts, or of categories that are texts; refuses lists and the like."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        # A categorical column holds names, whatever they look like. Arrow cannot cast all kinds of them at once.
+        # Arrow cannot cast all kinds of them at once.
         chunks = [
-            pa.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(pa.string())).dictionary_decode()
+            pa.DictionaryArray.from_arrays(one.indices.cast(pa.int32()), one.dictionary.cast(pa.string()))
             for one in column.chunks
         ]
-        return pa.chunked_array(chunks, pa.string())
+        return pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
     if pa.types.is_null(kind):
         return column.cast(pa.float64())
     if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
@@ -75,27 +80,34 @@ def _plain(column: pa.ChunkedArray, name: str, title: str) -> pa.ChunkedArray:
     return column
 
 
-def text_columns(table: pa.Table) -> tuple[str, ...]:
-    """The columns whose values are names."""
-    return tuple(field.name for field in table.schema if pa.types.is_string(field.type))
+def named_columns(table: pa.Table, dialect: Dialect) -> set[str]:
+    """The columns whose values are names.
+
+    A categorical column holds names, whatever they look like. Texts are read as those of a CSV file: they are amounts
+    if they are numbers, dates, or true and false.
+    """
+    return {
+        field.name
+        for field in table.schema
+        if pa.types.is_dictionary(field.type)
+        or (pa.types.is_string(field.type) and holds_names(table.column(field.name), dialect))
+    }
 
 
 def frame_rows(table: pa.Table, name: str, columns: Columns) -> RawRows:
     """The rows of an Arrow table of :func:`arrow_of`.
 
     Args:
-        columns: which to read; by default all, and those of texts are names. With the id column :data:`PLACE`, rows
-            are known by their places.
+        columns: which to read; by default all, and those of :func:`named_columns` are names. With the id column
+            :data:`PLACE`, rows are known by their places.
     """
     if columns.id == PLACE:
         table = table.append_column(PLACE, pa.array([str(place) for place in range(len(table))], pa.string()))
     wanted = columns.among(name, table.column_names)
     assert wanted.features is not None
     if columns.features is None:
-        texts = set(text_columns(table))
-        wanted = replace(
-            wanted, categorical=tuple(one for one in wanted.features if one in texts | {*wanted.categorical})
-        )
+        names = named_columns(table.select(wanted.features), wanted.dialect) | {*wanted.categorical}
+        wanted = replace(wanted, categorical=tuple(one for one in wanted.features if one in names))
     if wanted.weight is not None:
         # Read as one more column of amounts, and taken out again.
         wanted = replace(wanted, features=(*(wanted.features or ()), wanted.weight))
@@ -114,7 +126,8 @@ def frame_rows(table: pa.Table, name: str, columns: Columns) -> RawRows:
     try:
         rows = _collect(name, chosen, wanted)
     except (Unfit, pa.ArrowException) as error:
-        raise TableError([*_problems(chosen, name, wanted)] or [f"{name}: {error}"]) from None
+        advice = NOT_AN_AMOUNT if columns.features is None else ""
+        raise TableError([*_problems(chosen, name, wanted, advice)] or [f"{name}: {error}"]) from None
     rows = rows if wanted.weight is None else with_weights(rows, wanted.weight)
     if repeat(rows.ids):
         twice = next(one for one in rows.ids if rows.ids.count(one) > 1)
@@ -147,8 +160,12 @@ def _as_names(column: pa.ChunkedArray, name: str, title: str) -> pa.ChunkedArray
             raise TableError([f"{name}, column '{title}': holds amounts such as {odd}, not names"]) from None
 
 
-def _problems(table: pa.Table, name: str, wanted: Columns) -> Iterator[str]:
-    """What is wrong with the columns of a frame, one sentence each."""
+def _problems(table: pa.Table, name: str, wanted: Columns, advice: str) -> Iterator[str]:
+    """What is wrong with the columns of a frame, one sentence each.
+
+    Args:
+        advice: what to do about cells that are no amounts.
+    """
     assert wanted.features is not None
     dialect = wanted.dialect
     for title in [wanted.id, *([] if wanted.label is None else [wanted.label])]:
@@ -165,8 +182,7 @@ def _problems(table: pa.Table, name: str, wanted: Columns) -> Iterator[str]:
             try:
                 numbers, _ = as_amounts(column, dialect)
             except pa.ArrowInvalid:
-                odd = next((text for text in as_texts(column).to_pylist() if not _is_number(text)), "texts")
-                yield f"{name}, column '{title}': holds {odd!r}, which is not an amount"
+                yield f"{name}, column '{title}': holds {_odd(column, dialect)!r}, which is not an amount{advice}"
                 continue
             blanks = np.isnan(numbers)
             large = np.flatnonzero(np.abs(np.where(blanks, 0, numbers)) > LARGEST)
@@ -180,9 +196,9 @@ def _is_blank(text: str, dialect: Dialect) -> bool:
     return text.strip() in dialect.blank
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text or "nan")
-    except ValueError:
-        return False
-    return True
+def _odd(column: pa.ChunkedArray, dialect: Dialect) -> str:
+    """The first cell that is no amount, or not of the kind that the first amount is."""
+    texts = [text for text in as_texts(column).to_pylist() if not _is_blank(text, dialect)]
+    kinds = [kind_of(text, dialect) for text in texts]
+    expected = next((kind for kind in kinds if kind is not None), "number")
+    return next((text for text, kind in zip(texts, kinds, strict=True) if kind != expected), "texts")

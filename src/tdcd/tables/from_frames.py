@@ -7,15 +7,65 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tdcd.config import Config, check_config
-from tdcd.federation.silos import Federation
+from tdcd.config import Config, ConfigError, check_config
+from tdcd.config.losses import chosen_loss
+from tdcd.federation.silos import Federation, Terms
 from tdcd.tables.assemble import Assembled, assemble
-from tdcd.tables.errors import TableError
+from tdcd.tables.errors import TableError, caution
 from tdcd.tables.frames import arrow_of, frame_rows
 from tdcd.tables.rows import PLACE, Columns
 
-SECTIONS = ("seed", "dtype", "data", "federation", "model", "evaluate")
-"""The sections of a configuration that say how a federation is made."""
+HONOURED: Mapping[str, Sequence[str]] = {
+    "data": ("standardize", "seed", "missing", "rare", "delimiter", "encoding", "decimal", "blank", "align"),
+    "federation": ("rows", "sizes", "alpha", "aligned", "labels", "label_epsilon", "label_classes"),
+    "model": ("loss", "huber_delta", "folder", "bins"),
+    "evaluate": ("holdout", "stratify"),
+}
+"""The keys of a configuration that say how a federation is made of frames, or what its training must keep to."""
+SINGLE = ("name", "seed", "dtype")
+"""Those that are in no section."""
+BLOCKS = "give tdcd.train the block: Linear(), Mlp(...), Cnn(...) or one of your own"
+REAL = "it is about a real federation: write it into the file that tdcd hub and tdcd client are given"
+ELSEWHERE: Mapping[str, str] = {
+    "data.source": "the frames are the data; leave it out",
+    "data.rows": "give frames with fewer rows",
+    "data.folder": "the frames are the data; leave it out",
+    "data.keep": "give it to tdcd.train: execution=Execution(keep=...), from tdcd.core.execution",
+    "federation.silos": "there is one silo per frame; leave it out",
+    "federation.clients": "give it to from_frames itself: clients=...",
+    "federation.strips": "it is about images; leave it out",
+    "federation.bias": "give it to from_frames itself: bias=...",
+    "federation.share_model": REAL,
+    "federation.client_grace_s": REAL,
+    **{f"model.{key}": BLOCKS for key in ("block", "hidden", "channels", "kernel", "embedding", "module")},
+    "model.l2": "give it to tdcd.train: Objective(..., l2=...)",
+    "evaluate.every": "give it to tdcd.train: evaluate_every=...",
+    "evaluate.patience": "give it to tdcd.train: patience=...",
+    "evaluate.keep": "give it to tdcd.train: keep=...",
+    "evaluate.alone": "it is for tdcd run; leave it out",
+    "train": "says how to train, not how a federation is made: give it to tdcd.train, in Settings(...) and variant=...",
+    "exchange": "says how to train, not how a federation is made: give it to tdcd.train, in variant=...",
+    "silos": "there is one silo per frame; leave it out",
+    "network": "it is for tdcd plan and tdcd compare; leave it out",
+    "runtime": REAL,
+}
+"""Where every other key and section is set, or why it is not."""
+
+
+def refuse_dropped(keys: Mapping[str, Any]) -> None:
+    """Refuse the keys of a configuration that would have no effect on a federation of frames and its training.
+
+    Keys that no configuration has are left to its checks.
+    """
+    problems = []
+    for section, given in keys.items():
+        if section in HONOURED and isinstance(given, Mapping):
+            others = [f"{section}.{key}" for key in given if key not in HONOURED[section]]
+        else:
+            others = [] if section in (*SINGLE, *HONOURED) else [section]
+        problems += [f"{key}: {ELSEWHERE[key]}" for key in others if key in ELSEWHERE]
+    if problems:
+        raise ConfigError(problems, "Federation.from_frames")
 
 
 def federation_from_frames(
@@ -29,13 +79,16 @@ def federation_from_frames(
     **keys: Any,
 ) -> Federation:
     """See :meth:`tdcd.Federation.from_frames`; ``keys`` are sections of a configuration."""
-    for section in keys:
-        if section not in SECTIONS:
-            raise ValueError(f"{section}: says how to train, not how a federation is made: give it to tdcd.train")
+    refuse_dropped(keys)
     tables = {silo: arrow_of(frame, f"frame '{silo}'") for silo, frame in frames.items()}
     holders = [silo for silo, table in tables.items() if label in table.column_names]
     if not holders:
         raise TableError([f"no frame has the column '{label}', which is to be predicted"])
+    section = keys.get("federation")
+    owner = section.get("labels") if isinstance(section, Mapping) else None
+    if others := [silo for silo in holders if owner in tables and silo != owner]:
+        only = f"only silo '{owner}' may have it (federation.labels)"
+        raise TableError([f"frame '{others[0]}': column '{label}' is the label, and {only}: remove the column"])
     given = [clients] * len(tables) if isinstance(clients, int | np.integer) else [*clients]
     if len(given) != len(tables):
         raise ValueError(f"there are {len(tables)} frames, but client counts for {len(given)}: {given}")
@@ -53,7 +106,14 @@ def federation_from_frames(
     if id_column is None and len({len(table) for table in tables.values()}) > 1:
         counts = ", ".join(f"'{silo}' has {len(table)}" for silo, table in tables.items())
         raise TableError([f"frames without ids must have the same rows in the same order: {counts}; give id=COLUMN"])
-    return assemble_frames(config, tables, bias=bias).federation
+    assembled = assemble_frames(config, tables, bias=bias)
+    chosen, loss = config.federation, chosen_loss(config.model)
+    terms = Terms(chosen.labels, chosen.label_epsilon, assembled.label_encoding.task, loss, config.dtype)
+    if lost := {silo: one for silo, one in assembled.federation.alignment.items() if one.lost}:
+        counts = "; ".join(f"silo '{silo}' has {one.ids}, and loses {one.lost}" for silo, one in lost.items())
+        common = assembled.federation.num_samples + len(assembled.test_ids)
+        caution(f"data.align = true: {common} ids are in every silo: {counts}")
+    return replace(assembled.federation, terms=terms)
 
 
 def frames_config(keys: Mapping[str, Any]) -> Config:

@@ -15,8 +15,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from tdcd.config import Config
 from tdcd.tables.parts import ColumnPart, OneHot, fit_part, part_from_json
-from tdcd.tables.rows import RawRows
-from tdcd.tables.summary import Summary, merge_summaries
+from tdcd.tables.rows import Category, RawRows
+from tdcd.tables.summary import CategoryStats, NumericStats, SketchStats, Summary, merge_summaries
+
+SHOWN_LEVELS = 3
+"""How many levels a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,24 @@ class Preparation:
             start += width
         return features
 
+    def cautions(self, rows: RawRows) -> dict[str, str]:
+        """A sentence for every raw column that has levels in these rows which training did not learn about."""
+        found = {}
+        for name, part in self.parts.items():
+            column = rows.features[name]
+            if not isinstance(part, OneHot) or not isinstance(column, Category):
+                continue
+            levels, count = part.unseen(column)
+            if levels:
+                told = ", ".join(map(repr, levels[:SHOWN_LEVELS])) + (", ..." if len(levels) > SHOWN_LEVELS else "")
+                words = (
+                    "was rare in training, or not there: they count as 'other'"
+                    if part.other
+                    else "was not there in training: the column adds nothing to their scores"
+                )
+                found[name] = f"{count} of {len(rows)} rows have a level ({told}) that {words}"
+        return found
+
     def unscaled(self, weights: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
         """A linear block ``[D, C]`` in the columns' own units: coefficients ``[C]`` by name, and the intercept ``[C]``.
 
@@ -100,3 +121,35 @@ class Preparation:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """What :meth:`to_json` gave."""
         return cls({name: part_from_json(of) for name, of in value.items()})
+
+
+def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[str, str]:
+    """The raw columns that are the same in every training row of a silo, each with a sentence about it.
+
+    Args:
+        summary: what ``preparation`` was fitted to.
+        rare: as it was fitted with.
+    """
+    found = {}
+    for name, part in preparation.parts.items():
+        column = summary.columns[name]
+        if isinstance(column, NumericStats):
+            is_constant, known = not column.squares and not (column.known and column.missing), column.known > 0
+        else:
+            is_constant, known = len(part.names(name)) == 1, _has_values(column)
+        if not is_constant:
+            continue
+        if not known:
+            found[name] = "is blank in every training row: leave it out"
+        elif isinstance(part, OneHot) and part.other:
+            found[name] = (
+                f"has one level left, 'other', since each of its {len(column.levels)} levels has fewer training rows "
+                f"than data.rare = {rare}, so the model learns nothing from it: lower data.rare, or leave it out"
+            )
+        else:
+            found[name] = "is the same in every training row, so the model learns nothing from it: leave it out"
+    return found
+
+
+def _has_values(column: CategoryStats | SketchStats) -> bool:
+    return bool(column.levels) if isinstance(column, CategoryStats) else column.known > 0

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from tdcd.config import check_config
 from tdcd.federation.partition import contiguous_columns, equal_sizes, named_columns, shuffled_rows
 from tdcd.records.run_folder import toml_text
-from tdcd.tables.cells import as_amounts
-from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect, arrow_stream, is_parquet
+from tdcd.tables.cells import as_amounts, holds_names
+from tdcd.tables.dialect import DEFAULT, Dialect, arrow_stream, is_parquet
 from tdcd.tables.loader import read_header, read_rows
 from tdcd.tables.rows import Columns
 
@@ -139,20 +139,10 @@ def _with_numbers(table: pa.Table, names: set[str], parquet: bool) -> pa.Table:
 
 
 def _holds_names(column: pa.ChunkedArray) -> bool:
-    """Whether most values that are not blank are not numbers, and they are not dates, or true and false, either."""
+    """Whether the values are names; those of Parquet's own types are none."""
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
-    if not pa.types.is_string(column.type):
-        return False
-    known = column.filter(pc.invert(pc.is_in(column, pa.array(BLANKS)))).drop_null()
-    numbers = pc.match_substring_regex(known, r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$")
-    if 2 * (pc.sum(numbers).as_py() or 0) >= len(known):
-        return False
-    try:
-        as_amounts(known, DEFAULT)
-    except pa.ArrowInvalid:
-        return True
-    return False
+    return bool(pa.types.is_string(column.type)) and holds_names(column, DEFAULT)
 
 
 def _configuration(

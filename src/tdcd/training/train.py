@@ -41,6 +41,7 @@ from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 from tdcd.training.result import Result
 from tdcd.training.subsets import Trained, write_subsets
+from tdcd.training.terms import on_terms, say_what_labels_are
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1
@@ -104,7 +105,7 @@ def train(
         observe: called after every engine call.
         should_stop: asked after every engine call; true ends the run early, with a checkpoint.
         execution: on which devices and how. Of several processes only the first writes ``out``, and is asked to stop.
-        variant: the member of the TDCD family; by default Algorithm 1.
+        variant: the member of the TDCD family; by default Algorithm 1, with labels where the federation has them.
         named: what ``held-out.csv`` there calls the held-out samples; by default they have numbers.
         quiet: whether there is no warning if the run diverged; :attr:`.Result.status` says so too.
 
@@ -118,9 +119,12 @@ def train(
     chosen = _blocks(blocks, federation.num_silos)
     objective, settings = _objective(objective), _settings(settings)
     _check_classes(federation, objective)
+    objective, variant = on_terms(federation, objective, settings, variant)
     simulation = Simulation(federation, chosen, objective, settings, execution, variant)
     # Of several processes, each has the features of its own clients only.
     federation, hosts = simulation.federation, simulation.hosts
+    if hosts is None or not hosts.here:
+        say_what_labels_are(federation, objective)
     state = simulation.init()
     ledger, stopping = ledger_of(simulation, state.blocks, colocation, moved), Stopping(rounds, patience, keep)
     run = TrainingRun(federation, settings, state, ledger, simulation.engine, stopping, hosts)

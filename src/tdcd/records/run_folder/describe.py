@@ -1,6 +1,7 @@
 """What ``federation.json`` says."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tdcd.federation.silos import Federation
@@ -18,6 +19,7 @@ def describe(federation: Federation, parameters: Sequence[int], engine: str) -> 
         "num_test": 0 if federation.test_labels is None else len(federation.test_labels),
         "labels": federation.labels_in_words,
         "engine": engine,
+        "alignment": {silo: asdict(ids) for silo, ids in federation.alignment.items()},
         "silos": [
             {
                 "name": silo.name,

@@ -5,14 +5,17 @@ client is told which of its ids remain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from tdcd.alignment import Alignment, Method, ristretto
 from tdcd.alignment.messages import Outgoing
-from tdcd.config import ConfigError
+from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.federation.party_names import client_of
+from tdcd.federation.silos import SiloIds
 from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.driver import Outcome
 from tdcd.runtime.process.party import PartySection, open_transport, secret_of
@@ -24,8 +27,10 @@ from tdcd.runtime.protocol.structure import Array, Message
 from tdcd.runtime.protocol.taking import take
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.client_table import find_silo
-from tdcd.tables.loader import read_rows
-from tdcd.tables.rows import Columns
+from tdcd.tables.errors import TableError
+from tdcd.tables.loader import read_header, read_rows
+from tdcd.tables.overlap import are_amounts, ids_of
+from tdcd.tables.rows import Columns, RawRows
 
 
 class AlignHub:
@@ -50,6 +55,11 @@ class AlignHub:
         self._alignment: Alignment | None = None
         self._early: list[AlignRows] = []
         self._met: set[str] = set()
+
+    @property
+    def num_ids(self) -> int:
+        """How many the silo has."""
+        return sum(len(ids) for ids in self._ids.values())
 
     @property
     def done(self) -> bool:
@@ -152,34 +162,47 @@ class AlignClient:
 
 def align_as_hub(
     job: Job, silo: str, tables: Sequence[Path], method: Method, own: PartySection, waiting: Waiting
-) -> tuple[Outcome, list[str]]:
-    """Take a hub's part; how it ended, and the common ids."""
+) -> tuple[Outcome, list[str], SiloIds]:
+    """Take a hub's part; how it ended, the common ids, and what the silo loses by keeping to them."""
     if method == "psi":
         try:
             ristretto.require()
         except ImportError as error:
             raise ConfigError([f"--psi: {error}; or use --digests among silos that trust each other"]) from None
     index = job.silo_index(silo)
-    columns = Columns.of(job.config, job.config.silos[index])
-    held = {str(path): ids_in(path, columns) for path in tables} if tables else None
+    rows = [ids_in(path, job.config, job.config.silos[index]) for path in tables]
+    held = {one.source: one.ids for one in rows} if tables else None
     hub = AlignHub(job, index, method, secret_of(job, own), held, waiting.progress)
     with open_transport(job, hub.name, [*hub.partners], own) as transport:
-        return converse(hub, transport, waiting.show, waiting.should_stop), hub.common
+        outcome = converse(hub, transport, waiting.show, waiting.should_stop)
+    lost = _lost(job.config, rows, hub.common) if rows else SiloIds(hub.num_ids, len(hub.common))
+    return outcome, hub.common, lost
 
 
 def align_as_client(
     job: Job, silo: str, name: str, tables: Sequence[Path], own: PartySection, waiting: Waiting
-) -> tuple[Outcome, list[str]]:
-    """Take a client's part; how it ended, and which of its ids are common."""
+) -> tuple[Outcome, list[str], SiloIds]:
+    """Take a client's part; how it ended, which of its ids are common, and what it loses by keeping to them."""
     section = find_silo(job.config, silo, name)
     if not tables:
         raise ConfigError(["--data: is missing; a client needs the tables with its ids"])
-    ids = [one for path in tables for one in ids_in(path, Columns.of(job.config, section))]
-    client = AlignClient(job, job.silo_index(silo), client_of(silo, name), ids)
+    rows = [ids_in(path, job.config, section) for path in tables]
+    client = AlignClient(job, job.silo_index(silo), client_of(silo, name), [one for part in rows for one in part.ids])
     with open_transport(job, client.name, [*client.partners], own) as transport:
-        return converse(client, transport, waiting.show, waiting.should_stop), client.common
+        outcome = converse(client, transport, waiting.show, waiting.should_stop)
+    return outcome, client.common, _lost(job.config, rows, client.common)
 
 
-def ids_in(path: Path, columns: Columns) -> list[str]:
-    """The ids in a silo's table."""
-    return [*read_rows(path, columns.only(())).ids]
+def ids_in(path: Path, config: Config, silo: SiloSection) -> RawRows:
+    """The ids in a silo's table, and the labels if it has them; rows that others lack may have none."""
+    columns = Columns.of(config, silo).only(())
+    header, _ = read_header(path, silo.id, columns.dialect)
+    if silo.label in header:
+        with suppress(TableError):
+            return read_rows(path, replace(columns, label=silo.label))
+    return read_rows(path, columns)
+
+
+def _lost(config: Config, rows: Sequence[RawRows], common: Sequence[str]) -> SiloIds:
+    """What a party's tables lose; nothing of labels that do not fit ``model.loss``, which is said elsewhere."""
+    return ids_of(rows, {*common}, amounts=are_amounts(config, rows))

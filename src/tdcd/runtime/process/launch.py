@@ -7,14 +7,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from tdcd.config import Config, check_config, override, read_config
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import plan
+from tdcd.federation.silos import SiloIds
 from tdcd.records.manifest import Manifest
 from tdcd.records.patience import Best
 from tdcd.records.run_folder import RunFolder, toml_text, write_durably
@@ -27,6 +28,8 @@ from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.status import read_status
 from tdcd.tables.prepared import save_prepared
 
+ALIGNMENT = "alignment.json"
+"""In the folder of a trial's data: what the silos lost by keeping to the common ids."""
 POLL_S = 0.1
 GRACE_S = 10.0
 """What processes get to leave by themselves."""
@@ -41,6 +44,8 @@ class Trial:
     job: Job
     labels_in_words: str = ""
     """What the labels were taken for; empty when a trial goes on that has said it before."""
+    alignment: Mapping[str, SiloIds] = field(default_factory=dict)
+    """What the silos lost by keeping to the common ids; empty as above."""
     processes: dict[str, PartyProcess] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     """The clients that ended early and that their hubs continue without."""
@@ -69,12 +74,14 @@ class Trial:
             # Clients get arrays that are ready for training: only the trial knows how they came to be.
             save_prepared(folder / "data", planned.federation, planned.objective)
         (folder / "data" / "options.json").write_text(json.dumps(options))
+        lost = {silo: asdict(ids) for silo, ids in planned.federation.alignment.items()}
+        (folder / "data" / ALIGNMENT).write_text(json.dumps(lost))
         clients = [client for silo in range(len(job.hubs)) for client in job.clients(silo)]
         shutil.rmtree(folder / "certs", ignore_errors=True)
         throwaway(folder / "certs", {hub: ["127.0.0.1"] for hub in job.hubs}, clients)
         # Last, so that a folder with this file is complete.
         write_durably(shared, toml_text(job.config.model_dump()).encode())
-        return cls(folder, job, planned.federation.labels_in_words)
+        return cls(folder, job, planned.federation.labels_in_words, planned.federation.alignment)
 
     def start(self) -> None:
         """Start every party."""
@@ -195,6 +202,9 @@ class Trial:
         run, data = RunFolder(self.folder), RunFolder(self.folder / "data")
         parts = [RunFolder(home) for home in homes]
         run.gather(parts)
+        lost = data.path / ALIGNMENT
+        # Hubs are given the common ids only.
+        run.write_facts({**run.facts(), "alignment": json.loads(lost.read_text()) if lost.exists() else {}})
         if data.labels_file.exists():
             shutil.copy(data.labels_file, run.labels_file)
             shutil.copytree(data.path / "preparation", run.path / "preparation", dirs_exist_ok=True)

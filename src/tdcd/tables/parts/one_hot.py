@@ -57,6 +57,12 @@ class OneHot:
         rows = np.flatnonzero(place >= 0)
         out[rows, place[rows]] = 1
 
+    def unseen(self, column: Category) -> tuple[list[str], int]:
+        """The levels that have no feature of their own, and how many rows have one of them."""
+        places = [place for place, level in enumerate(column.levels) if level not in {*self.levels}]
+        counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.levels))[places]
+        return [column.levels[place] for place, count in zip(places, counts, strict=True) if count], int(counts.sum())
+
     def cells(self) -> list[Cell]:
         """What the features stand for; at the end what has no feature, as a level that training never saw."""
         levels = [*self.levels, *[OTHER] * self.other, *[BLANK] * self.indicator]

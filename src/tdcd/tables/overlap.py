@@ -1,0 +1,107 @@
+"""Which ids the silos' tables have in common, and what is lost by keeping to those."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tdcd.config import Config, SiloSection
+from tdcd.config.losses import chosen_loss
+from tdcd.federation.silos import LabelFigures, SiloIds
+from tdcd.tables.errors import TableError
+from tdcd.tables.labels import canonical_label, encode
+from tdcd.tables.rows import RawRows, id_order, spelt_otherwise
+
+
+def held_twice(section: SiloSection, parts: Sequence[RawRows]) -> list[TableError]:
+    """Errors for the ids that two clients of the silo hold."""
+    if len(parts) < 2:
+        return []
+    holder: dict[str, int] = {}
+    problems = []
+    for client, part in enumerate(parts):
+        for one in part.ids:
+            first = holder.setdefault(one, client)
+            if first != client:
+                problems.append(
+                    f"silo '{section.name}': id {one!r} is held by {parts[first].source} and by {part.source}: "
+                    "only one client of a silo may hold a row"
+                )
+    return [TableError(problems)] if problems else []
+
+
+def common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
+    """The ids that every silo has, in order; refuses others unless the configuration allows them."""
+    held = {name: {one for part in parts for one in part.ids} for name, parts in tables.items()}
+    common = set.intersection(*held.values())
+    if not common or (not config.data.align and any(len(ids) > len(common) for ids in held.values())):
+        counts = [
+            f"silo '{name}' has {len(ids)}, {len(ids - common)} of which others lack" for name, ids in held.items()
+        ]
+        advice = (
+            "find the common ones with tdcd align, or set data.align = true to train on them"
+            if common
+            else "check that the id columns mean the same"
+        )
+        (first, ours), *others = held.items()
+        hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'") for name, ids in others]
+        advice += "".join(f"; {hint}" for hint in hints if hint)
+        raise TableError([f"{len(common)} ids are in every silo: {'; '.join(counts)}: {advice}"])
+    ids = list(common)
+    return [ids[place] for place in id_order(ids)]
+
+
+def alignment(
+    tables: Mapping[str, Sequence[RawRows]], common: Collection[str], *, amounts: bool | None
+) -> dict[str, SiloIds]:
+    """How many ids each silo has, how many of them all have, and its labels before and after the others are left out.
+
+    Args:
+        common: the ids that all silos have.
+        amounts: whether labels are amounts, not classes; None to say nothing of them, as where they are randomised.
+    """
+    return {name: ids_of(parts, common, amounts=amounts) for name, parts in tables.items()}
+
+
+def are_amounts(config: Config, parts: Sequence[RawRows]) -> bool | None:
+    """Whether the labels of these tables are amounts; None where nothing is to be said of them.
+
+    That is of labels that are randomised, or that do not fit ``model.loss``: training refuses those, with its reason.
+    """
+    labels = [part.labels for part in parts if part.labels is not None]
+    if not labels or config.federation.label_epsilon is not None:
+        return None
+    if any(isinstance(some, list) for some in labels):
+        return False
+    try:
+        return encode(np.concatenate(labels), chosen_loss(config.model), partly=True).task == "regression"
+    except ValueError:
+        return None
+
+
+def ids_of(parts: Sequence[RawRows], common: Collection[str], *, amounts: bool | None) -> SiloIds:
+    """The same of one silo's tables."""
+    silo = SiloIds(sum(len(part) for part in parts), sum(one in common for part in parts for one in part.ids))
+    if amounts is None or any(part.labels is None for part in parts):
+        return silo
+    labels = [(one, label) for part in parts for one, label in zip(part.ids, _listed(part), strict=True)]
+    before, after = [label for _, label in labels], [label for one, label in labels if one in common]
+    return replace(silo, labels_before=_figures(before, amounts), labels_after=_figures(after, amounts))
+
+
+def _figures(values: Sequence[Any], amounts: bool) -> LabelFigures | None:
+    """The mean of labels that are amounts, or the share of every class; None of no labels."""
+    if not values:
+        return None
+    if amounts:
+        return float(np.mean(values))
+    counts = Counter(canonical_label(value) for value in values)
+    return {name: counts[name] / counts.total() for name in sorted(counts)}
+
+
+def _listed(rows: RawRows) -> list[Any]:
+    """The labels of a table."""
+    listed: list[Any] = np.asarray(rows.labels).tolist()
+    return listed
