@@ -218,10 +218,12 @@ def show_recommendation(console: Console, found: "Recommendation") -> None:
     if found.constants is not None:
         facts.append(f"Constants: {constants_in_words(found.constants)}.")
     console.print(*facts, sep="\n", highlight=False)
-    chosen = found.forecasts.index(found.recommended)
+    best = found.recommended
+    chosen = None if best is None else found.forecasts.index(best)
     console.print("", _table(over_q(found), chosen), "", _table(sent(found), chosen), "", sep="\n")
-    console.print(found.reason, style="bold green", highlight=False)
-    _warn(console, found.recommended)
+    console.print(found.reason, style="bold yellow" if best is None else "bold green", highlight=False)
+    if best is not None:
+        _warn(console, best)
     console.print(*(f"- {note}" for note in found.notes), sep="\n", highlight=False)
 
 
@@ -249,9 +251,10 @@ def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None
 
 def show_bound(console: Console, result: "MeasuredBound", page: Path) -> None:
     """The bound's terms beside what was measured, the verdict, and where the page is."""
-    from tdcd.planning.tables import constants_in_words, terms
+    from tdcd.planning.tables import constants_in_words, draws_in_words, terms
 
     console.print(f"Constants: {constants_in_words(result.constants)}.", highlight=False)
+    console.print(f"Sigma: {figure(result.noise.maximum)}, {draws_in_words(result.noise)}.", highlight=False)
     console.print("", _table(terms(result)), "", sep="\n")
     console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
     console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)

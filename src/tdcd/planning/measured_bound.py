@@ -184,6 +184,8 @@ def measure_bound(
             seconds=seconds / 8,
             observe=observe,
         )
+        if noise.too_few:
+            raise ValueError(noise.too_few)
         gap = initial_gap(federation, blocks, objective, measured.first, seconds=seconds / 8, observe=observe)
     num_clients = effective_clients(federation)
     limit = None
