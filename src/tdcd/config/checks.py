@@ -18,8 +18,7 @@ def cross_checks(config: Config) -> list[str]:
         if isinstance(value, list) and len(value) != config.num_silos:
             problems.append(f"{key} = {value}: has {len(value)} entries, but there are {config.num_silos} silos")
     problems += _silo_checks(config)
-    blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
-    if "torch" in blocks and config.model.module is None:
+    if "torch" in config.block_names and config.model.module is None:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
     if config.model.bins is not None and config.data.source != "files":
         problems.append(

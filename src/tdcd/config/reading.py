@@ -34,7 +34,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if isinstance(data, dict) and data.get("source") == "files":
         _beside(path, data)
         keys.setdefault("name", path.stem[:80])
-    if isinstance(model, dict) and ("module" in model or ":" in str(model.get("loss"))):
+    if isinstance(model, dict) and ("module" in model or ":" in f"{model.get('loss')}{model.get('block')}"):
         _beside(path, model)
     if isinstance(train, dict) and "variant" in train:
         _beside(path, train)

@@ -102,13 +102,18 @@ class Config(Section):
         return [silo.name for silo in self.silos] or [f"silo{index + 1}" for index in range(self.num_silos)]
 
     @property
+    def block_names(self) -> list[str]:
+        """What each silo trains."""
+        block = self.model.block
+        return [block] * self.num_silos if isinstance(block, str) else [*block]
+
+    @property
     def has_bias(self) -> bool:
         """Whether the first silo carries a column of ones: by default for linear blocks, and with silo dropout for an
         mlp, too: every silo would have to know the base rate otherwise.
         """
-        block = self.model.block if isinstance(self.model.block, str) else self.model.block[0]
         by_default = ("linear", "mlp") if self.train.silo_dropout else ("linear",)
-        return block in by_default if self.federation.bias is None else self.federation.bias
+        return self.block_names[0] in by_default if self.federation.bias is None else self.federation.bias
 
     @property
     def client_counts(self) -> list[int]:

@@ -216,7 +216,7 @@ def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:
     run = Run.read(folder)
     where = str(RunFolder(folder).config_file)
     config = check_config(run.config, where)
-    if "torch" in config.model.block:
+    if "torch" in config.block_names:
         raise ConfigError(
             ["model.block = 'torch': Theorem 1's constants need second derivatives, which torch blocks lack"], where
         )

@@ -96,6 +96,8 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     """Run a silo's hub to its end."""
     arm_as_asked()
     index = job.silo_index(silo)
+    # A block that cannot be had is said before anybody waits for this party.
+    job.block(index)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
         event("checkpoint refused", why=complaint)
@@ -133,6 +135,7 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
     if job.needs_jax(index) and find_spec("jax") is None:
         raise ConfigError([f"a client of silo '{silo}' needs JAX for what {NEEDS_JAX}: pip install jax optax"])
+    job.block(index)
     name = client_of(silo, client)
     if own.out is None:
         return _run_client(job, index, name, own, should_stop, None)
