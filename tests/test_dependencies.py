@@ -22,9 +22,8 @@ def imported(path):
             yield from (name.name.partition(".")[0] for name in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield node.module.partition(".")[0]
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "import_module":
-            if node.args and isinstance(node.args[0], ast.Constant):
-                yield node.args[0].value.partition(".")[0]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module":
+            yield from (one.value.partition(".")[0] for one in node.args[:1] if isinstance(one, ast.Constant))
 
 
 def names(requirements):

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeEla
 from rich.table import Table
 
 from tdcd.core.stopping import Interrupted
+from tdcd.core.words import counted
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 
@@ -159,7 +160,8 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
     console.print(table)
     spent = f"{bytes_in_words(last.bytes.total)} sent, {duration(last.seconds)}"
     console.print(
-        f"{last.round} rounds, {last.iteration} local steps, {spent}, engine {result.engine}", highlight=False
+        f"{counted(last.round, 'round')}, {counted(last.iteration, 'local step')}, {spent}, engine {result.engine}",
+        highlight=False,
     )
     if result.reason:
         console.print(f"{result.reason[:1].upper()}{result.reason[1:]}.", soft_wrap=True, highlight=False)

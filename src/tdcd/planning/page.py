@@ -43,7 +43,7 @@ def write_page(result: MeasuredBound) -> Path:
                 counted(federation.num_clients, "client"),
                 f"Q = {settings.local_steps}",
                 f"step size {settings.step_size:g}",
-                f"{result.iterations:,} iterations measured",
+                f"{counted(result.iterations, 'iteration')} measured",
             ],
             badge="synthetic data" if "synthetic" in federation.name.lower() else "",
         ),

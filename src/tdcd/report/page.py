@@ -221,7 +221,7 @@ def _traffic(record: Record) -> list[html.Bar]:
     bars = []
     for link, label in LINKS.items():
         size, messages = getattr(record.bytes, link), getattr(record.messages, link)
-        bars.append(html.Bar(label, size, f"{bytes_in_words(size)} in {messages:,} messages"))
+        bars.append(html.Bar(label, size, f"{bytes_in_words(size)} in {counted(messages, 'message')}"))
     return bars
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
+from tdcd.core.words import are, counted
 from tdcd.data.randomized import trial_key
 from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.hosts import Hosts
@@ -181,7 +182,9 @@ def _common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list
         (first, ours), *others = held.items()
         hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'") for name, ids in others]
         advice += "".join(f"; {hint}" for hint in hints if hint)
-        raise TableError([f"{len(common)} ids are in every silo: {'; '.join(counts)}: {advice}"])
+        raise TableError(
+            [f"{counted(len(common), 'id')} {are(len(common))} in every silo: {'; '.join(counts)}: {advice}"]
+        )
     ids = list(common)
     return [ids[place] for place in id_order(ids)]
 
@@ -228,8 +231,8 @@ def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], secon
         one, other = canonical_label(labels[place]), canonical_label(others[place])
         raise TableError(
             [
-                f"the silos' labels differ for {len(differ)} samples: id {ids[place]!r} is {one!r} in silo '{first}' "
-                f"and {other!r} in silo '{second}': correct one, or drop a label"
+                f"the silos' labels differ for {counted(len(differ), 'sample')}: id {ids[place]!r} is {one!r} in silo "
+                f"'{first}' and {other!r} in silo '{second}': correct one, or drop a label"
             ]
         )
 

@@ -20,6 +20,7 @@ from tdcd.core.timing import Overlap
 from tdcd.core.trees import leaves_of
 from tdcd.core.update import Sgd
 from tdcd.core.variant import Everybody, Variant
+from tdcd.core.words import counted
 from tdcd.federation.party_names import client_of, hub_of
 from tdcd.records.patience import Stopping
 from tdcd.runtime.protocol.audience import Audience
@@ -55,7 +56,8 @@ class Job:
         problems = [f"train.variant: {timing} does not go with federation.client_grace_s = {grace}"] if grace else []
         if timing.periods and len(timing.periods) != len(self.config.silos):
             problems.append(
-                f"train.variant: {timing} has {len(timing.periods)} periods for {len(self.config.silos)} silos"
+                f"train.variant: {timing} has {counted(len(timing.periods), 'period')} for "
+                f"{counted(len(self.config.silos), 'silo')}"
             )
         return problems
 
