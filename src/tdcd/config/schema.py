@@ -1,6 +1,7 @@
 """The schema of the TOML configuration."""
 # ruff: noqa: RUF012 - every configuration gets its own copy of a default
 
+import re
 from typing import Annotated
 
 from pydantic import Field
@@ -70,7 +71,8 @@ class Config(Section):
     """A whole configuration. Every key has a default; the defaults are the demo."""
 
     name: Annotated[str, Field(min_length=1, max_length=80)] | None = None
-    """What pages call the run; of a file with ``data.source = "files"``, by default the file's name without .toml."""
+    """What pages and folders call the run: by default the configuration file's name without .toml, and without a file
+    the data's."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Of the row splits, the blocks' initial values and the minibatches."""
     dtype: Dtype = "float32"
@@ -90,6 +92,11 @@ class Config(Section):
     def title(self) -> str:
         """What pages call the run."""
         return self.name or self.data.source
+
+    @property
+    def folder_name(self) -> str:
+        """The same as a part of a path."""
+        return re.sub(r"[^\w.-]+", "-", self.title).strip(".-") or "run"
 
     @property
     def num_silos(self) -> int:

@@ -34,11 +34,12 @@ def write_page(result: MeasuredBound) -> Path:
     """
     settings, federation = result.planned.settings, result.run.federation
     page = html.page(
-        f"{federation.name} · tdcd bound",
+        f"{result.run.name} · tdcd bound",
         html.header(
             "tdcd bound",
-            federation.name,
+            result.run.name,
             [
+                *result.run.data,
                 counted(len(federation.silos), "silo"),
                 counted(federation.num_clients, "client"),
                 f"Q = {settings.local_steps}",

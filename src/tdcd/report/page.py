@@ -54,11 +54,12 @@ def write_report(run_folder: Path) -> Path:
 def _page(run: Run) -> Html:
     federation = run.federation
     return html.page(
-        f"{federation.name} · tdcd run",
+        f"{run.name} · tdcd run",
         html.header(
             "tdcd run",
-            federation.name,
+            run.name,
             [
+                *run.data,
                 counted(len(federation.silos), "silo"),
                 counted(federation.num_clients, "client"),
                 counted(federation.num_samples, "training sample"),

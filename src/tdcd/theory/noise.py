@@ -91,8 +91,8 @@ def sigmas(
         models: hub blocks.
         variant: the run's, for the bits of phi.
         samples: minibatches to draw at each model.
-        seconds: a time limit; at least the exact gradient and one minibatch at each model are worked out, see
-            :attr:`Noise.too_few`.
+        seconds: a time limit from the first minibatch on, whose program is compiled; at least the exact gradient and
+            one minibatch at each model are worked out, see :attr:`Noise.too_few`.
         observe: called after every minibatch.
     """
     if not models:
@@ -103,7 +103,7 @@ def sigmas(
     meter = Meter(len(models) * samples, seconds, observe)
     found: list[_Found] = []
     for model in models:
-        found.append(_at_model(clients, model, samples, meter))
+        found.append(_at_model(clients, model, samples, meter, is_first=not found))
         if counts_bits(variant, blocks):
             rounding = phi_noise(federation, objective, settings, model, variant)
             found[-1] = found[-1].with_more(rounding)
@@ -139,7 +139,7 @@ class _Found(NamedTuple):
         return self._replace(squares=[a + b for a, b in zip(self.squares, squares, strict=True)])
 
 
-def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: Meter) -> _Found:
+def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: Meter, *, is_first: bool) -> _Found:
     # The regulariser's gradient is in the client's and in the silo's alike: it is left out of both.
     shards = clients.shard_gradients(model)
     whole = [shares @ shard for shares, shard in zip(clients.shares, shards, strict=True)]
@@ -153,6 +153,8 @@ def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: M
         means = [np.mean(silo, axis=0) for silo in zip(*drawn, strict=True)]
         squares = [float(silo.max()) for silo in means]
         meter.tell("sigma", max(squares) ** 0.5, finished=True)
+        if is_first and len(drawn) == 1:
+            meter.restart()
         if meter.expired:
             break
     return _Found(squares, biases, len(drawn), [_standard_error(silo) for silo in zip(*drawn, strict=True)])

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
+from tdcd.config.reading import read_toml
 from tdcd.core.lazy import configure
 from tdcd.federation.party_names import client_of
 from tdcd.runtime.certificates.agreement import Certified, Keys
@@ -69,7 +70,7 @@ class PartySection(BaseModel):
 
 def own_file(path: Path | None, **given: Any) -> PartySection:
     """A party's own file with what was ``given`` on the command line on top; relative paths count from the file."""
-    keys: dict[str, Any] = {} if path is None else read_config(path)
+    keys: dict[str, Any] = {} if path is None else read_toml(path)
     for name in ("certs", "out", "data", "labels", "ids", "label_key"):
         if path is not None and isinstance(keys.get(name), str):
             keys[name] = str(path.parent / keys[name])
