@@ -40,6 +40,7 @@ def brute_force(planned: Plan, local_steps: int, target: float) -> float:
 
 
 def judge(name: str, found: Recommendation, rounds: dict[int, float]) -> dict[str, float]:
+    assert found.recommended is not None, found.reason
     times = {forecast.local_steps: rounds[forecast.local_steps] * forecast.cost.seconds for forecast in found.forecasts}
     by_bound = {
         forecast.local_steps: (forecast.bound_rounds or math.inf) * forecast.cost.seconds

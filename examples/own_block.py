@@ -1,4 +1,4 @@
-"""Plug in a block of your own: two JAX functions, no change to tdcd.
+"""Plug in a block of your own: two JAX functions, no change to tdcd. Or name it: [model] block = "own_block:Quadratic".
 
 This one gives each silo a linear part and a low-rank quadratic part, as in a factorisation machine (Rendle, 2010).
 Run it: python examples/own_block.py

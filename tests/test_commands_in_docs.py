@@ -22,6 +22,7 @@ DOCUMENTS = [
 ]
 HOOKS = ROOT / "docs" / "hooks"
 COMMANDS = runpy.run_path(str(HOOKS / "commands.py"))["commands"]()
+PANELS = {"Train and predict", "Look at runs", "Several organisations", "Plan and study"}
 ANY = {"--help", "--version", "--install-completion", "--show-completion"}
 
 
@@ -92,6 +93,20 @@ def _unknown(keys, section=Config, path=""):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_help_is_in_groups_and_every_command_has_an_example_that_it_takes():
+    wrong = {}
+    for name, command in COMMANDS.items():
+        example = re.fullmatch(r"Example: `(.*)`", command.epilog or "")
+        assert example, name
+        assert example[1].startswith(f"{name} "), name
+        wrong[name] = _mistakes(example[1], whole=True)
+    assert not any(wrong.values()), wrong
+    shown = tdcd("--help").stdout
+    assert all(f"─ {panel} ─" in shown for panel in PANELS)
+    assert "─ Commands ─" not in shown
+    assert "Example: tdcd plan my.toml --network mobile" in tdcd("plan", "--help").stdout
+
+
 def test_command_lines_are_ones_that_tdcd_takes(path):
     lines = {line for line in _shown(path.read_text(encoding="utf-8")) if re.match(r"tdcd [a-z-]", line[0])}
     wrong = {line[0]: mistakes for line in lines if (mistakes := _mistakes(*line))}

@@ -20,8 +20,20 @@ def _templates():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add((node.value,))
             elif isinstance(node, ast.JoinedStr):
-                found.add(tuple(part.value if isinstance(part, ast.Constant) else "" for part in node.values))
+                found.add(tuple(piece for part in node.values for piece in _pieces(part)))
     return sorted(found)
+
+
+def _pieces(part):
+    """What a part of a text always says; of :func:`tdcd.core.words.counted`, what it says of several."""
+    call = getattr(part, "value", None)
+    if isinstance(part, ast.Constant):
+        return [part.value]
+    if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("counted", "there_are") and call.args[1:]:
+        names = [noun.value for noun in call.args[1:]]
+        there = ["there are "] if call.func.id == "there_are" else []
+        return [*there, "", f" {names[1] if names[1:] else names[0] + 's'}"]
+    return ["are"] if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "are" else [""]
 
 
 def _said(message):

@@ -32,6 +32,8 @@ def page() -> str:
         options = [part for part in command.params if part.param_type_name == "option" and not part.hidden]
         usage = " ".join([name, *(_place(part) for part in arguments), *(["[OPTIONS]"] if options else [])])
         lines += ["", f"## {name}", "", f"```text\n{usage}\n```", "", _text(command.help)]
+        if example := re.fullmatch(r"Example: `(.*)`", command.epilog or ""):
+            lines += ["", f"```sh\n{example[1]}\n```"]
         rows = [*(_row(_place(part), part) for part in arguments), *(_row(_flags(part), part) for part in options)]
         if rows:
             lines += ["", "| argument or option | default | meaning |", "| --- | --- | --- |", *rows]

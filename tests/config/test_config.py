@@ -71,7 +71,7 @@ def test_named_silos_are_checked_inside():
     ("keys", "message"),
     [
         ({"federation": {"clients": [1, 2, 3]}}, "has 3 entries, but there are 2 silos"),
-        ({"model": {"block": ["mlp"]}}, "has 1 entries, but there are 2 silos"),
+        ({"model": {"block": ["mlp"]}}, "has 1 entry, but there are 2 silos"),
         ({"federation": {"sizes": [1, 2], "rows": "dirichlet"}}, "draws the shard sizes itself"),
         ({"silos": [{"name": "a", "features": ["x"]}] * 2}, "silos: two silos are called 'a'"),
         ({"silos": [{"name": "a"}], "federation": {"clients": 3}}, "federation.clients = 3: leave it out"),

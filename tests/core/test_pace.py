@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tdcd.core.ledger import Ledger, PhiBytes, Told
 from tdcd.core.network import Link, Network
-from tdcd.core.pace import Work, round_ends, seconds_per_round, silo_works
+from tdcd.core.pace import Work, round_ends, seconds_after, seconds_per_round, silo_works
 from tdcd.core.timing import Overlap
 
 times = st.floats(0, 10)
@@ -209,3 +209,10 @@ def test_a_star_takes_two_messages_one_after_the_other():
     assert meshed == pytest.approx(2 + 3 + 3 + 2 + (1 + 2 * 2))
     assert star == pytest.approx(2 + 3 + 3 + 2 + (1 + 2) + (1 + 2 * 2))
     assert wide == pytest.approx(2 + 3 + (1 + 5) + 2 + (1 + 2) + (1 + 2 * 5))
+
+
+@pytest.mark.parametrize("overlap", [Overlap(), Overlap(1), Overlap(3), Overlap(2, (4, 1, 2))], ids=str)
+def test_the_time_after_many_rounds_is_that_of_counting_each(overlap):
+    works = [Work(1.0, 0.5, 2.0, 0.25, 3.0), Work(0.5, 1.5, 1.0, 0.5, 3.0), Work(2.0, 0.25, 0.5, 0.125, 3.0)]
+    ends = round_ends(works, overlap, 500)
+    assert [seconds_after(works, overlap, rounds) for rounds in range(501)] == pytest.approx(ends)

@@ -14,6 +14,7 @@ import pytest
 from lab import Lab, prepared
 
 from tdcd.config import check_config
+from tdcd.report import write_report
 from tdcd.training.run import run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -78,6 +79,8 @@ def test_runs_in_a_browser(page, watch, tmp_path):
     long_curves_are_drawn_now_and_then(page)
     assert alarms == []
     assert {re.match(r"\w+://[^/]+/", request)[0] for request in requests} == {url}
+    reports_fit_a_phone(page, [tmp_path / "runs" / MARKUP, tmp_path / "trial" / "silos" / "hub.clinic"])
+    assert alarms == []
 
 
 def a_live_runs_curve_grows(article, folder):
@@ -130,6 +133,14 @@ def a_killed_client_is_missing(article, folder):
 
 def the_page_fits_a_phone(page):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def reports_fit_a_phone(page, folders):
+    """Curves, bars, tables and the federation of a simulation and of real parties: wide ones scroll in their place."""
+    for folder in folders:
+        page.goto(write_report(folder).as_uri())
+        assert page.locator(".bar").count() > 2
+        the_page_fits_a_phone(page)
 
 
 def long_curves_are_drawn_now_and_then(page):

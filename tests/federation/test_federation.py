@@ -129,7 +129,7 @@ def test_a_federation_prints_as_one_line():
         "Federation of 'people': 60 samples, 2 silos (silo1: 3 columns, 4 clients; ...)"
     )
     assert repr(Federation.cut(pictures(), silos=1)) == (
-        "Federation of 'pictures': 12 samples, 1 silos (silo1: 4x6 pixels, 1 clients)"
+        "Federation of 'pictures': 12 samples, 1 silo (silo1: 4x6 pixels, 1 client)"
     )
 
 
@@ -146,9 +146,9 @@ def test_a_federation_prints_as_one_line():
         ({"clients": [1, 61]}, "silo 'silo2': 60 rows cannot be spread over 61 clients: every client needs a row"),
         ({"clients": 0}, "silo 'silo1': a silo needs at least one client"),
         ({"clients": 2, "sizes": [1, 2, 3]}, "silo 'silo1': 2 clients, but 3 sizes"),
-        ({"clients": 2, "sizes": [[1, 1], [1]]}, "silo 'silo2': 2 clients, but 1 sizes"),
+        ({"clients": 2, "sizes": [[1, 1], [1]]}, "silo 'silo2': 2 clients, but 1 size"),
         ({"clients": 2, "sizes": [1, 0]}, "silo 'silo1': client 1 would be empty: its size is 0"),
-        ({"clients": 2, "sizes": [[1, 1]]}, "sizes has 1 entries: give one per client, or one list per silo"),
+        ({"clients": 2, "sizes": [[1, 1]]}, "sizes has 1 entry: give one per client, or one list per silo"),
         ({"clients": 2, "sizes": [[1, 1]] * 3}, "sizes"),
         ({"clients": 2, "sizes": []}, "sizes"),
         ({"rows": "dirichlet", "sizes": [1]}, "silo 'silo1': rows = 'dirichlet' draws the shard sizes itself"),

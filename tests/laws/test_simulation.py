@@ -226,7 +226,7 @@ def test_blocks_start_from_the_seed_alike_in_both_precisions():
 
 def test_one_block_per_silo_is_asked_for():
     problem = Problem.draw(SHAPES[1], Objective("squared"), seed=0)
-    with pytest.raises(ValueError, match="there are 2 silos, but 1 blocks"):
+    with pytest.raises(ValueError, match="there are 2 silos, but 1 block"):
         Problem(problem.federation, (Linear(),), problem.objective, problem.settings, problem.start).simulation()
 
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -102,10 +103,18 @@ def test_an_inadmissible_step_size_is_said_and_gradients_are_still_shown(folders
     assert found.tags.count("svg") == 1
 
 
-def test_a_time_limit_shortens_the_measurement(folders):
-    result = measure_bound(folders / "small", seconds=1e-6)
+def test_a_time_limit_shortens_the_measurement(folders, monkeypatch):
+    """By this clock the gradient of one round takes longer than all may, and the constants nothing."""
+    news = []
+    clock = SimpleNamespace(monotonic=lambda: 6.0 * sum(each.name == "squared gradient norm" for each in news))
+    monkeypatch.setattr("tdcd.theory.progress.time", clock)
+    result = measure_bound(folders / "small", seconds=10.0, observe=news.append)
     assert result.iterations == 5
-    assert result.constants.kind == "estimate"
+    assert (result.constants.kind, result.noise.draws) == ("exact", (64, 64))
+    with pytest.raises(
+        ValueError, match="time was up when sigma rested on 1 minibatch, and it takes at least 10: give"
+    ):
+        measure_bound(folders / "small", seconds=1e-300)
 
 
 def copied(folder: Path, to: Path) -> Path:

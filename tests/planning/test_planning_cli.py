@@ -1,5 +1,6 @@
 """``tdcd plan`` and ``tdcd bound`` as a user gives them, with a real signal."""
 
+import html
 import os
 import signal
 import subprocess
@@ -57,6 +58,22 @@ def test_a_run_is_held_against_its_bound(tmp_path):
     page = (tmp_path / "r" / "bound.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert "95 % interval of sigma_max" in page
+    for text in (words(done.stdout), page):
+        assert "sampled with 64 minibatches at the run's start and 64 at its end" in html.unescape(text)
+    failed = tdcd("bound", "r", "--seconds", "0.001", cwd=tmp_path)
+    assert failed.exit_code == 2
+    assert "time was up when sigma rested on 1 minibatch, and it takes at least 10: give more seconds" in words(
+        failed.stderr
+    )
+
+
+def test_a_plan_without_time_recommends_nothing(tmp_path):
+    done = tdcd("plan", "small.toml", "--seconds", "0.001", cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    shown = words(done.stdout)
+    assert "Nothing is recommended: time was up before any pilot run took a round. Give more seconds." in shown
+    assert "upper bound, time was up, and the trace of X^T X / M" in shown
+    assert "To take it" not in shown
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,15 @@ from rich.console import Console
 
 from tdcd import train
 from tdcd.cli.console import show_recommendation
+from tdcd.compare.prediction import Prediction
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Ledger, PhiBytes
 from tdcd.core.network import PRESETS
+from tdcd.core.pace import Work
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import AsItIs, Variant
-from tdcd.planning import Forecast, recommend_local_steps
+from tdcd.planning import Forecast, rank_variants, recommend_local_steps
 from tdcd.planning.bound_rounds import fewest_iterations
 from tdcd.planning.cost import Cost, computing, round_costs, with_local_steps
 from tdcd.planning.recommend import recommend
@@ -26,6 +28,8 @@ from tdcd.training.run import simulate
 
 CANDIDATES = (1, 5, 20, 50)
 STEP = 2e-5
+DIVERGES = 0.008
+"""A step size with which Q = 20 is at a loss of 0.39 after one round, and at 1.1 after eleven."""
 UNHURRIED = 3600.0
 """Seconds: a time limit that no machine, however busy, comes near."""
 RIDGE = {
@@ -89,7 +93,7 @@ def test_a_row_is_what_a_real_run_needs(ridge, tables):
     losses = [record.train_loss for record in result.history]
     assert losses[-1] <= table.target < losses[int(forecast.rounds / 1.1) - 1]
     assert result.history[-1].bytes == forecast.traffic
-    assert forecast.seconds == forecast.rounds * forecast.cost.seconds
+    assert forecast.seconds == pytest.approx(forecast.rounds * forecast.cost.seconds)
 
 
 def test_columns_move_with_q_as_they_must(tables):
@@ -143,8 +147,32 @@ def test_the_time_limit_ends_what_would_never_end(ridge, tables, monkeypatch):
     assert clock.monotonic() == UNHURRIED
     assert [forecast.rounds for forecast in table.forecasts] == [None, None]
     assert all(forecast.simulated > 1 for forecast in table.forecasts)
-    assert "but time was up before any pilot run got to the target: give more seconds" in table.reason
+    assert table.recommended is None
+    assert table.reason.startswith("Nothing is recommended: time was up before any pilot run got to the target. Give")
     assert {"L", "L_4", "gap", "sigma", "Q = 5", "Q = 20"} <= {each.name for each in news}
+
+
+def test_a_run_that_passes_the_target_and_diverges_does_not_count(ridge):
+    """A pilot run ends at the target; a step size that no theorem admits is followed for some rounds more."""
+    diverging = ridge._replace(settings=replace(ridge.settings, step_size=DIVERGES))
+    network = PRESETS["wan"]
+    table = recommend_local_steps(
+        diverging, network, target=0.45, candidates=(20,), step_seconds=STEP, seconds=UNHURRIED
+    )
+    (row,) = table.forecasts
+    assert row.diverged == (DIVERGES,)
+    assert row.step_size == row.safe_step_size
+
+
+def test_without_time_there_are_neither_step_sizes_that_are_not_safe_nor_a_recommendation(ridge, tables):
+    table = recommend_local_steps(ridge, PRESETS["wan"], candidates=CANDIDATES, step_seconds=STEP, seconds=1e-6)
+    assert table.recommended is None
+    for hurried, known in zip(table.forecasts, tables["wan"].forecasts, strict=True):
+        assert 0 < hurried.safe_step_size <= known.safe_step_size
+        assert hurried.bound_rounds is None
+    assert "No rounds by Theorem 1: time was up when sigma rested on 1 minibatch" in " ".join(table.notes)
+    with pytest.raises(ValueError, match="there is no number of local steps to rank variants for"):
+        rank_variants(ridge, table)
 
 
 def test_without_a_known_optimum_the_pilots_set_the_target():
@@ -242,8 +270,8 @@ def test_the_fewest_iterations_are_the_bounds_own_and_no_other_step_size_is_soon
 
 def forecast(q, rounds, seconds, simulated=0, step_size=0.1, diverged=()):
     """A forecast whose rounds take ``seconds`` each."""
-    cost = Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), seconds)
-    return Forecast(q, 0.01, step_size, rounds, simulated or rounds, 0.5, diverged, cost, None)
+    cost = Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), Prediction((Work(seconds, 0.0, 0.0),), Overlap()))
+    return Forecast(q, 0.01, step_size, rounds, simulated or rounds or 0, 0.5, diverged, cost, None)
 
 
 @pytest.mark.parametrize(
@@ -275,12 +303,17 @@ def forecast(q, rounds, seconds, simulated=0, step_size=0.1, diverged=()):
             2,
             "Q = 1 takes 4 times as long, since it pays",
         ),
-        ([forecast(1, None, 1.0, 7)], 1, "came closest, with a loss of 0.5, but time was up"),
+        (
+            [forecast(1, None, 1.0, 7)],
+            None,
+            "Q = 1 with step_size = 0.1 came closest, with a loss of 0.5 after 7 rounds",
+        ),
+        ([forecast(1, None, 1.0)], None, "Nothing is recommended: time was up before any pilot run took a round."),
     ],
 )
 def test_the_reason_fits_the_table(forecasts, chosen, words):
     best, reason = recommend(forecasts)
-    assert best.local_steps == chosen
+    assert chosen == (best and best.local_steps)
     assert words in reason
     assert reason.endswith(".")
 

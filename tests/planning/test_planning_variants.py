@@ -7,18 +7,20 @@ from dataclasses import replace
 import pytest
 
 from tdcd import train
+from tdcd.compare.prediction import Prediction
 from tdcd.config import check_config
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Ledger, PhiBytes
 from tdcd.core.network import PRESETS, Link, Network
+from tdcd.core.pace import Work, round_ends
 from tdcd.core.timing import Overlap
-from tdcd.planning import plan_run, rank_variants, recommend_local_steps
+from tdcd.planning import Forecast, plan_run
 from tdcd.planning.advice import advice, configuration_lines
 from tdcd.planning.candidates import Candidate, find_candidates, own_candidate
 from tdcd.planning.cost import Cost
 from tdcd.planning.tables import over_variants
-from tdcd.planning.variants import PILOTS, Ranked, worthwhile
+from tdcd.planning.variants import PILOTS, Ranked, Ranking, worthwhile
 
 UNHURRIED = 3600.0
 STEP = 1e-3
@@ -85,7 +87,7 @@ def test_overlap_does_not_pay_where_one_silo_computes_all_the_time(straggling):
     assert "silo3 is busy for 54.2 ms" in gain
     assert gain.endswith("overlap = 1 would make rounds 1.00 times as fast.")
     # It still computes phi of every round: for 4 of them 4 * 40 / 3 + 40 ms and messages, in place of 4 * 54 ms.
-    assert period == "A period of 4 for silo3 would make rounds 2.30 times as fast."
+    assert period.startswith("A period of 4 for silo3 would make rounds 2.30 times as fast, and it takes 0.4")
     assert bits.startswith("phi_bits = 8 would send 2")
     assert ranking.recommended.candidate.periods == (1, 1, 4)
     assert conclusion.startswith("silo3: period = 4 gets to the target soonest")
@@ -125,13 +127,62 @@ def test_the_table_shows_each_change_alone_and_what_was_tried(waiting, stragglin
         assert (row[3] == "–") == (row[4] == "–")
 
 
-def test_without_the_configurations_own_rounds_nothing_is_recommended(planned):
-    found = recommend_local_steps(planned, SLOW_LINK, candidates=(10,), target=0.2, step_seconds=STEP, seconds=1e-3)
-    ranking = rank_variants(planned, found)
-    assert found.recommended.rounds is None
-    assert ranking.recommended is ranking.own
-    assert all(each.forecast is None for each in ranking.ranked if each is not ranking.own)
-    assert advice(ranking)[-1].startswith("Time was up before it was known")
+def test_the_time_of_overlap_counts_the_first_round_in_which_nothing_is_hidden(waiting):
+    """As the simulation of who waits for whom has it, and longer than rounds of the later kind would take."""
+    ranking = waiting.variants
+    late = [each for each in ranking.ranked if each.seconds is not None and each.candidate.overlap]
+    assert late
+    for each in late:
+        rounds, depth = each.forecast.rounds, each.candidate.overlap
+        assert each.seconds == pytest.approx(round_ends(each.cost.works, each.candidate.timing, rounds)[-1])
+        work = each.cost.works[0]
+        first = work.before + (depth + 1) * (work.per_phi + work.upload) + work.latency + work.steps
+        assert each.cost.after(1) == pytest.approx(first)
+        assert each.seconds > rounds * each.cost.seconds * 1.02
+
+
+LATE, PLAIN = Candidate(1, (1, 1), 32), Candidate(0, (1, 1), 32)
+
+
+def rankings(rounds, diverged=(), *, failed=False):
+    """Rounds in step take 8 s, with overlap 5 s; 10 rounds in step, and as many as given with overlap."""
+    works = (Work(1.0, 1.0, 2.0, 0.0, 4.0),) * 2
+
+    def ranked(candidate, rounds, step_size, diverged):
+        cost = Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), Prediction(works, candidate.timing))
+        simulated = rounds or 3
+        forecast = Forecast(5, 0.01, step_size, rounds, simulated, 0.5, diverged, cost, None)
+        return Ranked(candidate, cost, None if rounds == 0 else forecast)
+
+    in_step = ranked(PLAIN, 10, 0.1, ())
+    late = ranked(LATE, rounds, 0.1 if failed or not diverged else 0.01, diverged)
+    best = late if late.seconds is not None and late.seconds < in_step.seconds else in_step
+    return Ranking((in_step, late), in_step, best, 0.1, 5, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("ranking", "verdict", "words"),
+    [
+        (rankings(12), "pays", "2.00 times as fast, and it takes 53 s instead of 1 min 20 s to the target."),
+        (
+            rankings(30, (0.1,)),
+            "does not pay",
+            "but it takes 2 min 5 s instead of 1 min 20 s to the target: with step_size = 0.1 it diverges, and "
+            "step_size = 0.01 takes more rounds.",
+        ),
+        (
+            rankings(None, (0.1,), failed=True),
+            "does not pay",
+            "2.00 times as fast, but with step_size = 0.1 it diverges.",
+        ),
+        (rankings(None), "may pay", "2.00 times as fast, but time was up before its pilot run got to the target."),
+        (rankings(0), "may pay", "2.00 times as fast, but no pilot run tried it."),
+    ],
+)
+def test_what_is_said_of_overlap_is_what_its_row_says(ranking, verdict, words):
+    said = advice(ranking)[0]
+    assert said.startswith(f"Overlap {verdict} here: of the 8,000 ms")
+    assert said.endswith(words)
 
 
 def test_candidates_go_with_the_configuration(planned):
@@ -171,7 +222,8 @@ def test_a_candidate_is_simpler_if_it_is_closer_to_algorithm_1_in_everything():
 
 def test_what_is_hardly_faster_than_something_simpler_is_not_worth_it():
     def ranked(seconds, *parts):
-        return Ranked(Candidate(*parts), Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), seconds))
+        prediction = Prediction((Work(seconds, 0.0, 0.0),), Overlap())
+        return Ranked(Candidate(*parts), Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), prediction))
 
     plain, late = ranked(1.0, 0, (1, 1), 32), ranked(0.5, 1, (1, 1), 32)
     later, few = ranked(0.495, 2, (1, 1), 32), ranked(0.99, 0, (1, 1), 8)

@@ -146,7 +146,7 @@ def test_coefficients_of_frames_are_those_of_the_scores(trained, two_frames):
             "table 'bank': has no column 'age'; there are 'income', 'wants'$",
         ),
         (lambda bank, shop: {"bank": bank, "shop": shop.drop_columns("id")}, "'shop' has no id column 'id'"),
-        (lambda bank, shop: {"bank": bank, "shop": shop.slice(1)}, "1 ids are not in all tables: silo 'shop' lacks"),
+        (lambda bank, shop: {"bank": bank, "shop": shop.slice(1)}, "1 id is not in all tables: silo 'shop' lacks"),
         (
             lambda bank, shop: {"bank": bank.set_column(1, "age", [["old"] * 160]), "shop": shop},
             "table 'bank', column 'age': holds 'old', which is not an amount",

@@ -187,7 +187,7 @@ def test_the_masks_follow_from_the_whole_group(protected):
 def test_a_silo_in_which_too_few_have_rows_is_refused(protected):
     job = protected[2].machines[HUB].job
     refuse_few_blocks(job, HUB, [3, 2, 1])
-    with pytest.raises(IncompatibleParties, match=r"only 2 clients of hub\.lab have training rows, and 3 are needed"):
+    with pytest.raises(IncompatibleParties, match=r"training rows are at only 2 clients of hub\.lab, and 3 are needed"):
         refuse_few_blocks(job, HUB, [3, 0, 1])
 
 

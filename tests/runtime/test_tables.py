@@ -206,7 +206,10 @@ def test_a_client_with_labels_apart_trains_on_the_common_ids(apart, tmp_path):
     ):
         read_data(config, 1, PartySection(**own))
     (tmp_path / "ids.txt").write_text("00123\n")
-    with pytest.raises(TableError, match=r"c1.csv: has none of the 1 ids in .*ids.txt: check that both are about the"):
+    with pytest.raises(
+        TableError,
+        match=r"c1.csv: has none of the ids in .*ids.txt, of which there is 1: check that",
+    ):
         read_data(config, 1, PartySection(**own, ids=str(tmp_path / "ids.txt")))
 
 

@@ -135,7 +135,7 @@ def test_labels_that_two_silos_give_must_agree(keys, tmp_path, bank, bureau):
     place = bureau["key"].index(min(bureau["key"]))
     late[place] = "maybe"
     write_csv(tmp_path / "bureau.csv", {**bureau, "late": late})
-    message = f"labels differ for 1 samples: id '0' is '{label_of[0]}' in silo 'bank' and 'maybe' in silo 'bureau'"
+    message = f"labels differ for 1 sample: id '0' is '{label_of[0]}' in silo 'bank' and 'maybe' in silo 'bureau'"
     with pytest.raises(TableError, match=message):
         assembled(keys)
 

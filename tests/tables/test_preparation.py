@@ -141,7 +141,7 @@ def test_two_features_of_one_name_are_refused():
 
 
 def test_a_column_of_too_many_levels_is_refused():
-    with pytest.raises(ValueError, match="column 'name' has 1001 levels with at least 1 rows each, more than 1000"):
+    with pytest.raises(ValueError, match="column 'name' has 1001 levels with at least 1 row each, more than 1000"):
         prepared(rows(name=[f"n{number}" for number in range(1001)]))
 
 

@@ -55,7 +55,7 @@ def test_noise_is_that_of_the_drawn_minibatches_and_comes_near_that_of_all(rule)
     drawn = batch_ids(5, range(600), num_samples=7, batch_size=3, local_steps=1)[:, 0]
     expected = np.max([largest_squares(SPLIT, model, drawn, rule) for model in models], axis=0)
     assert found.per_silo == pytest.approx(np.sqrt(expected), rel=1e-9)
-    assert found.draws == 1200
+    assert sum(found.draws) == 1200
     # For the client, silo and model with the most noise; with 599 degrees of freedom t is 1.9639.
     noisiest = max(
         (
@@ -96,7 +96,7 @@ def test_the_bias_is_how_far_a_clients_own_rows_are_off():
         for slopes, clients in zip(slopes_of(SPLIT, SPLIT.start), SPLIT.rows, strict=True)
     ]
     assert found.bias == pytest.approx(expected)
-    assert (found.per_silo, found.draws) == (found.bias, 0)
+    assert (found.per_silo, found.draws, found.too_few) == (found.bias, (0,), "")
     assert found.interval == (found.maximum, found.maximum)
 
 
@@ -157,7 +157,8 @@ def test_a_time_limit_stops_sampling():
         seconds=1e-9,
         observe=news.append,
     )
-    assert found.draws == len(news) == 1
+    assert found.draws == (1, 1)
+    assert found.too_few == "time was up when sigma rested on 1 minibatch, and it takes at least 10: give more seconds"
     assert (news[0].name, news[0].done, news[0].total) == ("sigma", 1, 128)
     assert news[0].value == pytest.approx(found.maximum)
 

@@ -13,7 +13,7 @@ from ridge_problem import Array, Ridge, federation_of
 
 from tdcd import Federation, Linear, Mlp, Objective, Settings, Simulation
 from tdcd.theory import constants
-from tdcd.theory.smoothness import largest_eigenvalue
+from tdcd.theory.smoothness import NARROW, UnfinishedError, largest_eigenvalue
 
 
 def classes_of(parts: Sequence[Array], num_classes: int) -> Federation:
@@ -149,24 +149,58 @@ def test_a_time_limit_puts_the_whole_constant_in_the_place_of_what_is_not_ready(
     assert [news[-1].name, news[-1].done, news[-1].total] == ["L_2", 3, 3]
     assert news[-1].value == pytest.approx(exact.per_silo[1])
 
-    for loss in ("squared", "logistic"):
-        hurried = constants(federation, blocks, Objective(loss), seconds=1e-9)
-        assert (hurried.kind, hurried.note) == ("estimate", "stopped by the time limit: L is at least this")
-        assert hurried.per_silo == (hurried.L,) * 2
-        assert 0 < hurried.L < exact.L
-
     news.clear()
     clock = SimpleNamespace(monotonic=lambda: float(bool(news) and news[-1].done == 1))
     monkeypatch.setattr("tdcd.theory.progress.time", clock)
     late = constants(federation, blocks, Objective("squared"), seconds=0.5, observe=news.append)
-    assert (late.kind, late.L, late.per_silo) == ("upper bound", exact.L, (exact.L,) * 2)
+    assert (late.kind, late.L) == ("upper bound", exact.L)
+    assert all(known <= bound <= exact.L for known, bound in zip(exact.per_silo, late.per_silo, strict=True))
 
 
-def test_a_time_limit_stops_estimates_after_the_first_model():
+@pytest.mark.parametrize("columns", [6, NARROW])
+@pytest.mark.parametrize(("loss", "curvature"), [("squared", 1.0), ("logistic", 0.25)])
+def test_constants_that_time_cut_short_are_never_below_the_true_ones(loss, curvature, columns, monkeypatch):
+    """Whenever time is up: a lower bound of L would give step sizes that are not safe."""
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(40, width)) + 2 * rng.normal(size=(40, 1)) for width in (columns, 4)]
+    federation, blocks, objective = classes_of(parts, 2), [Linear()] * 2, Objective(loss, 0.5)
+    exact = constants(federation, blocks, objective)
+    trace = sum(float((part**2).sum()) for part in parts) / 40
+    hurried = constants(federation, blocks, objective, seconds=1e-9)
+    assert math.isclose(hurried.L, curvature * trace + 0.5)
+    assert hurried.note.endswith("the trace of X^T X / M, which is never smaller, stands for its norm")
+    for products in range(6):
+        news = []
+        clock = SimpleNamespace(monotonic=lambda news=news, most=products: float(len(news) >= most))
+        monkeypatch.setattr("tdcd.theory.progress.time", clock)
+        found = constants(federation, blocks, objective, seconds=0.5, observe=news.append)
+        assert found.kind in {"exact", "upper bound"}
+        for known, bound in zip([exact.L, *exact.per_silo], [found.L, *found.per_silo], strict=True):
+            assert known <= bound * (1 + 1e-9)
+
+
+def test_few_columns_and_many_give_the_same_constants(monkeypatch):
+    rng = np.random.default_rng(3)
+    federation = classes_of([rng.normal(size=(1100, 2, 2)), rng.normal(size=(1100, 3))], 3)
+    for objective in (Objective("squared", 0.1), Objective("softmax")):
+        monkeypatch.setattr("tdcd.theory.smoothness.NARROW", 7)
+        narrow = constants(federation, [Linear()] * 2, objective)
+        monkeypatch.setattr("tdcd.theory.smoothness.NARROW", 6)
+        wide = constants(federation, [Linear()] * 2, objective)
+        assert [narrow.L, *narrow.per_silo] == pytest.approx([wide.L, *wide.per_silo])
+
+
+def test_a_time_limit_stops_estimates_after_the_first_model(monkeypatch):
     rng = np.random.default_rng(0)
     federation = federation_of([rng.normal(size=(12, 3))], rng.normal(size=12))
     start = Simulation(federation, [Mlp((3,))], Objective("squared"), Settings(batch_size=4)).init().blocks
-    found = constants(federation, [Mlp((3,))], Objective("squared"), models=[start] * 3, rows=5, seconds=1e-9)
+    with pytest.raises(UnfinishedError, match="time was up before L was known: what is known by then is less than L"):
+        constants(federation, [Mlp((3,))], Objective("squared"), models=[start] * 3, rows=5, seconds=1e-9)
+    news = []
+    clock = SimpleNamespace(monotonic=lambda: float(bool(news) and news[-1].done == 1))
+    monkeypatch.setattr("tdcd.theory.progress.time", clock)
+    limits = {"rows": 5, "seconds": 0.5, "observe": news.append}
+    found = constants(federation, [Mlp((3,))], Objective("squared"), models=[start] * 3, **limits)
     assert "over 5 rows at 1 of 3 models, stopped by the time limit" in found.note
 
 
@@ -174,7 +208,7 @@ def test_what_has_no_constants_is_refused():
     federation, squared = federation_of([np.ones((4, 2))] * 2, np.zeros(4)), Objective("squared")
     with pytest.raises(ValueError, match=re.escape("no smoothness constants are known for Mlp blocks: pass models=")):
         constants(federation, [Linear(), Mlp()], squared)
-    with pytest.raises(ValueError, match="there are 2 silos, but 1 blocks"):
+    with pytest.raises(ValueError, match="there must be one block per silo, and there are 1 block for 2 silos"):
         constants(federation, [Linear()], squared)
     with pytest.raises(ValueError, match="seconds must be a positive number, or None for no limit, not 0"):
         constants(federation, [Linear()] * 2, squared, seconds=0)

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import os
 import shutil
 import socket
 import struct
@@ -75,17 +76,19 @@ def test_tensorboard_has_every_figure_of_every_round(run, tmp_path):
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """MLflow's own store in a local folder, which it wants to be asked for by name."""
+    """MLflow's own store in a local folder."""
     pytest.importorskip("mlflow", reason='needs the extra: pip install "tdcd[mlflow]"')
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     return (tmp_path / "mlruns").as_uri()
 
 
-def test_mlflow_has_settings_figures_model_and_manifest(run, store, tmp_path):
+def test_mlflow_has_settings_figures_model_and_manifest(run, store, tmp_path, monkeypatch):
     done = tdcd("track", run, "--to", "mlflow", "--at", store, "--experiment", "credit", cwd=tmp_path)
     assert done.exit_code == 0, done.output
     from mlflow import MlflowClient
 
+    assert "MLFLOW_ALLOW_FILE_STORE" not in os.environ
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     client = MlflowClient(store)
     (found,) = client.search_runs([client.get_experiment_by_name("credit").experiment_id])
     assert (found.info.status, found.info.run_name) == ("FINISHED", "run")
@@ -100,11 +103,14 @@ def test_mlflow_has_settings_figures_model_and_manifest(run, store, tmp_path):
     assert Model.load(kept).label_encoding == Model.load(run).label_encoding
 
 
-def test_a_refusal_of_mlflow_is_a_sentence(run, store, tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
-    done = tdcd("track", run, "--to", "mlflow", "--at", store, cwd=tmp_path)
+@pytest.mark.usefixtures("store")
+def test_a_refusal_of_mlflow_is_a_sentence_with_the_ways_that_work(run, tmp_path):
+    done = tdcd("track", run, "--to", "mlflow", "--at", "moon://base", cwd=tmp_path)
     assert done.exit_code == 2
-    assert f"Error: MLflow at {store} refuses the run: " in done.stderr
+    assert "Error: MLflow at moon://base refuses the run: " in done.stderr
+    assert (
+        "; as installed, tdcd[mlflow] takes --at http://HOST:PORT, a server's address, and --at FOLDER;" in done.stderr
+    )
 
 
 def test_a_server_that_is_not_there_is_soon_named(run, store, tmp_path):

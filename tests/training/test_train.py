@@ -164,7 +164,7 @@ def test_defaults_that_depend_on_the_data_are_resolved():
 
 def test_bad_arguments_are_refused():
     federation = Federation.cut(load("diabetes"), silos=2, clients=2)
-    with pytest.raises(ValueError, match="there are 2 silos, but 1 blocks"):
+    with pytest.raises(ValueError, match="there are 2 silos, but 1 block"):
         train(federation, [Linear()], Objective(), Settings(batch_size=8), rounds=1)
     with pytest.raises(ValueError, match="batch_size = 1000: there are only 442 training samples"):
         train(federation, Linear(), Objective(), Settings(batch_size=1000), rounds=1)

@@ -23,6 +23,7 @@ from tdcd.alignment.messages import (
     awaited,
     checked_rows,
 )
+from tdcd.core.words import counted
 from tdcd.tables.rows import id_order
 
 MIN_SECRET_BYTES = 16
@@ -199,12 +200,12 @@ class Alignment:
 def _checked_ids(silo_index: int, ids: Iterable[str]) -> list[str]:
     counts = Counter(ids)
     if not 1 <= len(counts) <= MAX_IDS:
-        raise AlignmentError(f"silo {silo_index} has {len(counts)} ids: there must be 1 to {MAX_IDS}")
+        raise AlignmentError(f"silo {silo_index} has {counted(len(counts), 'id')}: there must be 1 to {MAX_IDS}")
     repeated = [name for name, count in counts.items() if count > 1]
     if repeated:
         shown = ", ".join(f"'{name}'" for name in repeated[:5]) + (", ..." if len(repeated) > 5 else "")
         raise AlignmentError(
-            f"silo {silo_index} has {len(repeated)} ids more than once: {shown}; keep one row of each id"
+            f"silo {silo_index} has {counted(len(repeated), 'id')} more than once: {shown}; keep one row of each id"
         )
     return list(counts)
 

@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.words import counted
+
 Method = Literal["digests", "psi"]
 METHODS: tuple[Method, ...] = get_args(Method)
 MAX_IDS = 10_000_000
@@ -103,7 +105,9 @@ class Announcement:
                 f"silo {sender} aligns by {self.method} and this silo by {own.method}: set the same method"
             )
         if self.num_silos != own.num_silos:
-            raise AlignmentError(f"silo {sender} counts {self.num_silos} silos and this silo {own.num_silos}")
+            raise AlignmentError(
+                f"silo {sender} counts {counted(self.num_silos, 'silo')} and this silo {own.num_silos}"
+            )
         if not hmac.compare_digest(self.secret_check, own.secret_check):
             raise AlignmentError(f"silo {sender} has another secret: give all silos the same one")
         if not 1 <= self.size <= MAX_IDS:

@@ -67,7 +67,7 @@ def page(audit: Audit) -> Html:
                 counted(federation.num_silos, "silo"),
                 f"{', '.join(blocks)} blocks",
                 f"{planned.objective.kind.name} loss",
-                f"{audit.rounds} of {planned.config.train.rounds} rounds",
+                f"{audit.rounds} of {counted(planned.config.train.rounds, 'round')}",
                 f"{audit.num_rows:,} of {federation.num_samples:,} samples attacked",
             ],
         ),

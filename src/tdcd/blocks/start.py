@@ -31,7 +31,26 @@ def start_block(
         except ValueError as error:
             raise ValueError(f"silo '{name}': {error}" if name else str(error)) from None
     with jax.enable_x64(settings.dtype == "float64"):
-        return map_tree(lambda leaf: jnp.asarray(leaf, settings.dtype), drawn)
+        started = map_tree(lambda leaf: jnp.asarray(leaf, settings.dtype), drawn)
+        if problem := _misfit(block, started, feature_shape, num_outputs, settings.dtype):
+            raise ValueError(f"silo '{name}': {problem}" if name else problem)
+    return started
+
+
+def _misfit(block: Block, started: Tree, shape: tuple[int, ...], num_outputs: int, dtype: str) -> str:
+    """Why a block does not fit samples of this shape; empty if it does."""
+    kind = type(block).__name__
+    try:
+        samples = jax.ShapeDtypeStruct((2, *shape), dtype)  # type: ignore[no-untyped-call]
+        phi = jax.eval_shape(block.phi, started, samples)
+    except (TypeError, ValueError, IndexError) as error:
+        return f"{kind} does not take samples of shape {shape}: {error}"
+    if phi.shape == (2, num_outputs):
+        return ""
+    return (
+        f"{kind} maps 2 samples of shape {shape} to phi of shape {phi.shape}, but the task needs (2, {num_outputs}): "
+        "one row per sample, one score per output"
+    )
 
 
 @compiled()

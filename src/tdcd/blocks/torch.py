@@ -14,6 +14,7 @@ from jax.experimental.buffer_callback import ExecutionContext, buffer_callback
 from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
+from tdcd.core.words import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +52,7 @@ class TorchBlock:
         if outputs != (num_outputs,):
             raise ValueError(
                 f"the module maps a sample of shape {feature_shape} to {outputs}, but the task needs ({num_outputs},): "
-                f"give its last layer {num_outputs} outputs"
+                f"give its last layer {counted(num_outputs, 'output')}"
             )
         return {name: jnp.array(value) for name, value in module.start().items()}
 
@@ -108,8 +109,8 @@ class _Module:
             width = next((found for found in layers if found is not None), None)
             if len(feature_shape) == 1 and width not in (None, *feature_shape):
                 raise ValueError(
-                    f"the module takes {width} features, but the silo has {feature_shape[0]}: give its first layer "
-                    f"{feature_shape[0]} inputs"
+                    f"the module takes {counted(width, 'feature')}, but the silo has {feature_shape[0]}: give its "
+                    f"first layer {counted(feature_shape[0], 'input')}"
                 ) from None
             raise ValueError(f"the module does not take a sample of shape {feature_shape}: {error}") from None
 

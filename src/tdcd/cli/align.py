@@ -8,6 +8,7 @@ import typer
 
 from tdcd.cli.federation import Certs, FederationFile, Force, Insecure, Own, SiloName, end, text_of
 from tdcd.cli.terminal import refuse_existing, reported, screen, stoppable
+from tdcd.core.words import are, counted
 
 
 def align(
@@ -61,7 +62,7 @@ def align(
         if outcome.status == "finished":
             out.write_text("".join(f"{one}\n" for one in ids), encoding="utf-8")
     if outcome.status == "finished":
-        screen.print(f"{len(ids)} ids are in every silo: {out}", soft_wrap=True, highlight=False)
+        screen.print(f"{counted(len(ids), 'id')} {are(len(ids))} in every silo: {out}", soft_wrap=True, highlight=False)
         show_table(screen, alignment_table({silo if name is None else f"{silo}, {name}": lost}))
         if not ids:
             screen.print("Ids are compared as exact texts: '001' is not '1'. Write them alike.", highlight=False)

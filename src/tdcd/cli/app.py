@@ -4,6 +4,7 @@ What needs JAX is imported by the commands that train: the others, and --help, s
 """
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -35,6 +36,42 @@ app = typer.Typer(
 )
 
 
+TRAIN, LOOK, FEDERATION, STUDY = "Train and predict", "Look at runs", "Several organisations", "Plan and study"
+GROUPS: dict[str, dict[Callable[..., None], str]] = {
+    TRAIN: {
+        init: "tdcd init --silos bank,bureau --label default",
+        check: "tdcd check federation.toml --silo bank --client c1 --data c1.csv",
+        split: "tdcd split table.csv --silos 2 --clients 5,3 --label y --out trial",
+        run: "tdcd run my.toml --set train.local_steps=20 --watch",
+        predict: "tdcd predict runs/my-1 --data bank=new_bank.csv --data bureau=new_bureau.csv",
+        export: "tdcd export runs/my-1 --out coefficients.csv",
+    },
+    LOOK: {
+        watch: "tdcd watch runs",
+        report: "tdcd report runs/my-1",
+        verify: "tdcd verify runs/my-1 --replay",
+        track: "tdcd track runs/my-1 --to mlflow --at mlruns",
+    },
+    FEDERATION: {
+        up: "tdcd up federation.toml --watch",
+        doctor: "tdcd doctor federation.toml --silo bank",
+        align: "tdcd align federation.toml --silo bank --data bank.csv",
+        labels: "tdcd labels federation.toml --silo bank --data bank.csv --out labels.csv",
+        hub: "tdcd hub federation.toml --silo bank",
+        client: "tdcd client federation.toml --silo bank --client c1 --data c1.csv",
+        status: "tdcd status runs/hub-bank",
+    },
+    STUDY: {
+        plan: "tdcd plan my.toml --network mobile",
+        bound: "tdcd bound runs/my-1",
+        compare: "tdcd compare my.toml --with sgd,fedavg --seeds 5",
+        audit: "tdcd audit my.toml",
+        reproduce: "tdcd reproduce fig2a",
+    },
+}
+"""What ``tdcd --help`` shows together, and an example of each command."""
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         print(f"tdcd {__version__}")
@@ -50,32 +87,10 @@ def top(
     """Train one model over data that is split by columns between organisations and by rows inside each."""
 
 
-for command in (
-    run,
-    report,
-    reproduce,
-    compare,
-    plan,
-    bound,
-    audit,
-    hub,
-    client,
-    up,
-    status,
-    watch,
-    align,
-    check,
-    labels,
-    split,
-    predict,
-    export,
-    verify,
-    track,
-    init,
-    doctor,
-):
-    app.command()(command)
-app.add_typer(certs_app, name="certs")
+for panel, commands in GROUPS.items():
+    for command, example in commands.items():
+        app.command(rich_help_panel=panel, epilog=f"Example: `{example}`")(command)
+app.add_typer(certs_app, name="certs", rich_help_panel=FEDERATION)
 
 
 def main() -> None:

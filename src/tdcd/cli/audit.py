@@ -71,4 +71,4 @@ def _configuration(source: Path | None, assignments: list[str]) -> Config:
 def _folder(source: Path | None, config: Config) -> Path:
     if source is not None and source.is_dir():
         return source
-    return Path("runs") / f"audit-{source.stem if source else config.data.source}"
+    return Path("runs") / f"audit-{config.folder_name}"

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tdcd.cli.terminal import screen
 from tdcd.config import Config, ConfigError, check_config, read_config
+from tdcd.core.words import counted
 from tdcd.federation.party_names import client_of, hub_of
 from tdcd.runtime.certificates.check import Facts, cautions, explain, facts_of, read_certificate, read_secret, role_of
 from tdcd.runtime.certificates.issue import AUTHORITY, AUTHORITY_KEY, SECRET, Issued, issue_all, list_of
@@ -158,7 +159,7 @@ def _in_words(facts: Facts) -> str:
     use = " and ".join(facts.usages) or "neither server nor client"
     return (
         f"{facts.common_name}, signed by {facts.issuer}; "
-        f"expires {facts.not_after:%Y-%m-%d} ({facts.days_left()} days left); "
+        f"expires {facts.not_after:%Y-%m-%d} ({counted(facts.days_left(), 'day')} left); "
         f"for use as {use}" + (f" at {', '.join(facts.hosts)}" if facts.hosts else "")
     )
 

@@ -12,6 +12,7 @@ certs_app = typer.Typer(
     "all in one place for a trial (issue); revoked, and checked.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",
 )
 
 FederationFile = Annotated[Path, typer.Argument(help="The federation's TOML file.", metavar="FEDERATION.toml")]
@@ -19,7 +20,7 @@ IssuersFolder = Annotated[Path, typer.Option(help="The issuer's folder; an autho
 Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")]
 
 
-@certs_app.command()
+@certs_app.command(epilog="Example: `tdcd certs issue federation.toml --out issued`")
 def issue(
     federation: FederationFile,
     out: IssuersFolder = Path("certs"),
@@ -42,7 +43,7 @@ def issue(
         issue_for(federation, out, days, renew, only)
 
 
-@certs_app.command()
+@certs_app.command(epilog="Example: `tdcd certs request federation.toml client.bank.c1`")
 def request(
     federation: FederationFile,
     party: Annotated[str, typer.Argument(help="Who asks: hub.SILO or client.SILO.CLIENT.", metavar="PARTY")],
@@ -62,7 +63,7 @@ def request(
         request_for(federation, party, out, new_key)
 
 
-@certs_app.command()
+@certs_app.command(epilog="Example: `tdcd certs sign federation.toml client.bank.c1.csr hub.bureau.csr`")
 def sign(
     federation: FederationFile,
     requests: Annotated[list[Path], typer.Argument(help="What parties sent.", metavar="REQUEST.csr...")],
@@ -86,7 +87,7 @@ def sign(
         sign_for(federation, requests, out, days, again)
 
 
-@certs_app.command()
+@certs_app.command(epilog="Example: `tdcd certs revoke client.bank.c1`")
 def revoke(
     parties: Annotated[list[str], typer.Argument(help="hub.SILO or client.SILO.CLIENT.", metavar="PARTY...")],
     out: Annotated[Path, typer.Option(help="The issuer's folder.")] = Path("certs"),
@@ -104,7 +105,7 @@ def revoke(
         revoke_for(parties, out)
 
 
-@certs_app.command()
+@certs_app.command(epilog="Example: `tdcd certs check certs`")
 def check(
     paths: Annotated[list[Path], typer.Argument(help="Certificates, or folders of them.", metavar="FOLDER_OR_PEM...")],
     party: Annotated[str | None, typer.Option(help="Whose certificate it has to be.")] = None,

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tdcd.core.stopping import Interrupted
+from tdcd.core.words import are, counted
 from tdcd.report.text_table import TextTable
 from tdcd.report.units import bytes_in_words, duration, figure
 
@@ -163,7 +164,8 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
     also = "" if evaluated is None else f" and {bytes_in_words(evaluated.total)} for evaluation"
     spent = f"{bytes_in_words(last.bytes.total)} sent{also}, {duration(last.seconds)}"
     console.print(
-        f"{last.round} rounds, {last.iteration} local steps, {spent}, engine {result.engine}", highlight=False
+        f"{counted(last.round, 'round')}, {counted(last.iteration, 'local step')}, {spent}, engine {result.engine}",
+        highlight=False,
     )
     if result.status == "diverged":
         settings = result.simulation.settings
@@ -222,10 +224,12 @@ def show_recommendation(console: Console, found: "Recommendation") -> None:
     if found.constants is not None:
         facts.append(f"Constants: {constants_in_words(found.constants)}.")
     console.print(*facts, sep="\n", highlight=False)
-    chosen = found.forecasts.index(found.recommended)
+    best = found.recommended
+    chosen = None if best is None else found.forecasts.index(best)
     console.print("", _table(over_q(found), chosen), "", _table(sent(found), chosen), "", sep="\n")
-    console.print(found.reason, style="bold green", highlight=False)
-    _warn(console, found.recommended)
+    console.print(found.reason, style="bold yellow" if best is None else "bold green", highlight=False)
+    if best is not None:
+        _warn(console, best)
     console.print(*(f"- {note}" for note in found.notes), sep="\n", highlight=False)
 
 
@@ -253,9 +257,10 @@ def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None
 
 def show_bound(console: Console, result: "MeasuredBound", page: Path) -> None:
     """The bound's terms beside what was measured, the verdict, and where the page is."""
-    from tdcd.planning.tables import constants_in_words, terms
+    from tdcd.planning.tables import constants_in_words, draws_in_words, terms
 
     console.print(f"Constants: {constants_in_words(result.constants)}.", highlight=False)
+    console.print(f"Sigma: {figure(result.noise.maximum)}, {draws_in_words(result.noise)}.", highlight=False)
     console.print("", _table(terms(result)), "", sep="\n")
     console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
     console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
@@ -279,7 +284,8 @@ def show_alignment(console: Console, silos: "Mapping[str, SiloIds]") -> None:
     from tdcd.report.alignment import alignment_table
 
     if silos:
-        console.print(f"{next(iter(silos.values())).common:,} ids are in every silo:", highlight=False)
+        common = next(iter(silos.values())).common
+        console.print(f"{counted(common, 'id')} {are(common)} in every silo:", highlight=False)
         show_table(console, alignment_table(silos))
 
 

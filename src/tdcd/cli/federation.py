@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tdcd.cli.options import checked_config
 from tdcd.cli.terminal import (
     EXIT_DIVERGED,
     EXIT_INPUT,
@@ -137,7 +138,7 @@ def client(
 
 def up(
     federation: FederationFile,
-    out: Annotated[Path | None, typer.Option(help="Where everything goes [default: runs/NAME].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where everything goes [default: runs/NAME-up].")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
     ] = None,
@@ -165,7 +166,7 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
 
     stop = _Stop()
     with reported(), ended_at_once(), stoppable(stop.ask, cleanly=True):
-        folder = out or Path("runs") / f"{federation.stem}-up"
+        folder = out or Path("runs") / f"{checked_config(federation, settings).folder_name}-up"
         trial = Trial.prepare(federation, settings, folder)
         show_labels(trial.labels_in_words)
         show_alignment(screen, trial.alignment)

@@ -52,7 +52,8 @@ def plan(
             observe=display.observe,
         )
     show_recommendation(screen, found.local_steps)
-    show_ranking(screen, found.variants, checked)
+    if found.variants is not None:
+        show_ranking(screen, found.variants, checked)
 
 
 def bound(

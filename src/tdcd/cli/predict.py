@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tdcd.cli.federation import Certs, Force, Insecure, Own, text_of
 from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, screen, stoppable
+from tdcd.core.words import are, counted
 
 if TYPE_CHECKING:
     from tdcd.prediction.export import Coefficients
@@ -237,17 +238,21 @@ def _with_peers(
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if not predicts:
         sent = (
-            f"Scored {len(parts[silo].ids)} rows for silo '{holder}', which alone has labels: it has the predictions."
+            f"Scored {counted(len(parts[silo].ids), 'row')} for silo '{holder}', which alone has labels: it has the "
+            "predictions."
         )
         screen.print(sent, soft_wrap=True, highlight=False)
     return folder, parts
 
 
 def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path, model: "Model") -> None:
-    screen.print(f"Predictions: {out}, {len(predictions.ids)} rows", soft_wrap=True, highlight=False)
+    screen.print(f"Predictions: {out}, {counted(len(predictions.ids), 'row')}", soft_wrap=True, highlight=False)
     left_out = len({one for part in parts.values() for one in part.ids}) - len(predictions.ids)
     if left_out:
-        screen.print(Text(f"{left_out} ids are left out, since not every silo has them.", "yellow"), soft_wrap=True)
+        screen.print(
+            Text(f"{counted(left_out, 'id')} {are(left_out)} left out, since not every silo has them.", "yellow"),
+            soft_wrap=True,
+        )
     for name in parts:
         count = sum(name in lacking for lacking in predictions.missing)
         if count:

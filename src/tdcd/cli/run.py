@@ -89,7 +89,7 @@ def _run(
             result = resume_run(resume, assignments, line, hosts, **watched)
         else:
             checked = checked_config(config, assignments)
-            folder = out or _next_folder(checked.data.source)
+            folder = out or _next_folder(checked.folder_name)
             planned = plan_config(checked, devices=line, hosts=hosts)
             if not process:
                 show_labels(planned.federation.labels_in_words)

@@ -125,7 +125,7 @@ def compare(
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
         plans = plan_all(checked, names or list(BASELINES), chosen_devices(devices), seeds=seeds)
-        folder = out or Path("runs") / f"compare-{config.stem if config else checked.data.source}"
+        folder = out or Path("runs") / f"compare-{checked.folder_name}"
         display = SweepDisplay(screen, num_runs(plans, tune=tune))
         with interruptible(display):
             comparison = compare_plans(

@@ -36,7 +36,7 @@ def requested(config: Path | None, out: Path | None, assignments: Sequence[str],
     if not varied_keys(keys):
         return None
     grid = expand(keys, str(config or "the configuration"))
-    name = config.stem if config else grid.settings[0].config.data.source
+    name = grid.settings[0].config.folder_name
     # The same command finds the same folder again, and continues there.
     return Request(grid, out or Path("runs") / "-".join(["sweep", name, *grid.titles.values()]))
 

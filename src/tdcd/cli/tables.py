@@ -11,6 +11,7 @@ from rich.text import Text
 from tdcd.cli.console import show_alignment
 from tdcd.cli.terminal import EXIT_INPUT, reported, screen, show_labels
 from tdcd.config import Config, check_config, read_config
+from tdcd.core.words import counted
 from tdcd.tables.client_table import cautions, describe, find_silo, label_balance, read_client, taken_for
 from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
@@ -122,7 +123,10 @@ def split(
 def _show(rows: RawRows, labels_in_words: str) -> None:
     """Print what a site's table holds."""
     facts = describe(rows)
-    screen.print(Text(f"{rows.source}: {len(rows)} rows, {len(facts)} features, every id once"), soft_wrap=True)
+    screen.print(
+        Text(f"{rows.source}: {counted(len(rows), 'row')}, {counted(len(facts), 'feature')}, every id once"),
+        soft_wrap=True,
+    )
     show_labels(labels_in_words)
     if rows.labels is not None:
         screen.print(Text(f"Label values: {label_balance(rows)}"), soft_wrap=True)

@@ -42,11 +42,12 @@ def write_page(comparison: Comparison, out: Path) -> Path:
     (out / "compare.json").write_text(json.dumps(numbers(comparison), indent=1) + "\n")
     facts = comparison.tdcd.run.federation
     page = html.page(
-        f"{facts.name} · tdcd compare",
+        f"{comparison.tdcd.run.name} · tdcd compare",
         html.header(
             "tdcd compare",
-            facts.name,
+            comparison.tdcd.run.name,
             [
+                *comparison.tdcd.run.data,
                 counted(len(facts.silos), "silo"),
                 counted(facts.num_clients, "client"),
                 counted(comparison.tdcd.run.history[-1].iteration, "local step"),

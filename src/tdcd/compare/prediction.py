@@ -8,7 +8,7 @@ from tdcd.config.all_columns import NAME as ALL
 from tdcd.config.resolve import Plan
 from tdcd.core.ledger import Ledger, Moved
 from tdcd.core.network import Network
-from tdcd.core.pace import Work, round_ends, seconds_per_round, silo_works
+from tdcd.core.pace import Work, round_ends, seconds_after, seconds_per_round, silo_works
 from tdcd.core.timing import Overlap, Timing
 
 
@@ -28,6 +28,11 @@ class Prediction:
         """What a round takes in the long run."""
         every, seconds = self.centre
         return seconds_per_round(self.works, self.overlap) + seconds / every
+
+    def after(self, rounds: int) -> float:
+        """When that many rounds are over; the start counts, in which nothing has been sent ahead."""
+        every, seconds = self.centre
+        return self.moving + seconds_after(self.works, self.overlap, rounds) + rounds // every * seconds
 
     def ends(self, rounds: int) -> list[float]:
         """When each of the first rounds is over, from round 0, which is when all data is in its place."""

@@ -9,6 +9,7 @@ from tdcd.config.weighting import weight_problems
 from tdcd.core.losses import LOSSES, needs_labels
 from tdcd.core.losses.huber import DELTA
 from tdcd.core.randomized import problem_with
+from tdcd.core.words import counted, there_are
 
 
 def cross_checks(config: Config) -> list[str]:
@@ -16,10 +17,10 @@ def cross_checks(config: Config) -> list[str]:
     federation, problems = config.federation, []
     for key, value in (("federation.clients", federation.clients), ("model.block", config.model.block)):
         if isinstance(value, list) and len(value) != config.num_silos:
-            problems.append(f"{key} = {value}: has {len(value)} entries, but there are {config.num_silos} silos")
+            entries = counted(len(value), "entry", "entries")
+            problems.append(f"{key} = {value}: has {entries}, but {there_are(config.num_silos, 'silo')}")
     problems += _silo_checks(config)
-    blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
-    if "torch" in blocks and config.model.module is None:
+    if "torch" in config.block_names and config.model.module is None:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
     if config.model.bins is not None and config.data.source != "files":
         problems.append(

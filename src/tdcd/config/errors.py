@@ -6,6 +6,17 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+PATTERNS = {
+    # After the names of blocks that come with the package.
+    "block": "'package.module:name'",
+    "loss": "must be 'package.module:name'",
+    "variant": "must be 'package.module:name'",
+    "module": "must be 'package.module:function'",
+    "delimiter": "must be one character, such as ';' or a tab, and not a quote",
+    "hub": "must be host:port, for example hub.bank.example:7447",
+}
+"""What a text has to look like, by its key."""
+
 
 class ConfigError(ValueError):
     """Everything that is wrong with a configuration, one line each."""
@@ -47,12 +58,8 @@ def _explain(kind: str, message: str, path: tuple[int | str, ...], model: type[B
         "model_type": "must be a table of keys",
         "dict_type": "must be a table of keys",
     }
-    if kind == "string_pattern_mismatch" and path[-1] in ("module", "variant", "loss"):
-        return f"must be 'package.module:{'function' if path[-1] == 'module' else 'name'}'"
-    if kind == "string_pattern_mismatch" and path[-1] == "delimiter":
-        return "must be one character, such as ';' or a tab, and not a quote"
-    if kind == "string_pattern_mismatch" and path[-1] == "hub":
-        return "must be host:port, for example hub.bank.example:7447"
+    if kind == "string_pattern_mismatch" and (key := next(iter({*path} & {*PATTERNS}), "")):
+        return PATTERNS[str(key)]
     if kind == "too_short":
         return "must not be empty" if "at least 1 " in message else message.replace("List should", "must")
     return fixed.get(kind, message.replace("Input should be", "must be").replace("a valid ", "a "))

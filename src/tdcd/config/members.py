@@ -13,6 +13,7 @@ from tdcd.core.participation import RandomClients
 from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
+from tdcd.core.words import there_are
 
 
 def variant_of(config: Config) -> Variant:
@@ -89,7 +90,7 @@ def _label_problems(config: Config, variant: Variant) -> list[str]:
         return []
     where = f"train.variant = {config.train.variant!r}"
     if not 0 <= silo < count:
-        return [f"{where}: has labels at silo number {silo}, counted from 0; there are {count} silos"]
+        return [f"{where}: has labels at silo number {silo}, counted from 0; {there_are(count, 'silo')}"]
     clashes = [(True, f"{where}: {part} = {getattr(variant, part)}", why) for part, why in variant.label_clashes]
     stratify = "which samples are held out would tell of labels"
     clashes.append((config.evaluate.stratify, "evaluate.stratify = true", stratify))

@@ -2,6 +2,7 @@
 
 from tdcd.config.errors import clashing
 from tdcd.config.schema import Config, ExchangeSection
+from tdcd.core.words import counted
 
 FEWEST = 3
 """Silos, or clients in a silo: with two, a sum less one's own part is the other's."""
@@ -30,8 +31,8 @@ def _mask_problems(config: Config) -> list[str]:
     problems = []
     if silos < FEWEST and labels is None:
         problems.append(
-            f"{where}: with {silos} silos the sum of the other silos' phi is that of one, so masks would hide nothing; "
-            f"it takes {FEWEST} silos, or leave it out"
+            f"{where}: with {counted(silos, 'silo')} the sum of the other silos' phi is that of one, so masks would "
+            f"hide nothing; it takes {FEWEST} silos, or leave it out"
         )
     elif silos < FEWEST:
         problems.append(

@@ -20,25 +20,32 @@ HANDED_OVER = (
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The keys of a TOML file, not yet checked; tables get its name, and folders of tables and modules are absolute."""
+    """The keys of a configuration, not yet checked. A run is called as its file, unless that says otherwise; folders of
+    tables and modules are absolute.
+    """
+    keys = read_toml(path)
+    keys.setdefault("name", path.stem[:80])
+    data, model, train = (keys.get(section) for section in ("data", "model", "train"))
+    if isinstance(data, dict) and data.get("source") == "files":
+        _beside(path, data)
+    if isinstance(model, dict) and ("module" in model or ":" in f"{model.get('loss')}{model.get('block')}"):
+        _beside(path, model)
+    if isinstance(train, dict) and "variant" in train:
+        _beside(path, train)
+    return keys
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The keys of a TOML file."""
     try:
         with path.open("rb") as file:
-            keys = tomllib.load(file)
+            return tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError([f"there is no such file: {path}"]) from None
     except OSError as error:
         raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"not valid TOML: {error}"], str(path)) from None
-    data, model, train = (keys.get(section) for section in ("data", "model", "train"))
-    if isinstance(data, dict) and data.get("source") == "files":
-        _beside(path, data)
-        keys.setdefault("name", path.stem[:80])
-    if isinstance(model, dict) and ("module" in model or ":" in str(model.get("loss"))):
-        _beside(path, model)
-    if isinstance(train, dict) and "variant" in train:
-        _beside(path, train)
-    return keys
 
 
 def _beside(path: Path, section: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection
@@ -90,8 +90,8 @@ def plan(
         execution_of(config, devices),
         assembled=assembled,
     )
-    if config.model.module is not None:
-        _try_modules(planned)
+    if config.model.module is not None or any(":" in name for name in config.block_names):
+        _try_blocks(planned)
     try:
         return rewrite(planned, config.train.algorithm, config.train.silo)
     except ValueError as error:
@@ -178,29 +178,15 @@ def execution_of(config: Config, devices: int | None = 1) -> Execution:
 
 
 def blocks_of(config: Config) -> tuple[Block, ...]:
-    """One block per silo."""
-    return tuple(_block(name, config.model) for name in _block_names(config))
-
-
-def named_block(name: str) -> Block:
-    """The block that a configuration calls so, with the defaults of its keys.
-
-    >>> named_block("mlp")
-    Mlp(hidden=(32,))
-    """
-    if name not in ("linear", "mlp", "cnn"):
-        raise ValueError(f"blocks must be linear, mlp, cnn, or blocks themselves such as tdcd.Linear(), not {name!r}")
-    return _block(name, ModelSection())
+    """One block per silo; silos that name the same share it."""
+    names = config.block_names
+    made = {name: block_named(name, config.model) for name in dict.fromkeys(names)}
+    return tuple(made[name] for name in names)
 
 
 def has_bias(config: Config) -> bool:
     """Whether the first silo carries a column of ones."""
     return config.has_bias
-
-
-def _block_names(config: Config) -> list[str]:
-    block = config.model.block
-    return [block] * config.num_silos if isinstance(block, str) else [*block]
 
 
 def _columns(config: Config) -> int | list[str] | dict[str, list[str]]:
@@ -209,13 +195,23 @@ def _columns(config: Config) -> int | list[str] | dict[str, list[str]]:
     return named or [silo.name for silo in config.silos] or config.num_silos
 
 
-def _block(name: str, model: ModelSection) -> Block:
+def block_named(name: str, model: ModelSection | None = None) -> Block:
+    """The block that ``model.block`` names: one that comes with the package, or one of the user's own.
+
+    Without a section its keys have their defaults.
+
+    >>> block_named("mlp")
+    Mlp(hidden=(32,))
+    """
+    model = ModelSection() if model is None else model
     if name == "linear":
         return Linear()
     if name == "mlp":
         return Mlp(tuple(model.hidden))
     if name == "cnn":
         return Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
+    if name != "torch":
+        return _own_block(name, model)
     assert model.module is not None
     try:
         from tdcd.blocks.torch import TorchBlock  # noqa: PLC0415  (PyTorch is optional)
@@ -225,14 +221,37 @@ def _block(name: str, model: ModelSection) -> Block:
         raise ConfigError([f"model.module = {model.module!r}: {error}"]) from None
 
 
-def _try_modules(planned: Plan) -> None:
-    """Refuse a module that does not fit a silo, before anything else is done."""
-    federation = planned.federation
+def _own_block(name: str, model: ModelSection) -> Block:
+    """``package.module:name``: a block, or a class or function that gives one."""
+    where = f"model.block = {name!r}"
+    try:
+        found: Any = find_function(name, [Path(model.folder or ""), Path()])
+        # A class has the names of its instances' methods, too.
+        block = found() if isinstance(found, type) or (callable(found) and not _is_block(found)) else found
+        hash(block)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError([f"{where}: {error}"]) from None
+    except TypeError as error:
+        raise ConfigError([f"{where}: {error}; make it a frozen dataclass with a default for every field"]) from None
+    if not _is_block(block):
+        raise ConfigError([f"{where}: its type is {type(block).__name__}, which lacks the functions init and phi"])
+    own: Block = block
+    return own
+
+
+def _is_block(found: Any) -> bool:
+    return all(callable(getattr(found, name, None)) for name in ("init", "phi"))
+
+
+def _try_blocks(planned: Plan) -> None:
+    """Refuse a block of the user's own that does not fit a silo, before anything else is done."""
+    federation, model = planned.federation, planned.config.model
+    where = f"model.block = {model.block!r}" if model.module is None else f"model.module = {model.module!r}"
     outputs = planned.objective.num_outputs([federation.labels, federation.test_labels])
     try:
         start_fitting(federation, planned.blocks, outputs, planned.settings)
     except ValueError as error:
-        raise ConfigError([f"model.module = {planned.config.model.module!r}: {error}"]) from None
+        raise ConfigError([f"{where}: {error}"]) from None
 
 
 def _misfits(config: Config, table: Table, loss: Loss | None, num_train: int) -> list[str]:

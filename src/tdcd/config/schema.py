@@ -1,6 +1,7 @@
 """The schema of the TOML configuration."""
 # ruff: noqa: RUF012 - every configuration gets its own copy of a default
 
+import re
 from typing import Annotated
 
 from pydantic import Field
@@ -70,7 +71,8 @@ class Config(Section):
     """A whole configuration. Every key has a default; the defaults are the demo."""
 
     name: Annotated[str, Field(min_length=1, max_length=80)] | None = None
-    """What pages call the run; of a file with ``data.source = "files"``, by default the file's name without .toml."""
+    """What pages and folders call the run: by default the configuration file's name without .toml, and without a file
+    the data's."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Of the row splits, the blocks' initial values and the minibatches."""
     dtype: Dtype = "float32"
@@ -92,6 +94,11 @@ class Config(Section):
         return self.name or self.data.source
 
     @property
+    def folder_name(self) -> str:
+        """The same as a part of a path."""
+        return re.sub(r"[^\w.-]+", "-", self.title).strip(".-") or "run"
+
+    @property
     def num_silos(self) -> int:
         """N."""
         return len(self.silos) or self.federation.silos or 2
@@ -102,13 +109,18 @@ class Config(Section):
         return [silo.name for silo in self.silos] or [f"silo{index + 1}" for index in range(self.num_silos)]
 
     @property
+    def block_names(self) -> list[str]:
+        """What each silo trains."""
+        block = self.model.block
+        return [block] * self.num_silos if isinstance(block, str) else [*block]
+
+    @property
     def has_bias(self) -> bool:
         """Whether the first silo carries a column of ones: by default for linear blocks, and with silo dropout for an
         mlp, too: every silo would have to know the base rate otherwise.
         """
-        block = self.model.block if isinstance(self.model.block, str) else self.model.block[0]
         by_default = ("linear", "mlp") if self.train.silo_dropout else ("linear",)
-        return block in by_default if self.federation.bias is None else self.federation.bias
+        return self.block_names[0] in by_default if self.federation.bias is None else self.federation.bias
 
     @property
     def client_counts(self) -> list[int]:

@@ -12,14 +12,14 @@ from tdcd.core.schedule import Minibatches
 
 NAMED = r"^[\w.]+:\w+$"
 """Something in a module of the user's own: ``package.module:name``."""
-BlockName = Literal["linear", "mlp", "cnn", "torch"]
+BlockName = Literal["linear", "mlp", "cnn", "torch"] | Annotated[str, Field(pattern=NAMED)]
 
 
 class ModelSection(Section):
     """What each silo trains."""
 
     block: BlockName | Annotated[list[BlockName], Field(min_length=1)] = "mlp"
-    """One for all silos, or one each."""
+    """One for all silos, or one each; ``package.module:name`` is one of your own, in JAX."""
     hidden: list[Positive] = [32]
     """Widths of an mlp's hidden layers."""
     channels: Annotated[list[Positive], Field(min_length=1)] = [64, 64]
@@ -31,8 +31,8 @@ class ModelSection(Section):
     module: Annotated[str, Field(pattern=NAMED)] | None = None
     """For torch blocks, ``package.module:function``: called without arguments, it returns the nn.Module."""
     folder: str | None = None
-    """Where the file of ``module``, or of a loss, is looked for first, before the working directory and Python's own
-    path; by default beside the configuration file."""
+    """Where the file of ``module``, or of a block or loss of your own, is looked for first, before the working
+    directory and Python's own path; by default beside the configuration file."""
     loss: Loss | Annotated[str, Field(pattern=NAMED)] | None = None
     """By default the one that fits the labels; ``package.module:name`` is one of your own."""
     huber_delta: PositiveFloat = DELTA

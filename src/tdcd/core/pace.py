@@ -25,6 +25,7 @@ which for D = 0 is :math:`a + t_h + b`: the sum of all.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from tdcd.core.ledger import Ledger
@@ -157,8 +158,29 @@ def round_ends(works: Sequence[Work], overlap: Overlap, rounds: int) -> list[flo
 
 def seconds_per_round(works: Sequence[Work], overlap: Overlap = IN_STEP) -> float:
     """What a round takes in the long run."""
-    # The pattern of who waits for whom repeats: a pair of silos waits for each other over 2 (D + 1) updates.
+    ends, pattern = _until_settled(tuple(works), overlap)
+    return (ends[-1] - ends[-1 - pattern]) / pattern
+
+
+def seconds_after(works: Sequence[Work], overlap: Overlap, rounds: int) -> float:
+    """When the first ``rounds`` rounds are over: :func:`round_ends`, without counting every round.
+
+    With overlap the first round takes longer than those after it: the phi of D + 1 rounds is computed and sent, and
+    everybody waits until it has come. From then on messages travel while silos compute.
+
+    >>> works = [Work(before=1.0, per_phi=1.0, steps=2.0, upload=0.0, latency=4.0)] * 2
+    >>> [seconds_after(works, Overlap(1), rounds) for rounds in (0, 1, 2, 3)]
+    [0.0, 9.0, 13.0, 17.0]
+    """
+    ends, pattern = _until_settled(tuple(works), overlap)
+    repeated = max(0, -(-(rounds + 1 - len(ends)) // pattern))
+    return ends[rounds - repeated * pattern] + repeated * (ends[-1] - ends[-1 - pattern])
+
+
+@lru_cache(maxsize=256)
+def _until_settled(works: tuple[Work, ...], overlap: Overlap) -> tuple[list[float], int]:
+    """When rounds end, until the start no longer shows; and after how many rounds the pattern repeats."""
+    # The pattern of who waits for whom: a pair of silos waits for each other over 2 (D + 1) updates.
     pattern = 2 * (overlap.rounds + 1) * math.lcm(*(overlap.period(silo) for silo in range(len(works))))
     before = max(1, SETTLED // pattern) * pattern
-    ends = round_ends(works, overlap, before + pattern)
-    return (ends[-1] - ends[before]) / pattern
+    return round_ends(works, overlap, before + pattern), pattern

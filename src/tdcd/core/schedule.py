@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.words import counted
+
 Minibatches = Literal["fresh", "reused", "full"]
 
 IDS_AT_ONCE = 1 << 18
@@ -65,7 +67,7 @@ def batch_ids(
         everyone = np.arange(num_samples, dtype=np.int32)
         return np.broadcast_to(everyone, (len(rounds), 1, num_samples))
     if not 1 <= batch_size <= num_samples:
-        raise ValueError(f"batch_size must be between 1 and the {num_samples} samples, not {batch_size}")
+        raise ValueError(f"batch_size must be between 1 and the {counted(num_samples, 'sample')}, not {batch_size}")
     count = num_exchanged(minibatches, local_steps)
     if not is_small(batch_size, num_samples):
         keys = _raw(seed, rounds, count * num_samples).reshape(-1, count, num_samples)

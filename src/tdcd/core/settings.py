@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from tdcd.core.choices import Gradient
 from tdcd.core.schedule import Draws, Minibatches, num_exchanged
+from tdcd.core.words import counted
 
 Dtype = Literal["float32", "float64"]
 
@@ -52,7 +53,9 @@ class Settings:
         if self.minibatches == "full":
             return num_samples
         if self.batch_size > num_samples:
-            raise ValueError(f"batch_size = {self.batch_size}: there are only {num_samples} training samples")
+            raise ValueError(
+                f"batch_size = {self.batch_size}: there are only {counted(num_samples, 'training sample')}"
+            )
         return self.batch_size
 
     @property

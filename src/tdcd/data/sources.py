@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tdcd.core.words import counted
 from tdcd.data import embedded
 from tdcd.data.folder import data_folder
 from tdcd.data.mnist import mnist
@@ -47,7 +48,7 @@ def load(source: str, *, folder: str | Path | None = None, seed: int = 0, rows: 
     if rows is None:
         return table
     if not 1 <= rows <= len(table.labels):
-        raise ValueError(f"data source '{source}' has {len(table.labels)} rows: cannot draw {rows} of them")
+        raise ValueError(f"data source '{source}' has {counted(len(table.labels), 'row')}: cannot draw {rows} of them")
     # A stream of its own: the synthetic table and the split are drawn from the bare seed.
     order = np.random.default_rng([seed, 1]).permutation(len(table.labels))
     return table.take(np.sort(order[:rows]))

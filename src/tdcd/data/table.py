@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from tdcd.core.losses import Task
+from tdcd.core.words import counted
 
 ROWS_AT_ONCE = 1 << 12
 """Rows are standardised so many at a time, to need little memory beside the result."""
@@ -62,12 +63,15 @@ class Table:
             )
         check_one_each(self.labels, f"table '{self.name}': labels")
         if len(self.features) != len(self.labels):
-            raise ValueError(f"table '{self.name}' has {len(self.features)} rows and {len(self.labels)} labels")
+            raise ValueError(
+                f"table '{self.name}' has {counted(len(self.features), 'row')} and {counted(len(self.labels), 'label')}"
+            )
         if not len(self.labels):
             raise ValueError(f"table '{self.name}' has no rows")
         if self.columns and len(self.columns) != self.features.shape[1]:
             raise ValueError(
-                f"table '{self.name}' has {self.features.shape[1]} columns and {len(self.columns)} column names"
+                f"table '{self.name}' has {counted(self.features.shape[1], 'column')} and "
+                f"{counted(len(self.columns), 'column name')}"
             )
         if not np.isfinite(self.features).all():
             row, column = np.argwhere(~np.isfinite(self.features))[0][:2]

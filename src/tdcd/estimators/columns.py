@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tdcd.core.words import counted
 from tdcd.federation.partition import contiguous_columns
 
 Columns = Mapping[str, Sequence[str]]
@@ -41,7 +42,9 @@ def columns_by_silo(silos: int | Mapping[str, Sequence[str] | Sequence[int]], na
             if isinstance(one, str) and one not in names:
                 raise ValueError(f"silos: '{silo}' has the column '{one}', which X has not; it has {', '.join(names)}")
             if not isinstance(one, str) and not 0 <= one < len(names):
-                raise ValueError(f"silos: '{silo}' has the column number {one}, and X has {len(names)} columns")
+                raise ValueError(
+                    f"silos: '{silo}' has the column number {one}, and X has {counted(len(names), 'column')}"
+                )
             name = one if isinstance(one, str) else names[one]
             if name in taken:
                 raise ValueError(f"silos: column '{name}' is given to '{taken[name]}' and to '{silo}'")

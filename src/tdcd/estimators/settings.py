@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from tdcd.core.words import there_are
 from tdcd.tables.rows import PLACE
 
 LABEL, WEIGHT = " label", " weight"
@@ -51,7 +52,7 @@ def settings_of(
     clients = parameters["clients"]
     counts = [clients] * len(silos) if isinstance(clients, int | np.integer) else [*clients]
     if len(counts) != len(silos):
-        raise ValueError(f"clients = {counts}: there are {len(silos)} silos; give a number, or one each")
+        raise ValueError(f"clients = {counts}: {there_are(len(silos), 'silo')}; give a number, or one each")
     first = {"label": LABEL, **({"weight": WEIGHT} if weighted else {})}
     keys: dict[str, Any] = {
         section: {name: _plain(parameters[name]) for name in names} for section, names in SECTIONS.items()

@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 
 from tdcd.core.losses import LOSSES
 from tdcd.core.losses.huber import DELTA
+from tdcd.core.words import counted
 from tdcd.estimators.columns import columns_by_silo
 from tdcd.estimators.settings import LABEL, WEIGHT, held_out, settings_of
 from tdcd.prediction.model import Model
@@ -251,7 +252,7 @@ def _checked(
         return X
     y = column_or_1d(check_array(y, ensure_2d=False, dtype=None) if y_numeric else y, warn=True)
     if len(y) != len(X):
-        raise ValueError(f"X has {len(X)} rows, and y has {len(y)} labels")
+        raise ValueError(f"X has {counted(len(X), 'row')}, and y has {counted(len(y), 'label')}")
     return X, y
 
 

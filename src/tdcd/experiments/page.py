@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tdcd.core.words import counted
 from tdcd.experiments.claims import SMALL
 from tdcd.experiments.evidence import Claim, marked, summed_up
 from tdcd.experiments.experiment import Axis
@@ -133,8 +134,8 @@ def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
     return html.section(
         result.title,
         html.paragraph(
-            f"Data: {data}. {result.size_in_words.capitalize()}. {result.num_seeds} seeds; bands are one standard "
-            "deviation."
+            f"Data: {data}. {result.size_in_words.capitalize()}. {counted(result.num_seeds, 'seed')}; bands are one "
+            "standard deviation."
         ),
         html.figures(drawn),
         *_at_equal_steps(result),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.words import counted, there_are
 from tdcd.data.table import Scaling, Table
 from tdcd.federation.partition import contiguous_columns, image_strips, named_columns
 
@@ -19,11 +20,14 @@ def clients_of(
 ) -> list[int | Sequence[str]]:
     """How many clients each of the silos ``names`` has, or their names; refuses what does not fit them."""
     if sizes is not None and (not sizes or (isinstance(sizes[0], Sequence) and len(sizes) != len(names))):
-        raise ValueError(f"sizes has {len(sizes)} entries: give one per client, or one list per silo ({len(names)})")
+        raise ValueError(
+            f"sizes has {counted(len(sizes), 'entry', 'entries')}: give one per client, or one list per silo "
+            f"({len(names)})"
+        )
     given: list[int | Sequence[str]] = [clients] * len(names) if isinstance(clients, int) else list(clients)
     counts = [one if isinstance(one, int) else len(one) for one in given]
     if len(counts) != len(names):
-        raise ValueError(f"there are {len(names)} silos, but client counts for {len(counts)}: {counts}")
+        raise ValueError(f"{there_are(len(names), 'silo')}, but client counts for {len(counts)}: {counts}")
     if aligned and len(set(counts)) > 1:
         raise ValueError(f"aligned silos split the rows alike, so they cannot have {counts} clients")
     return given

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.words import counted, there_are
+
 Rows = tuple[NDArray[np.int64], ...]
 RowRule = Literal["contiguous", "shuffled", "dirichlet"]
 
@@ -21,7 +23,10 @@ def contiguous_columns(num_columns: int, num_silos: int) -> list[NDArray[np.int6
     [[0, 1, 2], [3, 4]]
     """
     if not 1 <= num_silos <= num_columns:
-        raise ValueError(f"{num_columns} columns cannot be cut into {num_silos} silos: every silo needs a column")
+        raise ValueError(
+            f"{counted(num_columns, 'column')} cannot be cut into {counted(num_silos, 'silo')}: every silo needs a "
+            "column"
+        )
     return np.array_split(np.arange(num_columns), num_silos)
 
 
@@ -105,7 +110,10 @@ def proportional_sizes(num_rows: int, sizes: Sequence[float]) -> list[int]:
     if len(sizes) < 1:
         raise ValueError("a silo needs at least one client")
     if len(sizes) > num_rows:
-        raise ValueError(f"{num_rows} rows cannot be spread over {len(sizes)} clients: every client needs a row")
+        raise ValueError(
+            f"{counted(num_rows, 'row')} cannot be spread over {counted(len(sizes), 'client')}: every client needs a "
+            "row"
+        )
     for client, size in enumerate(sizes):
         if not size > 0:
             raise ValueError(f"client {client} would be empty: its size is {size}")
@@ -148,12 +156,12 @@ def split_rows(
             raise ValueError("rows = 'dirichlet' draws the shard sizes itself: leave sizes out")
         return dirichlet_rows(labels, num_clients, alpha, rng)
     if sizes is not None and len(sizes) != num_clients:
-        raise ValueError(f"{num_clients} clients, but {len(sizes)} sizes")
+        raise ValueError(f"{counted(num_clients, 'client')}, but {counted(len(sizes), 'size')}")
     counts = equal_sizes(num_rows, num_clients) if sizes is None else proportional_sizes(num_rows, sizes)
     return contiguous_rows(num_rows, counts) if rule == "contiguous" else shuffled_rows(num_rows, counts, rng)
 
 
 def _cut(order: NDArray[np.int64], sizes: Sequence[int]) -> Rows:
     if sum(sizes) != len(order):
-        raise ValueError(f"the clients' sizes add up to {sum(sizes)}, but there are {len(order)} rows")
+        raise ValueError(f"the clients' sizes add up to {sum(sizes)}, but {there_are(len(order), 'row')}")
     return tuple(np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1]))

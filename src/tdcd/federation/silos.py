@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.losses import Loss, Task
 from tdcd.core.settings import Dtype
+from tdcd.core.words import counted, there_are
 from tdcd.data.table import Scaling, Table, check_one_each, numbers
 from tdcd.federation.cutting import clients_of, column_groups, scaling_of, take
 from tdcd.federation.hosts import HostRows
@@ -305,16 +306,19 @@ class Federation:
         def words(silo: Silo) -> str:
             shape = "x".join(str(size) for size in silo.feature_shape)
             unit = "columns" if len(silo.feature_shape) == 1 else "pixels"
-            return f"{silo.name}: {shape} {unit}, {silo.num_clients} clients"
+            return f"{silo.name}: {shape} {unit}, {counted(silo.num_clients, 'client')}"
 
         shown = "; ".join(words(silo) for silo in self.silos[:1]) + ("; ..." if self.num_silos > 1 else "")
-        return f"Federation of '{self.name}': {self.num_samples} samples, {self.num_silos} silos ({shown})"
+        size = f"{counted(self.num_samples, 'sample')}, {counted(self.num_silos, 'silo')}"
+        return f"Federation of '{self.name}': {size} ({shown})"
 
 
 def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
     where = f"silo '{silo.name}'"
     if len(silo.features) != num_samples:
-        raise ValueError(f"{where} has {len(silo.features)} rows of features for {num_samples} labels")
+        raise ValueError(
+            f"{where} has {counted(len(silo.features), 'row')} of features for {counted(num_samples, 'label')}"
+        )
     if num_test is not None and (silo.test_features is None or len(silo.test_features) != num_test):
         raise ValueError(f"{where} must hold its columns of the {num_test} held-out samples")
     if silo.test_features is not None and silo.test_features.shape[1:] != silo.feature_shape:
@@ -330,7 +334,7 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
             raise ValueError(f"{where}: the rows of client {client} must be row numbers, not {rows.dtype} {rows.shape}")
         outside = rows[(rows < 0) | (rows >= num_samples)]
         if len(outside):
-            raise ValueError(f"{where}: client {client} holds row {outside[0]}; there are {num_samples} samples")
+            raise ValueError(f"{where}: client {client} holds row {outside[0]}; {there_are(num_samples, 'sample')}")
         if len(np.unique(rows)) != len(rows):
             values, counts = np.unique(rows, return_counts=True)
             raise ValueError(f"{where}: client {client} holds row {values[counts > 1][0]} twice")

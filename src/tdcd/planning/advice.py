@@ -1,6 +1,6 @@
 """What a ranking of variants says: whether overlap pays, in sentences, and the lines to write into a configuration."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tdcd.config import Config
 from tdcd.planning.candidates import AS_IT_IS
@@ -20,13 +20,54 @@ def _on_overlap(ranking: Ranking) -> Iterator[str]:
         return
     works = [work.before + work.per_phi + work.steps for work in in_step.cost.works]
     busiest = max(range(len(works)), key=works.__getitem__)
-    fastest = min(each.cost.seconds for each in late)
-    best = next(each for each in late if each.cost.seconds <= (1 + WORTH) * fastest)
+    best = _best_late(ranking, late)
     gain = in_step.cost.seconds / best.cost.seconds
     facts = f"of the {milliseconds(in_step.cost.seconds)} that a round takes in step, {ranking.silos[busiest]} is busy "
     facts += f"for {milliseconds(works[busiest])}, and only the rest is waiting that overlap can hide"
-    with_it = f"overlap = {best.candidate.overlap} would make rounds {gain:.2f} times as fast"
-    yield f"Overlap {'pays' if gain > 1 + WORTH else 'does not pay'} here: {facts}; {with_it}."
+    with_it = f"{best.candidate.in_words(ranking.silos)} would make rounds {gain:.2f} times as fast"
+    yield f"Overlap {_verdict(gain, best, in_step)} here: {facts}; {with_it}{_to_the_target(best, in_step)}."
+
+
+def _best_late(ranking: Ranking, late: Sequence[Ranked]) -> Ranked:
+    """Which overlap to speak of: the one to take, else the soonest at the target, else the fastest rounds."""
+    tried = [each for each in ranking.ranked if each.candidate.overlap and each.forecast is not None]
+    if ranking.recommended in tried:
+        return ranking.recommended
+    arrived = [each for each in tried if each.seconds is not None]
+    if arrived:
+        return min(arrived, key=lambda each: each.seconds or 0.0)
+    of_these = tried or late
+    fastest = min(each.cost.seconds for each in of_these)
+    return next(each for each in of_these if each.cost.seconds <= (1 + WORTH) * fastest)
+
+
+def _verdict(gain: float, late: Ranked, in_step: Ranked) -> str:
+    """By the time to the target, as far as pilot runs know it."""
+    if gain <= 1 + WORTH or (late.forecast is not None and late.forecast.failed):
+        return "does not pay"
+    if late.seconds is None or in_step.seconds is None:
+        return "may pay"
+    return "pays" if in_step.seconds > (1 + WORTH) * late.seconds else "does not pay"
+
+
+def _to_the_target(each: Ranked, in_step: Ranked) -> str:
+    """What the pilot run says of a change; empty if there was none."""
+    forecast = each.forecast
+    if forecast is None:
+        return ", but no pilot run tried it" if each.cost.seconds * (1 + WORTH) < in_step.cost.seconds else ""
+    diverged = f"with step_size = {', '.join(map(rounded_down, forecast.diverged))} it diverges" * bool(
+        forecast.diverged
+    )
+    if forecast.failed:
+        return f", but {diverged}"
+    if each.seconds is None:
+        return f", but {diverged + ', and ' if diverged else ''}time was up before its pilot run got to the target"
+    if each is in_step or in_step.seconds is None:
+        return ""
+    sooner = each.seconds < in_step.seconds
+    smaller = f": {diverged}, and step_size = {rounded_down(forecast.step_size)} takes more rounds" if diverged else ""
+    times = f"{duration(each.seconds)} instead of {duration(in_step.seconds)}"
+    return f", {'and' if sooner else 'but'} it takes {times} to the target{smaller}"
 
 
 def _only_late(each: Ranked) -> bool:
@@ -41,7 +82,8 @@ def _on_periods(ranking: Ranking) -> Iterator[str]:
         if max(periods) > 1 and in_step is not None and alone is not None:
             named = ", ".join(f"{m} for {silo}" for silo, m in zip(ranking.silos, periods, strict=True) if m > 1)
             gain = in_step.cost.seconds / alone.cost.seconds
-            yield f"A period of {named} would make rounds {gain:.2f} times as fast."
+            after = _to_the_target(alone, in_step)
+            yield f"A period of {named} would make rounds {gain:.2f} times as fast{after}."
 
 
 def _on_bits(ranking: Ranking) -> Iterator[str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tdcd.compare.compute import Compute, given, measured
-from tdcd.compare.prediction import predict
+from tdcd.compare.prediction import Prediction, predict
 from tdcd.config.resolve import Plan
 from tdcd.core.exchange import bytes_up
 from tdcd.core.ledger import Ledger, Traffic, phi_bytes, told_bytes
@@ -23,10 +23,22 @@ class Cost(NamedTuple):
 
     ledger: Ledger
     """What they send."""
-    seconds: float
-    """What one takes in the long run, predicted."""
-    works: tuple[Work, ...] = ()
-    """What each silo does in it."""
+    prediction: Prediction
+    """What each silo does in them, and who waits for whom."""
+
+    @property
+    def seconds(self) -> float:
+        """What one takes in the long run, predicted."""
+        return self.prediction.seconds_per_round
+
+    def after(self, rounds: int) -> float:
+        """What the first rounds take, predicted; with overlap, nothing is hidden before the first."""
+        return self.prediction.after(rounds)
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """What each silo does in a round."""
+        return self.prediction.works
 
     @property
     def traffic(self) -> Traffic:
@@ -62,8 +74,7 @@ def round_costs(
             periods=[variant.timing.period(silo) for silo in range(len(blocks))],
         )
         all_phi = compute._replace(phi_seconds=settings.num_exchanged * compute.phi_seconds)
-        prediction = predict(other, own, network, all_phi, slower or {})
-        return Cost(own, prediction.seconds_per_round, prediction.works)
+        return Cost(own, predict(other, own, network, all_phi, slower or {}))
 
     return cost
 

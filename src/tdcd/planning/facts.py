@@ -8,7 +8,7 @@ from tdcd.core.losses import no_curvature
 from tdcd.core.objective import Tree
 from tdcd.core.timing import Overlap
 from tdcd.planning.covered import covered_timing
-from tdcd.theory import Constants, Noise, constants, initial_gap, max_step_size, sigmas
+from tdcd.theory import Constants, Noise, UnfinishedError, constants, initial_gap, max_step_size, sigmas
 from tdcd.theory.progress import Observer
 from tdcd.training.run import simulate
 
@@ -26,9 +26,12 @@ class Facts:
     least: float
     """No loss is below it: the optimum, or else 0; of randomised labels it may be below 0, and minus infinity."""
     constants: Constants | None
-    """None where :func:`why_no_constants` says why."""
+    """None where :attr:`no_constants` says why."""
+    no_constants: str
     noise: Noise | None
-    """At the start; None where no loss follows from the theorem, for which alone it is needed."""
+    """At the start; None where no loss follows from the theorem, for which alone it is needed, or where
+    :attr:`no_noise` says why."""
+    no_noise: str
     num_silos: int
     timing: Overlap
     """The plan's."""
@@ -47,7 +50,7 @@ def is_linear(planned: Plan) -> bool:
 
 def why_no_constants(planned: Plan) -> str:
     """Why Theorem 1's constants cannot be had; empty if they can."""
-    if "torch" in planned.config.model.block:
+    if "torch" in planned.config.block_names:
         return "Theorem 1's constants need second derivatives, which torch blocks lack"
     return no_curvature(planned.objective.kind)
 
@@ -59,10 +62,14 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
     start = simulation.init().blocks
     initial = simulation.loss(start, simulation.scores(start), federation.labels)
     known, optimum, noise = None, None, None
+    no_constants, no_noise = why_no_constants(planned), ""
     with planned.execution.with_the_data():
-        if not why_no_constants(planned):
+        if not no_constants:
             models = () if is_linear(planned) else (start,)
-            known = constants(federation, blocks, objective, models=models, seconds=seconds, observe=observe)
+            try:
+                known = constants(federation, blocks, objective, models=models, seconds=seconds, observe=observe)
+            except UnfinishedError as error:
+                no_constants = str(error)
         if is_linear(planned) and objective.kind.is_quadratic:
             gap = initial_gap(federation, blocks, objective, start, seconds=seconds, observe=observe)
             # If the optimum is not known in time, the gap is taken to be the whole loss.
@@ -81,4 +88,16 @@ def gather_facts(planned: Plan, seconds: float, observe: Observer) -> Facts:
                 seconds=seconds,
                 observe=observe,
             )
-    return Facts(start, initial, optimum, least, known, noise, federation.num_silos, covered_timing(planned.variant))
+            no_noise = noise.too_few
+    return Facts(
+        blocks=start,
+        initial=initial,
+        optimum=optimum,
+        least=least,
+        constants=known,
+        no_constants=no_constants,
+        noise=None if no_noise else noise,
+        no_noise=no_noise,
+        num_silos=federation.num_silos,
+        timing=covered_timing(planned.variant),
+    )

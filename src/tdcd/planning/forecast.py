@@ -59,4 +59,4 @@ class Forecast:
     @property
     def seconds(self) -> float:
         """Their predicted time."""
-        return self.cost.seconds * self.least_rounds
+        return self.cost.after(self.least_rounds)

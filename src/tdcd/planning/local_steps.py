@@ -11,7 +11,7 @@ from tdcd.core.network import Network
 from tdcd.planning.bound_rounds import bound_rounds
 from tdcd.planning.cost import computing, round_costs, with_local_steps
 from tdcd.planning.covered import refuse_uncovered
-from tdcd.planning.facts import Facts, gather_facts, why_no_constants
+from tdcd.planning.facts import Facts, gather_facts
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
 from tdcd.planning.recommend import recommend
@@ -31,9 +31,10 @@ class Recommendation:
     """One forecast per Q, ascending, and the one to take."""
 
     forecasts: tuple[Forecast, ...]
-    recommended: Forecast
+    recommended: Forecast | None
+    """None if no pilot run got to the target."""
     reason: str
-    """Why that one, in a sentence."""
+    """Why that one, or why none, in a sentence."""
     target: float
     initial: float
     """The loss before training."""
@@ -84,7 +85,7 @@ def recommend_local_steps(
         _check_target(target, facts)
     elif facts.optimum is not None:
         target = _part_of_the_way(facts.initial, facts.optimum)
-    compute = computing(planned, step_seconds)
+    compute, unfinished = computing(planned, step_seconds), False
     cost = round_costs(planned, network, compute, slower)
     plans = [with_local_steps(planned, q) for q in steps]
     pilots = [
@@ -95,6 +96,7 @@ def recommend_local_steps(
         horizon = max(1, planned.config.train.rounds) * planned.config.train.local_steps
         run_pilots(pilots, target=None, horizon=horizon, clock=clock, observe=observe)
         target = _learned_target(pilots, facts.initial)
+        unfinished = any(pilot.taken < horizon and not pilot.failed for pilot in pilots)
     run_pilots(pilots, target=target, clock=clock, observe=observe)
     lowest = min(pilot.lowest for pilot in pilots) if facts.optimum is None else facts.optimum
     forecasts = tuple(_forecast_of(planned, facts, pilot, target, lowest) for pilot in pilots)
@@ -110,7 +112,7 @@ def recommend_local_steps(
         facts=facts,
         compute=compute,
         network=network,
-        notes=tuple(_notes(planned, facts, forecasts)),
+        notes=tuple(_notes(planned, facts, forecasts, unfinished)),
     )
 
 
@@ -164,10 +166,15 @@ def _forecast_of(planned: Plan, facts: Facts, pilot: Pilot, target: float, lowes
     )
 
 
-def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[str]:
+def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast], unfinished: bool) -> list[str]:
     notes = [
         "Rounds are counted in pilot runs of the simulation, with one seed; times are a model of links and computing."
     ]
+    if unfinished:
+        notes.append(
+            "Time was up before every pilot run took as many local steps as the configuration: the target is 90% of "
+            "the way that they got, and may be too easy. Give more seconds, or a target."
+        )
     diverged = ", ".join(str(forecast.local_steps) for forecast in forecasts if forecast.diverged)
     if diverged:
         notes.append(
@@ -175,13 +182,15 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast]) -> list[s
             "size was tried instead."
         )
     if facts.constants is None:
-        notes.append(f"No safe step sizes: {why_no_constants(planned)}.")
+        notes.append(f"No safe step sizes: {facts.no_constants}.")
     elif facts.constants.kind == "estimate":
         notes.append(f"Safe step sizes rest on estimates and prove nothing: {facts.constants.note}.")
     if facts.constants is not None:
         vanished = vanishing(facts.constants, planned.settings.local_steps, facts.num_silos, facts.timing)
         notes += [vanished] if vanished else []
-    if facts.noise is None:
+    if facts.no_noise:
+        notes.append(f"No rounds by Theorem 1: {facts.no_noise}.")
+    elif facts.noise is None:
         notes.append(
             "Theorem 1 says nothing about the loss here: it bounds gradients, and a bound of the loss follows only "
             "for linear blocks with l2 > 0."

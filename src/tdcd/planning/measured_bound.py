@@ -184,6 +184,8 @@ def measure_bound(
             seconds=seconds / 8,
             observe=observe,
         )
+        if noise.too_few:
+            raise ValueError(noise.too_few)
         gap = initial_gap(federation, blocks, objective, measured.first, seconds=seconds / 8, observe=observe)
     num_clients = effective_clients(federation)
     limit = None
@@ -214,7 +216,7 @@ def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:
     run = Run.read(folder)
     where = str(RunFolder(folder).config_file)
     config = check_config(run.config, where)
-    if "torch" in config.model.block:
+    if "torch" in config.block_names:
         raise ConfigError(
             ["model.block = 'torch': Theorem 1's constants need second derivatives, which torch blocks lack"], where
         )

@@ -34,16 +34,17 @@ def write_page(result: MeasuredBound) -> Path:
     """
     settings, federation = result.planned.settings, result.run.federation
     page = html.page(
-        f"{federation.name} · tdcd bound",
+        f"{result.run.name} · tdcd bound",
         html.header(
             "tdcd bound",
-            federation.name,
+            result.run.name,
             [
+                *result.run.data,
                 counted(len(federation.silos), "silo"),
                 counted(federation.num_clients, "client"),
                 f"Q = {settings.local_steps}",
                 f"step size {settings.step_size:g}",
-                f"{result.iterations:,} iterations measured",
+                f"{counted(result.iterations, 'iteration')} measured",
             ],
             badge="synthetic data" if "synthetic" in federation.name.lower() else "",
         ),

@@ -18,6 +18,8 @@ from tdcd.training.run import simulate
 
 BLOWN_UP = 10.0
 """A run diverges when its loss is this many times that before training."""
+FOLLOWED = 20
+"""Rounds at least that a run with a step size beyond the safe one is followed after it was at the target."""
 GIVE_UP = 10
 """A run is hopeless when another one was at the target sooner, with this many times fewer local steps."""
 
@@ -62,9 +64,14 @@ class Pilot:
         return self.step_size in self.diverged
 
     @property
+    def taken(self) -> int:
+        """The local steps so far."""
+        return self.curve[-1].round * self.local_steps
+
+    @property
     def seconds(self) -> float:
         """The predicted time of the rounds so far."""
-        return self.curve[-1].round * self.cost.seconds
+        return self.cost.after(self.curve[-1].round)
 
     @property
     def lowest(self) -> float:
@@ -120,6 +127,23 @@ class Pilot:
             self.rest()
             self.curve = self.curve[:1]
 
+    def followed(self, target: float) -> bool:
+        """Whether it was at the target long enough ago to see whether it stays.
+
+        A step size beyond the safe one may pass the target and diverge: that run is followed for as many rounds again.
+        """
+        rounds = self.reached(target)
+        if rounds is None:
+            return False
+        is_safe = self.safe_step_size is not None and self.step_size <= self.safe_step_size
+        return is_safe or self.curve[-1].round >= max(2 * rounds, rounds + FOLLOWED)
+
+    def judge(self, target: float | None) -> None:
+        """Take a run for diverged that was at the target and has lost half of the way since."""
+        initial, last = self.curve[0].loss, self.curve[-1].loss
+        if target is not None and self.reached(target) is not None and last > (initial + self.lowest) / 2:
+            self._diverge()
+
     def rest(self) -> None:
         """Release the data."""
         self._simulation = None
@@ -149,7 +173,7 @@ def start_pilot(
 def run_pilots(
     pilots: Sequence[Pilot], *, target: float | None, horizon: int = 0, clock: Clock, observe: Observer
 ) -> None:
-    """Simulate until each pilot is at the target, is hopeless or has diverged, or until time is up.
+    """Simulate until each pilot is at the target and stays there, is hopeless or has diverged, or until time is up.
 
     The pilot that is behind in *predicted* time is always the next to run. So all are at about the same predicted time,
     and the first to reach the target is the fastest, even if time is up before the others get there.
@@ -157,6 +181,8 @@ def run_pilots(
     Args:
         target: None runs each for ``horizon`` local steps instead.
     """
+    for pilot in pilots:
+        pilot.judge(target)
     pace, waiting = 0.0, [pilot for pilot in pilots if not _finished(pilot, pilots, target, horizon)]
     while waiting:
         pilot = min(waiting, key=lambda each: each.seconds)
@@ -164,6 +190,7 @@ def run_pilots(
             waiting.remove(pilot)
             continue
         pace = min(pilot.advance(), pace or math.inf)
+        pilot.judge(target)
         if _finished(pilot, pilots, target, horizon):
             waiting.remove(pilot)
             pilot.rest()
@@ -172,14 +199,13 @@ def run_pilots(
 
 
 def _finished(pilot: Pilot, pilots: Sequence[Pilot], target: float | None, horizon: int) -> bool:
-    taken = pilot.curve[-1].round * pilot.local_steps
     if pilot.failed:
         return True
     if target is None:
-        return taken >= horizon
+        return pilot.taken >= horizon
     if pilot.reached(target) is not None:
-        return True
+        return pilot.followed(target)
     arrived = [(each, rounds) for each in pilots if (rounds := each.reached(target)) is not None]
     fewest = min((rounds * each.local_steps for each, rounds in arrived), default=math.inf)
-    soonest = min((rounds * each.cost.seconds for each, rounds in arrived), default=math.inf)
-    return taken > GIVE_UP * fewest and pilot.seconds > soonest
+    soonest = min((each.cost.after(rounds) for each, rounds in arrived), default=math.inf)
+    return pilot.taken > GIVE_UP * fewest and pilot.seconds > soonest

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from tdcd.planning.forecast import Forecast
-from tdcd.report.units import duration, rounded_down
+from tdcd.report.units import counted, duration, rounded_down
 
 
-def recommend(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
-    """The forecast that reaches the target soonest, and the reason in a sentence.
+def recommend(forecasts: Sequence[Forecast]) -> tuple[Forecast | None, str]:
+    """The forecast that reaches the target soonest, and the reason in a sentence; None if no pilot run got there.
 
     Args:
         forecasts: with Q ascending.
@@ -22,9 +22,12 @@ def recommend(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
     arrived = [forecast for forecast in running if forecast.rounds is not None]
     if not arrived:
         best = min(running, key=lambda forecast: forecast.lowest)
-        return best, (
-            f"{_named(best)} came closest, with a loss of {best.lowest:.4g}, but time was up before any pilot run got "
-            "to the target: give more seconds or a higher target."
+        if not best.simulated:
+            return None, "Nothing is recommended: time was up before any pilot run took a round. Give more seconds."
+        return None, (
+            "Nothing is recommended: time was up before any pilot run got to the target. Give more seconds or a higher "
+            f"target; {_named(best)} came closest, with a loss of {best.lowest:.4g} after "
+            f"{counted(best.simulated, 'round')}."
         )
     best = min(arrived, key=lambda forecast: forecast.seconds)
     parts = [f"{_named(best)} is the fastest on this network, {duration(best.seconds)} predicted"]

@@ -18,7 +18,8 @@ class RunPlan(NamedTuple):
     """What to take."""
 
     local_steps: Recommendation
-    variants: Ranking
+    variants: Ranking | None
+    """None if no number of local steps is recommended."""
 
 
 def plan_run(
@@ -40,5 +41,7 @@ def plan_run(
     began = time.monotonic()
     kept = FOR_VARIANTS * seconds
     found = recommend_local_steps(planned, network, slower=slower, seconds=seconds - kept, observe=observe, **options)
+    if found.recommended is None:
+        return RunPlan(found, None)
     left = max(kept, seconds - (time.monotonic() - began))
     return RunPlan(found, rank_variants(planned, found, slower=slower, seconds=left, observe=observe))

@@ -5,7 +5,7 @@ from tdcd.planning.local_steps import Recommendation
 from tdcd.planning.measured_bound import MeasuredBound
 from tdcd.planning.variants import Ranked, Ranking, worthwhile
 from tdcd.report.text_table import TextTable
-from tdcd.report.units import bytes_in_words, duration, figure, milliseconds, rounded_down
+from tdcd.report.units import bytes_in_words, counted, duration, figure, milliseconds, rounded_down
 from tdcd.theory import Constants, Noise
 from tdcd.theory.staleness import terms_in_words, timing_in_words
 
@@ -24,7 +24,7 @@ def _row(forecast: Forecast) -> list[str]:
         return [str(forecast.local_steps), safe, size, "diverges", "–", by_theorem]
     rounds, time = f"{forecast.least_rounds:,}", duration(forecast.seconds)
     if forecast.rounds is None:
-        rounds, time = f"> {rounds}", f"> {time}"
+        rounds, time = (f"> {rounds}", f"> {time}") if forecast.simulated else ("–", "–")
     return [str(forecast.local_steps), safe, size, rounds, time, by_theorem]
 
 
@@ -36,7 +36,7 @@ def sent(recommendation: Recommendation) -> TextTable:
 
 def _sent(forecast: Forecast) -> list[str]:
     traffic = forecast.traffic
-    if forecast.failed:
+    if forecast.failed or not forecast.least_rounds:
         return [str(forecast.local_steps), "–", "–", "–", "–"]
     counts = [traffic.client_to_hub, traffic.hub_to_client, traffic.hub_to_hub, traffic.total]
     more = "> " if forecast.rounds is None else ""
@@ -87,6 +87,14 @@ def terms(result: MeasuredBound) -> TextTable:
     return TextTable(head, [*rows, ["measured", figure(result.average), ""]])
 
 
+def draws_in_words(noise: Noise) -> str:
+    """What a run's sigma rests on."""
+    if not any(noise.draws):
+        return "exact, since every sample is in the minibatch"
+    first, last = noise.draws
+    return f"sampled with {counted(first, 'minibatch', 'minibatches')} at the run's start and {last} at its end"
+
+
 def _ends(noise: Noise) -> str:
     return "" if noise.interval is None else " to ".join(map(figure, noise.interval))
 
@@ -100,7 +108,7 @@ def bound_constants(result: MeasuredBound) -> TextTable:
         [
             ["L", figure(known.L), f"{known.kind}: {known.note}"],
             ["L_j, silo by silo", per_silo, f"{known.kind}; the largest is L_max"],
-            ["sigma_max", figure(noise.maximum), f"sampled with {noise.draws} minibatches, at the run's start and end"],
+            ["sigma_max", figure(noise.maximum), draws_in_words(noise)],
             *(
                 [["95 % interval of sigma_max", ends, "t interval over the minibatches"]]
                 if (ends := _ends(noise))

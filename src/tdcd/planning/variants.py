@@ -73,19 +73,21 @@ def rank_variants(
 
     Args:
         planned: as it was for ``found``.
+        found: with a recommendation.
         slower: how many times longer the clients of a silo compute, by its name.
         seconds: a time limit for the pilot runs.
     """
     best = found.recommended
+    if best is None:
+        raise ValueError(f"there is no number of local steps to rank variants for. {found.reason}")
     settings = replace(planned.settings, local_steps=best.local_steps, step_size=best.step_size)
     chosen = planned._replace(settings=settings)
     cost = round_costs(chosen, found.network, found.compute, slower)
     own = own_candidate(chosen)
     ranked = {each: Ranked(each, cost(each.applied(chosen))) for each in find_candidates(chosen, slower or {})}
     ranked[own] = Ranked(own, best.cost, best)
-    if best.rounds is not None:
-        for each, forecast in _piloted(chosen, found, _worth_a_pilot(list(ranked.values()), own), seconds, observe):
-            ranked[each] = replace(ranked[each], forecast=forecast)
+    for each, forecast in _piloted(chosen, found, best, _worth_a_pilot(list(ranked.values()), own), seconds, observe):
+        ranked[each] = replace(ranked[each], forecast=forecast)
     recommended = _fastest(list(ranked.values()), ranked[own])
     taken = recommended.forecast or best
     return Ranking(
@@ -116,10 +118,15 @@ def _worth_a_pilot(ranked: Sequence[Ranked], own: Candidate) -> list[Ranked]:
 
 
 def _piloted(
-    chosen: Plan, found: Recommendation, candidates: Sequence[Ranked], seconds: float, observe: Observer
+    chosen: Plan,
+    found: Recommendation,
+    best: Forecast,
+    candidates: Sequence[Ranked],
+    seconds: float,
+    observe: Observer,
 ) -> list[tuple[Candidate, Forecast]]:
     """Forecasts of the candidates; what the configuration's own way needed is known."""
-    facts, best = found.facts, found.recommended
+    facts = found.facts
     names = [silo.name for silo in chosen.federation.silos]
     pilots = [
         start_pilot(
@@ -133,7 +140,8 @@ def _piloted(
     ]
     assert best.rounds is not None
     known = [Point(0, facts.initial), Point(best.rounds, found.target)]
-    own = Pilot(chosen, best.cost, best.safe_step_size, known, "as configured")
+    # That run is over: its step size needs no looking after.
+    own = Pilot(chosen, best.cost, best.step_size, known, "as configured")
     run_pilots([own, *pilots], target=found.target, clock=Clock(seconds), observe=observe)
     return [(each.candidate, _forecast(pilot, found.target)) for each, pilot in zip(candidates, pilots, strict=True)]
 

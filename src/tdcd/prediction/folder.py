@@ -8,9 +8,10 @@ from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
 from tdcd.config import Config, check_config
 from tdcd.config.losses import named_loss
-from tdcd.config.resolve import blocks_of, settings_of
+from tdcd.config.resolve import block_named, settings_of
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import Loss, fitting
+from tdcd.core.words import counted, there_are
 from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.run_folder import RunFolder
@@ -78,11 +79,14 @@ def _blocks(config: Config, names: Sequence[str], given: Block | Sequence[Block]
     if given is not None:
         own = [*given] if isinstance(given, Sequence) else [given] * len(names)
         if len(own) != len(names):
-            raise ValueError(f"there are {len(names)} silos, but {len(own)} blocks: give one for all, or one each")
+            raise ValueError(
+                f"{there_are(len(names), 'silo')}, but {counted(len(own), 'block')}: give one for all, or one each"
+            )
         return own
-    made = blocks_of(config)
-    by_name = dict(zip(config.silo_names, made, strict=True))
-    return [by_name.get(name, made[index % len(made)]) for index, name in enumerate(names)]
+    known, of_silos = dict(zip(config.silo_names, config.block_names, strict=True)), config.block_names
+    chosen = [known.get(name, of_silos[index % len(of_silos)]) for index, name in enumerate(names)]
+    made = {block: block_named(block, config.model) for block in dict.fromkeys(chosen)}
+    return [made[block] for block in chosen]
 
 
 def _names(block: str | Sequence[str]) -> Sequence[str]:

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from tdcd.core.words import are, counted
+
 
 class SiloScores(NamedTuple):
     """What one silo's columns add to the scores of some samples."""
@@ -19,7 +21,7 @@ def by_place(parts: Mapping[str, SiloScores]) -> NDArray[Any]:
     """``[n, C]``: the sum over the silos, whose rows are about the same samples in the same order."""
     counts = {name: len(part.phi) for name, part in parts.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"'{name}' has {count} rows" for name, count in counts.items())
+        told = ", ".join(f"'{name}' has {counted(count, 'row')}" for name, count in counts.items())
         raise ValueError(f"without ids, all tables must have the same rows in the same order: {told}")
     first, *others = (part.phi for part in parts.values())
     return sum(others, start=first)
@@ -36,7 +38,8 @@ def by_id(parts: Mapping[str, SiloScores]) -> NDArray[Any]:
         if lacking:
             one, silo = lacking[0]
             raise ValueError(
-                f"{len(lacking)} ids are not in all tables: silo '{silo}' lacks {one!r}; add them or leave them out"
+                f"{counted(len(lacking), 'id')} {are(len(lacking))} not in all tables: silo '{silo}' lacks {one!r}; "
+                "add what is missing or leave it out"
             )
         total += part.phi[[places[one] for one in start.ids]]
     return total

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.words import counted
+
 
 class Mark(NamedTuple):
     """The first lines of a file. The mark one line further follows from this one and the line, without a look back."""
@@ -32,8 +34,12 @@ class Mark(NamedTuple):
     def difference(self, marks: list["Mark"]) -> str:
         """How a file with ``marks``, see :func:`marks_of`, differs in these first lines; nothing if it does not."""
         if self.lines >= len(marks):
-            return f"has {len(marks) - 1} readable lines of the {self.lines} that were written"
-        return "" if marks[self.lines] == self else f"is not as it was written: its first {self.lines} lines differ"
+            return f"has {counted(len(marks) - 1, 'readable line')} of the {self.lines} that were written"
+        return (
+            ""
+            if marks[self.lines] == self
+            else f"is not as it was written: its first {counted(self.lines, 'line')} differ"
+        )
 
 
 NO_LINES = Mark()

@@ -75,7 +75,7 @@ def federation_svg(federation: FederationFacts) -> Html:
     if last_top:
         parts.append(f'<path class="exchange" d="M{_MARGIN / 2:g} {_RAIL_Y}V{last_top + _RAIL_Y}"/>')
     if hidden := len(federation.silos) - len(shown):
-        parts.append(f'<text class="more" x="{_WIDTH / 2:g}" y="{top + 8}">… {hidden:,} more silos</text>')
+        parts.append(f'<text class="more" x="{_WIDTH / 2:g}" y="{top + 8}">… {counted(hidden, "more silo")}</text>')
         top += _MORE_HEIGHT
     body = "\n".join(parts)
     words = f"{counted(len(federation.silos), 'silo')}, {counted(federation.num_clients, 'client')} in all"

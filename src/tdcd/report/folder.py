@@ -82,6 +82,16 @@ class Run:
         return cls(path, folder.config(), _federation(folder), folder.history())
 
     @property
+    def name(self) -> str:
+        """What the run is called; the data's name for a run that Python started."""
+        return str(self.config.get("name") or self.federation.name)
+
+    @property
+    def data(self) -> list[str]:
+        """The data's name, if it is another."""
+        return [self.federation.name] if self.federation.name != self.name else []
+
+    @property
     def diverged(self) -> bool:
         """Whether it is over and its model is not to be trusted."""
         return bool(self.verdict)

@@ -55,11 +55,12 @@ def write_report(run_folder: Path) -> Path:
 def _page(run: Run) -> Html:
     federation = run.federation
     return html.page(
-        f"{federation.name} · tdcd run",
+        f"{run.name} · tdcd run",
         html.header(
             "tdcd run",
-            federation.name,
+            run.name,
             [
+                *run.data,
                 counted(len(federation.silos), "silo"),
                 counted(federation.num_clients, "client"),
                 counted(federation.num_samples, "training sample"),
@@ -230,7 +231,7 @@ def _traffic(record: Record) -> list[html.Bar]:
     for kind, (sent, counts) in kinds.items():
         for link, label in LINKS.items():
             size, messages = getattr(sent, link), getattr(counts, link)
-            bars.append(html.Bar(f"{kind}{label}", size, f"{bytes_in_words(size)} in {messages:,} messages"))
+            bars.append(html.Bar(f"{kind}{label}", size, f"{bytes_in_words(size)} in {counted(messages, 'message')}"))
     return bars
 
 

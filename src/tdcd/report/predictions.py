@@ -9,6 +9,7 @@ from tdcd.report.class_section import class_figures
 from tdcd.report.folder import Run
 from tdcd.report.held_out import Amounts, read_held_out
 from tdcd.report.html import Html
+from tdcd.report.units import counted
 
 
 def predictions(run: Run) -> Iterator[Html]:
@@ -19,7 +20,7 @@ def predictions(run: Run) -> Iterator[Html]:
     shown, total = len(samples.true), run.federation.num_test
     if not shown:
         return
-    of = f"{shown:,} of the {total:,} held-out samples" if shown < total else f"all {shown:,} held-out samples"
+    of = f"{shown:,} of the {total:,} held-out samples" if shown < total else f"all {counted(shown, 'held-out sample')}"
     figures = amount_figures(samples, _label(run)) if isinstance(samples, Amounts) else class_figures(samples)
     yield html.section("Held-out predictions", html.paragraph(f"What the model says of {of}."), *figures)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from tdcd.core.words import are
 from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.report import html
 from tdcd.report.ages import Ages, ages_svg
@@ -86,5 +87,6 @@ def _ages(ages: Ages) -> Iterator[Html]:
     ]
     yield html.paragraph(f"{' '.join(words)} So silos step on phi of the others' earlier blocks:")
     yield html.wide(ages_svg(ages, shown))
-    more = f" {len(every) - len(shown)} more silos are not drawn." if len(shown) < len(every) else ""
+    hidden = len(every) - len(shown)
+    more = f" {counted(hidden, 'more silo')} {are(hidden)} not drawn." if hidden else ""
     yield html.paragraph(f"The age of each silo's phi when the others use it, in rounds.{more}")

@@ -4,6 +4,10 @@ import math
 from collections.abc import Sequence
 from decimal import ROUND_DOWN, Decimal
 
+from tdcd.core.words import counted
+
+__all__ = ["byte_unit", "bytes_in_words", "counted", "duration", "figure", "milliseconds", "rounded_down", "spans"]
+
 _BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -26,15 +30,6 @@ def bytes_in_words(count: int) -> str:
     unit, size = byte_unit(count)
     scaled = count / size
     return f"{count} {unit}" if size == 1 else f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f} {unit}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "silo"), counted(2000, "client")
-    ('1 silo', '2,000 clients')
-    """
-    return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def spans(numbers: Sequence[int], most: int = 8) -> str:

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
+from tdcd.core.words import counted
 from tdcd.federation.hosts import HostRows, Hosts, row_bytes
 
 AXIS = "clients"
@@ -169,6 +170,8 @@ def join(coordinator: str, process: int, processes: int) -> None:
         coordinator: ``HOST:PORT`` where process 0 listens and the others find it.
     """
     if not 0 <= process < processes:
-        raise ValueError(f"process = {process}: with {processes} processes, choose 0 to {processes - 1}")
+        raise ValueError(
+            f"process = {process}: with {counted(processes, 'process', 'processes')}, choose 0 to {processes - 1}"
+        )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
     jax.distributed.initialize(coordinator, processes, process)

@@ -15,6 +15,7 @@ from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
+from tdcd.core.words import counted, there_are
 from tdcd.federation.fitting import start_fitting
 from tdcd.federation.hosts import HostRows, is_mapped, kept_here
 from tdcd.federation.silos import Federation
@@ -98,7 +99,7 @@ class Simulation:
         federation, settings, objective = kept_here(self.federation, self.hosts), self.settings, self.objective
         self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
         if len(blocks) != federation.num_silos:
-            raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
+            raise ValueError(f"{there_are(federation.num_silos, 'silo')}, but {counted(len(blocks), 'block')}")
         if len(getattr(self.variant.timing, "periods", ())) not in (0, len(blocks)):
             raise ValueError(f"{self.variant.timing} must have a period for each of the {len(blocks)} silos, or none")
         self._fixed = fixed_point_of(self.variant)

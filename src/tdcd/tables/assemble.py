@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tdcd.config import Config, ConfigError
 from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
+from tdcd.core.words import counted
 from tdcd.data.randomized import trial_key
 from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.hosts import Hosts
@@ -185,8 +186,8 @@ def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], secon
         one, other = canonical_label(labels[place]), canonical_label(others[place])
         raise TableError(
             [
-                f"the silos' labels differ for {len(differ)} samples: id {ids[place]!r} is {one!r} in silo '{first}' "
-                f"and {other!r} in silo '{second}': correct one, or drop a label"
+                f"the silos' labels differ for {counted(len(differ), 'sample')}: id {ids[place]!r} is {one!r} in silo "
+                f"'{first}' and {other!r} in silo '{second}': correct one, or drop a label"
             ]
         )
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.config.losses import chosen_loss
+from tdcd.core.words import there_are
 from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
@@ -144,7 +145,7 @@ def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
     places = [place for place, one in enumerate(rows.ids) if one in chosen]
     if not places:
         hint = spelt_otherwise(rows.ids, rows.source, wanted, str(ids)) or "check that both are about the same samples"
-        raise TableError([f"{rows.source}: has none of the {len(chosen)} ids in {ids}: {hint}"])
+        raise TableError([f"{rows.source}: has none of the ids in {ids}, of which {there_are(len(chosen))}: {hint}"])
     return rows.take(np.array(places, np.int64))
 
 

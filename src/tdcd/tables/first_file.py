@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdcd.config import check_config
+from tdcd.core.words import there_are
 from tdcd.tables.split import FIRST_PORT, Survey, survey
 
 UNKNOWN_ROWS = 1000
@@ -39,7 +40,9 @@ def first_file(answers: Answers, folder: Path) -> tuple[str, list[str]]:
     counts = [*answers.clients] * len(names) if len(answers.clients) == 1 else [*answers.clients]
     for option, given in (("--clients", counts), ("--tables", tables)):
         if len(given) != len(names):
-            raise ValueError(f"{option}: there are {len(names)} silos, {', '.join(names)}, but {len(given)} are given")
+            raise ValueError(
+                f"{option}: {there_are(len(names), 'silo')}, {', '.join(names)}, but {len(given)} are given"
+            )
     found = [survey(folder / table, answers.id_column) if (folder / table).exists() else None for table in tables]
     holders = _holders(answers, names, tables, found)
     rows = min((one.num_rows for one in found if one is not None), default=UNKNOWN_ROWS)

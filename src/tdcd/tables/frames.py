@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tdcd.core.words import counted
 from tdcd.tables.cells import as_amounts, as_texts, holds_names, kind_of
 from tdcd.tables.diagnosis import LARGEST
 from tdcd.tables.dialect import Dialect
@@ -53,7 +54,7 @@ def _of_array(array: Any, columns: Sequence[str]) -> pa.Table:
     names = columns or [f"x{place}" for place in range(flat.shape[1])]
     if len(names) != flat.shape[1]:
         raise ValueError(
-            f"it has {flat.shape[1]} columns, and there should be {len(names)}: {', '.join(names[:5])}, ..."
+            f"it has {counted(flat.shape[1], 'column')}, and there should be {len(names)}: {', '.join(names[:5])}, ..."
         )
     return pa.table({name: pa.array(flat[:, place]) for place, name in enumerate(names)})
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tdcd.config import Config, ConfigError, check_config
 from tdcd.config.losses import chosen_loss
+from tdcd.core.words import are, counted
 from tdcd.federation.silos import Federation, Terms
 from tdcd.tables.assemble import Assembled, assemble
 from tdcd.tables.errors import TableError, caution
@@ -112,7 +113,7 @@ def federation_from_frames(
     if lost := {silo: one for silo, one in assembled.federation.alignment.items() if one.lost}:
         counts = "; ".join(f"silo '{silo}' has {one.ids}, and loses {one.lost}" for silo, one in lost.items())
         common = assembled.federation.num_samples + len(assembled.test_ids)
-        caution(f"data.align = true: {common} ids are in every silo: {counts}")
+        caution(f"data.align = true: {counted(common, 'id')} {are(common)} in every silo: {counts}")
     return replace(assembled.federation, terms=terms)
 
 

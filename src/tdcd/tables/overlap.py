@@ -9,6 +9,7 @@ import numpy as np
 
 from tdcd.config import Config, SiloSection
 from tdcd.config.losses import chosen_loss
+from tdcd.core.words import are, counted
 from tdcd.federation.silos import LabelFigures, SiloIds
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import canonical_label, encode
@@ -48,7 +49,8 @@ def common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[
         (first, ours), *others = held.items()
         hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'") for name, ids in others]
         advice += "".join(f"; {hint}" for hint in hints if hint)
-        raise TableError([f"{len(common)} ids are in every silo: {'; '.join(counts)}: {advice}"])
+        found = f"{counted(len(common), 'id')} {are(len(common))} in every silo"
+        raise TableError([f"{found}: {'; '.join(counts)}: {advice}"])
     ids = list(common)
     return [ids[place] for place in id_order(ids)]
 

@@ -12,6 +12,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from tdcd.config import check_config
+from tdcd.core.words import there_are
 from tdcd.federation.partition import contiguous_columns, equal_sizes, named_columns, shuffled_rows
 from tdcd.records.run_folder import toml_text
 from tdcd.tables.cells import as_amounts, holds_names
@@ -57,7 +58,7 @@ def split_table(
     groups = _groups(columns or [name for name in header if name not in (id_column, label)], silos)
     counts = [*clients] * len(groups) if len(clients) == 1 else [*clients]
     if len(counts) != len(groups):
-        raise ValueError(f"there are {len(groups)} silos, but client counts for {len(counts)}: {counts}")
+        raise ValueError(f"{there_are(len(groups), 'silo')}, but client counts for {len(counts)}: {counts}")
     table = _read(path, header, dialect)
     sizes = [equal_sizes(table.num_rows, count) for count in counts]
     used = [name for names in groups.values() for name in names]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.objective import Objective, Tree
+from tdcd.core.words import counted
 from tdcd.federation.silos import Federation
 
 Vector = NDArray[np.float64]
@@ -32,8 +33,7 @@ class FullObjective:
         rows: NDArray[np.int64] | None = None,
     ) -> None:
         """Take one block per silo, and the samples to average over: all of them by default."""
-        if len(blocks) != federation.num_silos:
-            raise ValueError(f"there are {federation.num_silos} silos, but {len(blocks)} blocks")
+        check_blocks(federation, blocks)
         self.blocks, self.objective = tuple(blocks), objective
         chosen = slice(None) if rows is None else rows
         outputs = objective.num_outputs([federation.labels, federation.test_labels])
@@ -84,6 +84,13 @@ class FullObjective:
         trees = [self.unflatten(vector) for vector in vectors]
         with jax.enable_x64(True):
             return function(*trees, self.features, self.labels, blocks=self.blocks, objective=self.objective)
+
+
+def check_blocks(federation: Federation, blocks: Sequence[Block]) -> None:
+    """Refuse another number of blocks than of silos."""
+    if len(blocks) != federation.num_silos:
+        silos = counted(federation.num_silos, "silo")
+        raise ValueError(f"there must be one block per silo, and there are {counted(len(blocks), 'block')} for {silos}")
 
 
 def _start(block: Block, feature_shape: tuple[int, ...], outputs: int) -> Tree:

@@ -33,6 +33,10 @@ Gradients = list[NDArray[np.float64]]
 """``[K, D_j]`` per silo: the gradient of each of its clients."""
 
 
+FEWEST_DRAWS = 10
+"""Minibatches per model below which sigma is no estimate."""
+
+
 @dataclass(frozen=True)
 class Noise:
     r"""What the clients' gradients are off by, silo by silo: the most over its clients and the given models."""
@@ -43,8 +47,8 @@ class Noise:
     r""":math:`\|\nabla_{(j)}\mathcal{L}_k - \nabla_{(j)}\mathcal{L}\|`, where the average over the client's own rows
     differs from that over all: not sampled. Assumption 3 wants zero, which K = 1 gives, or rows spread evenly enough.
     """
-    draws: int
-    """Minibatches drawn in all; none are needed when every sample is in the minibatch."""
+    draws: tuple[int, ...]
+    """Minibatches drawn at each model; none are needed when every sample is in the minibatch."""
     interval: tuple[float, float] | None = None
     r"""95 % t interval of :math:`\sigma_{max}`, for the client and the model at which it was found; None after a single
     draw. That it is the largest of several estimates, the interval does not count."""
@@ -53,6 +57,15 @@ class Noise:
     def maximum(self) -> float:
         r""":math:`\sigma_{max}`."""
         return max(self.per_silo)
+
+    @property
+    def too_few(self) -> str:
+        """Why it is no estimate: a model with too few draws; empty if it is one."""
+        fewest = min(self.draws)
+        if not any(self.draws) or fewest >= FEWEST_DRAWS:
+            return ""
+        rests = f"{fewest} minibatch{'es' if fewest != 1 else ''}"
+        return f"time was up when sigma rested on {rests}, and it takes at least {FEWEST_DRAWS}: give more seconds"
 
 
 def sigmas(
@@ -78,7 +91,8 @@ def sigmas(
         models: hub blocks.
         variant: the run's, for the bits of phi.
         samples: minibatches to draw at each model.
-        seconds: a time limit; at least the first model's exact gradient and one minibatch there are worked out.
+        seconds: a time limit from the first minibatch on, whose program is compiled; at least the exact gradient and
+            one minibatch at each model are worked out, see :attr:`Noise.too_few`.
         observe: called after every minibatch.
     """
     if not models:
@@ -89,15 +103,14 @@ def sigmas(
     meter = Meter(len(models) * samples, seconds, observe)
     found: list[_Found] = []
     for model in models:
-        if not found or not meter.expired:
-            found.append(_at_model(clients, model, samples, meter))
-            if counts_bits(variant, blocks):
-                rounding = phi_noise(federation, objective, settings, model, variant)
-                found[-1] = found[-1].with_more(rounding)
+        found.append(_at_model(clients, model, samples, meter, is_first=not found))
+        if counts_bits(variant, blocks):
+            rounding = phi_noise(federation, objective, settings, model, variant)
+            found[-1] = found[-1].with_more(rounding)
     return Noise(
         tuple(np.sqrt(np.max([each.squares for each in found], axis=0)).tolist()),
         tuple(np.sqrt(np.max([each.biases for each in found], axis=0)).tolist()),
-        sum(each.draws for each in found),
+        tuple(each.draws for each in found),
         max(found, key=lambda each: max(each.squares)).interval(),
     )
 
@@ -126,7 +139,7 @@ class _Found(NamedTuple):
         return self._replace(squares=[a + b for a, b in zip(self.squares, squares, strict=True)])
 
 
-def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: Meter) -> _Found:
+def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: Meter, *, is_first: bool) -> _Found:
     # The regulariser's gradient is in the client's and in the silo's alike: it is left out of both.
     shards = clients.shard_gradients(model)
     whole = [shares @ shard for shares, shard in zip(clients.shares, shards, strict=True)]
@@ -140,6 +153,8 @@ def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: M
         means = [np.mean(silo, axis=0) for silo in zip(*drawn, strict=True)]
         squares = [float(silo.max()) for silo in means]
         meter.tell("sigma", max(squares) ** 0.5, finished=True)
+        if is_first and len(drawn) == 1:
+            meter.restart()
         if meter.expired:
             break
     return _Found(squares, biases, len(drawn), [_standard_error(silo) for silo in zip(*drawn, strict=True)])

@@ -31,8 +31,12 @@ class Meter:
         """Take the number of parts, and the seconds that they may take together."""
         if seconds is not None and not seconds > 0:
             raise ValueError(f"seconds must be a positive number, or None for no limit, not {seconds}")
-        self._total, self._done, self._observe = total, 0, observe
-        self._end = None if seconds is None else time.monotonic() + seconds
+        self._total, self._done, self._observe, self._seconds = total, 0, observe, seconds
+        self.restart()
+
+    def restart(self) -> None:
+        """Count the seconds from now on: what came before was compiling."""
+        self._end = None if self._seconds is None else time.monotonic() + self._seconds
 
     @property
     def expired(self) -> bool:

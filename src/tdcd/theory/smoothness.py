@@ -2,12 +2,16 @@ r"""The smoothness constants of Theorem 1: L of the whole gradient, and L_j of e
 
 :math:`L_j` bounds how fast silo j's partial derivative changes when *any* coordinate moves, not only its own. It is
 the largest spectral norm of the Hessian's rows of block j, which are ``[D_j, D]``. Norms are found by Lanczos
-iteration on Hessian-vector products: no D x D matrix is ever formed.
+iteration: on the matrix :math:`X^T X / M` for linear blocks of few columns, else on Hessian-vector products.
+
+What Lanczos has when its time is up is a lower bound, from which steps would follow that are too large. It is never
+used: linear blocks fall back on the trace, which is an upper bound, and others have no constants then.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from itertools import pairwise
+from math import isfinite, prod, sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,17 +20,23 @@ from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core.losses import no_curvature
 from tdcd.core.objective import Objective, Tree
-from tdcd.federation.silos import Federation
-from tdcd.theory.full_objective import FullObjective, Vector
+from tdcd.federation.silos import Federation, Silo
+from tdcd.theory.full_objective import ROWS_AT_ONCE, FullObjective, Vector, check_blocks
 from tdcd.theory.progress import Meter, Observer, silent
 
 Kind = Literal["exact", "upper bound", "estimate"]
 Operator = Callable[[Vector], Vector]
 
+NARROW = 1024
+"""Columns of linear blocks up to which the matrix of their products is formed."""
 BASIS = 64
 """Lanczos starts over from its best vector when it holds this many."""
 TOLERANCE = 1e-8
 """Lanczos ends when its residual, relative to the eigenvalue, is below."""
+
+
+class UnfinishedError(ValueError):
+    """Time was up before anything was known that a step size could rest on."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +86,19 @@ def constants(
 
     Args:
         models: hub blocks at which to estimate, such as a run's first and last; not needed for linear blocks.
-        seconds: a time limit. L_j that are not ready by then are replaced by L, which is never smaller.
-        observe: called after every Hessian-vector product.
+        seconds: a time limit. For linear blocks, norms that are not ready by then are replaced by traces, which are
+            never smaller. For others an L_j is replaced by L, and without L :class:`UnfinishedError` is raised.
+        observe: called after every step of Lanczos.
     """
     if problem := no_curvature(objective.kind):
         raise ValueError(problem)
+    check_blocks(federation, blocks)
     if all(isinstance(block, Linear) for block in blocks):
         search = _Search(Meter(1 + len(blocks), seconds, observe), np.random.default_rng(seed))
+        gram = _narrow_gram(federation, search.meter) or _wide_gram(federation, blocks)
         if objective.kind.is_quadratic:
-            return _ridge(FullObjective(federation, blocks, objective), search)
-        return _classifier(FullObjective(federation, blocks, Objective("squared")), objective, search)
+            return _ridge(gram, objective.l2, search)
+        return _classifier(gram, objective, search)
     if not models:
         names = ", ".join(sorted({type(block).__name__ for block in blocks if not isinstance(block, Linear)}))
         raise ValueError(
@@ -101,34 +114,95 @@ def constants(
     return _estimate(full_objective, [full_objective.flatten(model) for model in models], len(drawn), search)
 
 
-def _ridge(full_objective: FullObjective, search: "_Search") -> Constants:
-    found = search.hessian(full_objective, np.zeros(full_objective.size))
-    if not found.known:
-        return Constants(found.L, found.per_silo, "estimate", "stopped by the time limit: L is at least this")
-    if not found.all_known:
-        note = "L is exact; the time limit left it in the place of some L_j"
-        return Constants(found.L, found.per_silo, "upper bound", note)
-    return Constants(found.L, found.per_silo, "exact", "norms of the Hessian, which is the same everywhere")
+class _Gram(NamedTuple):
+    """G = X^T X / M: how a linear model curves with the squared loss."""
+
+    multiply: Operator
+    parts: Sequence[slice]
+    """Where each silo's coordinates are."""
+    traces: tuple[float, ...]
+    """Of each silo's own part. The norm of a positive matrix is at most its trace."""
+
+    @property
+    def size(self) -> int:
+        """The coordinates of all silos."""
+        return self.parts[-1].stop
 
 
-def _classifier(gram: FullObjective, objective: Objective, search: "_Search") -> Constants:
+def _rows(silo: Silo) -> Iterator[Vector]:
+    """Features in chunks ``[rows, D_j]``, in float64; images are flattened."""
+    for begin in range(0, len(silo.features), ROWS_AT_ONCE):
+        chunk = np.asarray(silo.features[begin : begin + ROWS_AT_ONCE], np.float64)
+        yield chunk.reshape(len(chunk), -1)
+
+
+def _narrow_gram(federation: Federation, meter: Meter) -> _Gram | None:
+    """G as a matrix; None if there are too many columns, or no time."""
+    edges = np.cumsum([0, *(prod(silo.feature_shape) for silo in federation.silos)]).tolist()
+    if edges[-1] > NARROW:
+        return None
+    matrix = np.zeros((edges[-1], edges[-1]))
+    for chunks in zip(*map(_rows, federation.silos), strict=True):
+        if meter.expired:
+            return None
+        rows = np.concatenate(chunks, axis=1)
+        matrix += rows.T @ rows / federation.num_samples
+    parts = [slice(begin, end) for begin, end in pairwise(edges)]
+    return _Gram(lambda vector: matrix @ vector, parts, tuple(float(np.trace(matrix[part, part])) for part in parts))
+
+
+def _wide_gram(federation: Federation, blocks: Sequence[Block]) -> _Gram:
+    """G as products with vectors: no D x D matrix is formed."""
+    # With several outputs it is the same matrix for each of them, which changes no norm.
+    whole = FullObjective(federation, blocks, Objective("squared"))
+    traces = tuple(
+        sum(float(np.vdot(chunk, chunk)) for chunk in _rows(silo)) / federation.num_samples for silo in federation.silos
+    )
+    return _Gram(lambda vector: whole.hessian_vector(np.zeros(whole.size), vector), whole.parts, traces)
+
+
+LATE = "time was up, and the trace of X^T X / M, which is never smaller, stands for its norm"
+
+
+def _ridge(gram: _Gram, l2: float, search: "_Search") -> Constants:
     def multiply(direction: Vector) -> Vector:
-        return gram.hessian_vector(np.zeros(gram.size), direction)
+        return gram.multiply(direction) + l2 * direction
 
+    def squared_rows(part: slice) -> Operator:
+        return lambda own: multiply(multiply(_embed(own, part, gram.size)))[part]
+
+    norm, known = search.largest("L", multiply, gram.size)
+    whole = norm if known else sum(gram.traces) + l2
+    squares = search.each_silo(gram.parts, squared_rows, sqrt)
+    # Rows of a matrix never have a larger norm than the matrix; rounding may make it look so.
+    per_silo = tuple(
+        min(whole, sqrt(whole * (trace + l2) if square is None else square))
+        for square, trace in zip(squares, gram.traces, strict=True)
+    )
+    if not known:
+        return Constants(whole, per_silo, "upper bound", LATE)
+    if None in squares:
+        note = "L is exact; time was up before every L_j, and a bound from the trace stands for those"
+        return Constants(whole, per_silo, "upper bound", note)
+    return Constants(whole, per_silo, "exact", "norms of the Hessian, which is the same everywhere")
+
+
+def _classifier(gram: _Gram, objective: Objective, search: "_Search") -> Constants:
     def own_block(part: slice) -> Operator:
-        return lambda own: multiply(_embed(own, part, gram.size))[part]
+        return lambda own: gram.multiply(_embed(own, part, gram.size))[part]
 
     def own_bound(own: float) -> float:
-        return sqrt(whole * (curvature * own + objective.l2))
+        return min(whole, sqrt(whole * (curvature * own + objective.l2)))
 
     curvature = objective.curvature
-    norm, known = search.largest("L", multiply, gram.size, lambda norm: curvature * norm + objective.l2)
-    whole = curvature * norm + objective.l2
+    norm, known = search.largest("L", gram.multiply, gram.size, lambda norm: curvature * norm + objective.l2)
+    whole = curvature * (norm if known else sum(gram.traces)) + objective.l2
     own_norms = search.each_silo(gram.parts, own_block, own_bound)
-    per_silo = tuple(whole if own is None else own_bound(own) for own in own_norms)
-    if not known:
-        return Constants(whole, per_silo, "estimate", "stopped by the time limit: L is at least this")
-    return Constants(whole, per_silo, "upper bound", f"the {objective.kind.name} loss curves by {curvature:g} at most")
+    per_silo = tuple(
+        own_bound(trace if own is None else own) for own, trace in zip(own_norms, gram.traces, strict=True)
+    )
+    note = f"the {objective.kind.name} loss curves by {curvature:g} at most"
+    return Constants(whole, per_silo, "upper bound", note if known else f"{note}; {LATE}")
 
 
 def _estimate(full_objective: FullObjective, thetas: Sequence[Vector], num_rows: int, search: "_Search") -> Constants:
@@ -136,6 +210,8 @@ def _estimate(full_objective: FullObjective, thetas: Sequence[Vector], num_rows:
     for theta in thetas:
         if not found or not search.meter.expired:
             found.append(search.hessian(full_objective, theta))
+    if not found[0].known:
+        raise UnfinishedError("time was up before L was known: what is known by then is less than L; give more seconds")
     finished = len(found) == len(thetas) and all(norms.all_known for norms in found)
     note = (
         f"the largest norms of the Hessian over {num_rows} rows at {len(found)} of {len(thetas)} models"
@@ -184,16 +260,16 @@ class _Search:
         """The largest eigenvalue of an operator on each silo's coordinates; None where time was up before."""
         found: list[float | None] = []
         for silo, part in enumerate(parts):
-            value, known = 0.0, False
-            if not self.meter.expired:
-                value, known = self.largest(f"L_{silo + 1}", operator(part), part.stop - part.start, shown)
+            value, known = self.largest(f"L_{silo + 1}", operator(part), part.stop - part.start, shown)
             found.append(value if known else None)
         return found
 
     def largest(
         self, name: str, operator: Operator, size: int, shown: Callable[[float], float] = float
     ) -> tuple[float, bool]:
-        """:func:`largest_eigenvalue` for as long as there is time, or of one product."""
+        """:func:`largest_eigenvalue` for as long as there is time."""
+        if self.meter.expired:
+            return 0.0, False
 
         def observe(value: float, converged: bool) -> bool:
             self.meter.tell(name, shown(value), finished=converged)

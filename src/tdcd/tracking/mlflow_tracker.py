@@ -5,13 +5,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tdcd.tracking.tracker import Ending, MissingExtraError, Point
 
 LONGEST_VALUE, PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 6000, 100, 1000
 """MLflow's own limits."""
-RETRIES, FIRST_RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"
+FIRST_RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 """By itself MLflow asks for four minutes: right for a server that restarts, too long for an address that is wrong."""
+FOLDERS = {"MLFLOW_ALLOW_FILE_STORE": "true"}
+"""MLflow refuses folders unless it is told that they are wanted, and who names one wants it."""
+WAYS = (
+    "as installed, tdcd[mlflow] takes --at http://HOST:PORT, a server's address, and --at FOLDER; a database, which is "
+    "MLflow's own default, needs the whole of MLflow: pip install mlflow"
+)
 _STATUS: dict[Ending, str] = {"finished": "FINISHED", "diverged": "FAILED", "unfinished": "KILLED"}
 
 
@@ -32,8 +39,15 @@ class MlflowTracker:
             from mlflow import MlflowClient  # noqa: PLC0415 - an extra
         except ImportError:
             raise MissingExtraError("mlflow") from None
-        self._place = f"MLflow at {at or 'MLFLOW_TRACKING_URI'}"
-        with _refused(f"{self._place} refuses the run"), _few_retries():
+        from mlflow import get_tracking_uri  # noqa: PLC0415 - an extra
+
+        self._place = f"MLflow at {at or get_tracking_uri()}"
+        # Without a scheme, or with one that is a drive's letter, it is a folder.
+        scheme = urlsplit(at or get_tracking_uri()).scheme
+        is_folder = len(scheme) < 2 or scheme == "file"
+        ways = "" if is_folder or scheme.startswith(("http", "databricks")) else WAYS
+        settings = {**FIRST_RETRIES, **(FOLDERS if is_folder else {})}
+        with _refused(f"{self._place} refuses the run", ways), _environment(settings):
             self._client: Any = MlflowClient(at)
             found = self._client.get_experiment_by_name(experiment)
             number = found.experiment_id if found is not None else self._client.create_experiment(experiment)
@@ -77,26 +91,27 @@ class MlflowTracker:
 
 
 @contextmanager
-def _refused(words: str) -> Iterator[None]:
-    """What MLflow says against it becomes a sentence that begins with ``words``."""
+def _refused(words: str, ways: str = "") -> Iterator[None]:
+    """What MLflow says against it becomes a sentence that begins with ``words`` and ends with the ways that work."""
     from mlflow.exceptions import MlflowException  # noqa: PLC0415 - an extra
 
     try:
         yield
     except MlflowException as error:
-        raise ValueError(f"{words}: {error}") from None
+        said = str(error).strip()
+        raise ValueError(f"{words}: {said.rstrip('.')}; {ways}" if ways else f"{words}: {said}") from None
 
 
 @contextmanager
-def _few_retries() -> Iterator[None]:
-    """Of requests that are not answered, unless the user has said how many."""
-    is_own = RETRIES not in os.environ
-    os.environ.setdefault(RETRIES, FIRST_RETRIES)
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """With MLflow's settings in the environment, but for those that the user has given there."""
+    own = {key: value for key, value in settings.items() if key not in os.environ}
+    os.environ.update(own)
     try:
         yield
     finally:
-        if is_own:
-            del os.environ[RETRIES]
+        for key in own:
+            del os.environ[key]
 
 
 def _parts(items: list[Any], size: int) -> list[list[Any]]:

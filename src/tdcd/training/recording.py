@@ -11,6 +11,7 @@ from tdcd.config.errors import ConfigError
 from tdcd.core.ledger import Ledger, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
+from tdcd.core.words import counted
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
@@ -280,12 +281,12 @@ def _agreed(
     problems = differences(config, found) + differences({"federation": facts}, {"federation": before})
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
-        problems.append(f"train.rounds = {rounds}: {folder.path} has {done} rounds already")
+        problems.append(f"train.rounds = {rounds}: {folder.path} has {counted(done, 'round')} already")
     schedule, before_rounds = (found.get("train", {}).get(key) for key in ("schedule", "rounds"))
     if schedule not in (None, "constant") and rounds not in (None, before_rounds):
         problems.append(
             f"train.rounds = {rounds}: train.schedule = {schedule!r} lets the step size end with the run's "
-            f"{before_rounds} rounds; start a new run"
+            f"{counted(before_rounds, 'round')}; start a new run"
         )
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")

@@ -12,6 +12,7 @@ import numpy as np
 from tdcd.config import Config, ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
+from tdcd.core.words import counted
 from tdcd.records.flat import flat
 from tdcd.records.history import Record
 from tdcd.records.model_file import read_block
@@ -74,7 +75,7 @@ def _history_differences(there: Sequence[Record], here: Sequence[Record], within
             words = ", ".join(f"{name} is {left.get(name)} and is {right.get(name)} now" for name in names[:2])
             return [f"history: from round {old.round} on it differs: {words}"]
     if len(there) != len(here):
-        return [f"history: {len(there)} lines in the folder and {len(here)} now"]
+        return [f"history: {counted(len(there), 'line')} in the folder and {len(here)} now"]
     return []
 
 

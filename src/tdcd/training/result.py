@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
+from tdcd.core.words import there_are
 from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
 from tdcd.prediction.model import Model
@@ -66,7 +67,9 @@ class Result:
         silos = self.federation.silos
         tables = [numbers(table, f"features {index}") for index, table in enumerate(features)]
         if len(tables) != len(silos):
-            raise ValueError(f"there are {len(silos)} silos, but features of {len(tables)}: give every silo's columns")
+            raise ValueError(
+                f"{there_are(len(silos), 'silo')}, but features of {len(tables)}: give every silo's columns"
+            )
         for silo, table in zip(silos, tables, strict=True):
             wanted = (len(tables[0]), *silo.feature_shape)
             if table.shape != wanted:

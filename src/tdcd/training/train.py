@@ -18,7 +18,7 @@ import numpy as np
 
 from tdcd.blocks.base import Block
 from tdcd.config.losses import named_loss
-from tdcd.config.resolve import named_block
+from tdcd.config.resolve import block_named
 from tdcd.config.training_sections import NAMED, ModelSection
 from tdcd.core.centre import CentreAverage
 from tdcd.core.choices import KeepModel
@@ -170,7 +170,13 @@ def train(
 def _blocks(blocks: Block | str | Sequence[Block | str], num_silos: int) -> tuple[Block, ...]:
     """One block per silo, whether they are given or named."""
     each = [blocks] * num_silos if isinstance(blocks, str) or not isinstance(blocks, Sequence) else blocks
-    return tuple(named_block(block) if isinstance(block, str) else block for block in each)
+    for name in each:
+        if isinstance(name, str) and name not in ("linear", "mlp", "cnn") and not re.match(NAMED, name):
+            raise ValueError(
+                "blocks must be linear, mlp, cnn, package.module:name, or blocks themselves such as tdcd.Linear(), "
+                f"not {name!r}"
+            )
+    return tuple(block_named(block) if isinstance(block, str) else block for block in each)
 
 
 def _objective(objective: Objective | str) -> Objective:

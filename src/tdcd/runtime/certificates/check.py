@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, Pub
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tdcd.core.words import counted
 from tdcd.runtime.certificates.names import party_of
 
 Role = Literal["hub", "client"]
@@ -164,7 +165,7 @@ def cautions(cert_path: Path, key_path: Path, now: datetime | None = None) -> li
     cert = _attempt(read_certificate, cert_path, [])
     left = facts_of(cert).not_after - (now or datetime.now(UTC)) if cert else EXPIRES_SOON
     if timedelta(0) < left < EXPIRES_SOON:
-        found.append(f"{cert_path} expires in {left.days} days; renew it: {_RENEWAL}")
+        found.append(f"{cert_path} expires in {counted(left.days, 'day')}; renew it: {_RENEWAL}")
     if key_path.is_file() and (mode := key_path.stat().st_mode & 0o777) & 0o077:
         found.append(f"{key_path} is open to other users (mode {mode:04o}); close it: chmod 600 {key_path}")
     return found

@@ -69,9 +69,9 @@ class HubCompute:
         self._num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self._num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
-        self._model, self._num_features = job.blocks[silo], feature_shape[-1]
+        self._model, self._num_features = job.block(silo), feature_shape[-1]
         started = start_block(
-            job.blocks[silo], self.settings, silo, feature_shape, self.num_outputs, job.config.silos[silo].name
+            self._model, self.settings, silo, feature_shape, self.num_outputs, job.config.silos[silo].name
         )
         self.start: Tree = map_tree(np.asarray, started)
         self.memory: Tree = ()

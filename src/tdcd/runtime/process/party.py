@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
+from tdcd.config.reading import read_toml
 from tdcd.core.lazy import configure
 from tdcd.federation.party_names import client_of
 from tdcd.runtime.certificates.agreement import Certified, Keys
@@ -69,7 +70,7 @@ class PartySection(BaseModel):
 
 def own_file(path: Path | None, **given: Any) -> PartySection:
     """A party's own file with what was ``given`` on the command line on top; relative paths count from the file."""
-    keys: dict[str, Any] = {} if path is None else read_config(path)
+    keys: dict[str, Any] = {} if path is None else read_toml(path)
     for name in ("certs", "out", "data", "labels", "ids", "label_key"):
         if path is not None and isinstance(keys.get(name), str):
             keys[name] = str(path.parent / keys[name])
@@ -96,6 +97,8 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     """Run a silo's hub to its end."""
     arm_as_asked()
     index = job.silo_index(silo)
+    # A block that cannot be had is said before anybody waits for this party.
+    job.block(index)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
         event("checkpoint refused", why=complaint)
@@ -133,6 +136,7 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
         raise ConfigError([f"silo '{silo}' has no client '{client}'; it has {', '.join(names)}"])
     if job.needs_jax(index) and find_spec("jax") is None:
         raise ConfigError([f"a client of silo '{silo}' needs JAX for what {NEEDS_JAX}: pip install jax optax"])
+    job.block(index)
     name = client_of(silo, client)
     if own.out is None:
         return _run_client(job, index, name, own, should_stop, None)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tdcd.config.protection import FEWEST
+from tdcd.core.words import counted
 from tdcd.runtime.certificates.agreement import ForgedCardError, KeyPair, Keys
 from tdcd.runtime.compute.masks import Masks
 from tdcd.runtime.protocol.cards import Card
@@ -53,8 +54,8 @@ def refuse_few_blocks(job: Job, hub: str, rows: Sequence[int]) -> None:
     having = sum(count > 0 for count in rows)
     if job.config.exchange.protect_blocks and having < FEWEST:
         raise IncompatibleParties(
-            f"exchange.protect_blocks = true: only {having} clients of {hub} have training rows, and {FEWEST} are "
-            "needed; the sum would show a client's block"
+            f"exchange.protect_blocks = true: training rows are at only {counted(having, 'client')} of {hub}, and "
+            f"{FEWEST} are needed; the sum would show a client's block"
         )
 
 

@@ -196,7 +196,7 @@ class Client:
         rows, config = len(self.data.ids), self.job.config
         train, test = places_in(welcome, rows)
         labels, objective = labels_in(welcome, rows, has_labels=self._has_labels), objective_of(config, welcome.loss)
-        model, settings = self.job.blocks[self.silo], self.job.settings
+        model, settings = self.job.block(self.silo), self.job.settings
         chosen = train >= 0
         self._compute = ClientCompute(
             model,

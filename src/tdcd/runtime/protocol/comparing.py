@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tdcd.config import ConfigError
 from tdcd.config.losses import named_loss
+from tdcd.core.words import counted
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Hello
 from tdcd.runtime.protocol.sample_index import MOST_CLASSES, IncompatibleParties
@@ -42,10 +43,10 @@ def difference(ours: Hello, theirs: Hello) -> str:
     if ours.secret != theirs.secret:
         return f"{left} and {right} have different secrets: give both the same federation.secret"
     if ours.samples != theirs.samples:
-        counts = f"{left} has {ours.samples} samples and {right} has {theirs.samples}"
+        counts = f"{left} has {counted(ours.samples, 'sample')} and {right} has {theirs.samples}"
         return f"{counts}: align their ids first (tdcd align)"
     if ours.ids != theirs.ids:
-        count = f"both have {ours.samples} samples"
+        count = f"both have {counted(ours.samples, 'sample')}"
         advice = "align their ids first (tdcd align), and write them alike: '001' is not '1'"
         return f"{left} and {right} have different sample ids, though {count}: {advice}"
     if ours.labels != theirs.labels:
@@ -71,4 +72,6 @@ def check_outputs(theirs: Hello, job: Job, is_label_hub: bool) -> None:
         raise IncompatibleParties(error.problems[0]) from None
     least, most = (2, MOST_CLASSES) if loss.target == "classes" else (1, 1)
     if not least <= told.count <= most:
-        raise IncompatibleParties(f"{theirs.sender} asks for {told.count} outputs, which does not fit {told.loss!r}")
+        raise IncompatibleParties(
+            f"{theirs.sender} asks for {counted(told.count, 'output')}, which does not fit {told.loss!r}"
+        )

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from tdcd.core.words import counted
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.compute.masks import Masks
@@ -180,7 +181,9 @@ class Handshake:
         self.sample_index = index
         batch, samples = self.job.settings.batch_size, index.num_samples
         if self.job.settings.minibatches != "full" and batch > samples:
-            raise IncompatibleParties(f"train.batch_size = {batch}: there are only {samples} training samples")
+            raise IncompatibleParties(
+                f"train.batch_size = {batch}: there are only {counted(samples, 'training sample')}"
+            )
         self.phase, digests = "comparing", index.digests(self.secret)
         outputs = index.outputs(self.job.config) if self.has_labels else None
         # If one silo alone has labels, no other gets a digest by which it could test a guess.

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from tdcd.blocks.base import Block
-from tdcd.blocks.linear import Linear
 from tdcd.config import Config, ConfigError
 from tdcd.config.members import variant_of
-from tdcd.config.resolve import blocks_of, has_bias, objective_of, settings_of
+from tdcd.config.resolve import block_named, has_bias, objective_of, settings_of
 from tdcd.config.weighting import weight_keys
 from tdcd.core.exchange import WIRE_DTYPES, AsItIs, WholeBlock, sent_up
 from tdcd.core.fixed_point import FixedBlocks
@@ -22,6 +21,7 @@ from tdcd.core.timing import Overlap
 from tdcd.core.trees import leaves_of
 from tdcd.core.update import Sgd
 from tdcd.core.variant import Everybody, Variant
+from tdcd.core.words import counted
 from tdcd.federation.party_names import client_of, hub_of
 from tdcd.records.patience import Stopping
 from tdcd.runtime.protocol.audience import Audience
@@ -57,7 +57,8 @@ class Job:
         problems = [f"train.variant: {timing} does not go with federation.client_grace_s = {grace}"] if grace else []
         if timing.periods and len(timing.periods) != len(self.config.silos):
             problems.append(
-                f"train.variant: {timing} has {len(timing.periods)} periods for {len(self.config.silos)} silos"
+                f"train.variant: {timing} has {counted(len(timing.periods), 'period')} for "
+                f"{counted(len(self.config.silos), 'silo')}"
             )
         return problems
 
@@ -100,10 +101,15 @@ class Job:
         """When the run ends, and which model stays."""
         return Stopping.of(self.config.model_dump())
 
+    def block(self, silo: int) -> Block:
+        """What a silo trains. The code of another silo's own block is neither needed nor imported here."""
+        if silo not in self._blocks:
+            self._blocks[silo] = block_named(self.config.block_names[silo], self.config.model)
+        return self._blocks[silo]
+
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        """What each silo trains."""
-        return blocks_of(self.config)
+    def _blocks(self) -> dict[int, Block]:
+        return {}
 
     @property
     def hubs(self) -> tuple[str, ...]:
@@ -161,7 +167,7 @@ class Job:
         plain &= isinstance(variant.knowledge, WrittenOut) and (
             loss is None or objective_of(self.config, loss).is_written_out
         )
-        return not (plain and type(self.blocks[silo]) is Linear)
+        return not (plain and self.config.block_names[silo] == "linear")
 
     def peers(self, silo: int) -> tuple[str, ...]:
         """The other hubs."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tdcd.core.words import counted
 from tdcd.runtime.storage.lock import is_alive
 
 STATUS = "status.json"
@@ -57,7 +58,7 @@ def in_words(facts: dict[str, Any]) -> str:
         lines.append(f"  waits for   {party}, {seconds:.0f} s{away}")
     lines += [f"  left out    {party}" for party in facts.get("left_out", [])]
     lines += [f"  revoked     {party}, until it has a new certificate" for party in facts.get("revoked", [])]
-    lines += [f"  refused     {count} messages of {party}" for party, count in facts["refused"].items()]
+    lines += [f"  refused     {counted(count, 'message')} of {party}" for party, count in facts["refused"].items()]
     if facts.get("phi_age"):
         lines.append(f"  uses phi    {_ages(facts['phi_age'])}")
     if facts["last_error"]:

@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.words import counted
 from tdcd.tables.parts.cell import BLANK, OTHER, Cell
 from tdcd.tables.rows import Category
 from tdcd.tables.summary import CategoryStats
@@ -31,8 +32,8 @@ class OneHot:
         kept = tuple(sorted(level for level, n in column.levels.items() if n >= rare and level != "other"))
         if len(kept) > MOST_LEVELS:
             raise ValueError(
-                f"column '{name}' has {len(kept)} levels with at least {rare} rows each, more than {MOST_LEVELS}: "
-                "leave it out, or raise data.rare"
+                f"column '{name}' has {len(kept)} levels with at least {counted(rare, 'row')} each, more than "
+                f"{MOST_LEVELS}: leave it out, or raise data.rare"
             )
         part = cls(kept, len(kept) < len(column.levels), column.missing > 0)
         if not has_shares:

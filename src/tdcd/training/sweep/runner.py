@@ -205,7 +205,6 @@ def _neutral(config: Config) -> Config:
 def _batchable(plan: Plan) -> bool:
     """Whether runs of this kind may be batched at all, whatever their size."""
     config = plan.config
-    blocks = [config.model.block] if isinstance(config.model.block, str) else config.model.block
-    if "torch" in blocks or config.train.engine == "flat":
+    if "torch" in config.block_names or config.train.engine == "flat":
         return False
     return not config.evaluate.alone and plan.execution.devices == 1

@@ -3,6 +3,7 @@
 import { say } from "./dom.js";
 import { Run } from "./run.js";
 import { Together } from "./together.js";
+import { counted } from "./units.js";
 
 const EVERY_MS = 1000;
 const SOON_MS = 50; // while the server has not read all yet
@@ -59,7 +60,7 @@ function show() {
   for (const run of shown) run.draw();
   together.mark(isOpen);
   const one = runs.size === 1 ? [...runs.values()][0].run : null;
-  document.title = one ? `${one.round ?? 0}/${one.rounds ?? 0} · ${one.name} · tdcd watch` : `${runs.size} runs · tdcd watch`;
+  document.title = one ? `${one.round ?? 0}/${one.rounds ?? 0} · ${one.name} · tdcd watch` : `${counted(runs.size, "run")} · tdcd watch`;
 }
 
 async function ask() {

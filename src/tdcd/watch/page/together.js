@@ -34,7 +34,7 @@ export class Together {
     this.runs = runs;
     this.node.hidden = runs.length < 2;
     this.more.hidden = !hidden;
-    say(this.more, `${count(hidden)} more runs are not shown: give fewer folders.`);
+    say(this.more, `${count(hidden)} more ${hidden === 1 ? "run is" : "runs are"} not shown: give fewer folders.`);
     if (this.node.hidden) return;
     for (const [id, row] of this.rows) {
       if (!runs.some((run) => run.id === id)) {
