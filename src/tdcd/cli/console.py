@@ -146,6 +146,9 @@ class EstimateDisplay(Display):
 
 def show_result(console: Console, result: "Result", page: Path) -> None:
     """The final figures, and where everything is."""
+    from tdcd.config.named import resume_command
+    from tdcd.records.run_folder import RunFolder
+
     shown, last = result.final, next(record for record in reversed(result.history) if not record.diverged)
     table = Table("", "training", "held out")
     held_out = shown.metrics.get("test", {})
@@ -173,9 +176,9 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
             highlight=False,
         )
     if result.status == "interrupted":
-        console.print(
-            f"Interrupted at round {result.round}. To continue: tdcd run --resume {result.folder}", highlight=False
-        )
+        assert result.folder is not None
+        resume = resume_command(result.folder, RunFolder(result.folder).config())
+        console.print(f"Interrupted at round {result.round}. To continue: {resume}", highlight=False)
     console.print(f"Run folder: {result.folder}", soft_wrap=True, highlight=False)
     console.print(f"Report:     {page}", soft_wrap=True, highlight=False)
 

@@ -6,6 +6,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from tdcd.config.named import resume_command
 from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
@@ -176,7 +177,8 @@ class WatchedRun:
             return Standing("waiting", "It is starting: there is no figure yet.")
         written, reported = _modified(self._history.path), _modified(found.path / REPORT)
         gap = self._seconds_for(1) or 0.0
-        return of_simulation(found.path, latest, self._ending, self._best, written, reported, gap)
+        resume = resume_command(found.path, self._settings)
+        return of_simulation(resume, latest, self._ending, self._best, written, reported, gap)
 
 
 def _of_missing(path: Path, *, has_begun: bool) -> Standing:

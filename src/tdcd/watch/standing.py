@@ -1,9 +1,7 @@
 """How a run stands, in a word and a sentence."""
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tdcd.records.history import Record
@@ -27,11 +25,12 @@ class Standing(NamedTuple):
 
 
 def of_simulation(
-    folder: Path, latest: Record, ending: Stopping, best: Best | None, written: float, reported: float, gap: float
+    resume: str, latest: Record, ending: Stopping, best: Best | None, written: float, reported: float, gap: float
 ) -> Standing:
     """How a simulation stands, which says nothing of itself but lines of its history.
 
     Args:
+        resume: the command that continues it.
         written: when the last line was; ``reported``: when the report was, 0 if there is none.
         gap: the seconds between two lines, as far as they are known.
     """
@@ -39,7 +38,6 @@ def of_simulation(
         return Standing("diverged", f"The loss stopped being a finite number by round {latest.round}.")
     if latest.round == ending.rounds or ending.is_spent(best):
         return finished(ending, best, latest.round)
-    resume = f"tdcd run --resume {shlex.quote(str(folder))}"
     # A run that is asked to stop still writes its report.
     if reported >= written:
         return Standing("stopped", f"Interrupted in round {latest.round}. To continue: {resume}")

@@ -23,7 +23,7 @@ from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.driver import Ending, Outcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
 from tdcd.runtime.process.trial_data import write_rows
-from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.job import Job, shared_digest
 from tdcd.runtime.storage.status import read_status
 from tdcd.tables.prepared import save_prepared
 
@@ -55,9 +55,14 @@ class Trial:
         warm_up(with_jax=any(wanted.needs_jax(silo) for silo in range(len(wanted.hubs))))
         shared = folder / "federation.toml"
         if shared.exists():
-            job = Job(check_config(read_config(shared), str(shared)))
-            if Job(_at(config, [silo.hub for silo in job.config.silos])).digest != job.digest:
+            # Of what is there, only the addresses are used: code that it names may not be what this file names.
+            there = check_config(read_config(shared), str(shared))
+            if len(there.silos) == len(config.silos):
+                config = _at(config, [silo.hub for silo in there.silos])
+            if shared_digest(config) != shared_digest(there):
                 raise FileExistsError(f"{folder} holds a trial of other settings: choose another --out, or remove it")
+            job = Job(config)
+            write_durably(shared, toml_text(job.config.model_dump()).encode())
             return cls(folder, job)
         if folder.exists() and any(folder.iterdir()):
             raise FileExistsError(f"{folder} is there already and is not an empty folder: choose another --out")
