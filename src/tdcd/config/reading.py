@@ -29,6 +29,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigError([f"there is no such file: {path}"]) from None
     except OSError as error:
         raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from None
+    except RecursionError:
+        raise ConfigError(["not valid TOML: its lists and tables are too deep in each other"], str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"not valid TOML: {error}"], str(path)) from None
     data, model, train = (keys.get(section) for section in ("data", "model", "train"))

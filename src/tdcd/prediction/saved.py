@@ -22,6 +22,7 @@ from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
+from tdcd.records.plain_file import parse_json, read_plain
 from tdcd.records.run_folder import write_durably
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
@@ -94,8 +95,8 @@ def load_file(
 ) -> SomeModel:
     """Read what :func:`save_file` wrote; ``blocks`` and loss that are given take the place of those that it names."""
     try:
-        content = path.read_bytes()
-        tensors, about = load(content), json.loads(read_metadata(content)[KEY])
+        content = read_plain(path, None)
+        tensors, about = load(content), parse_json(read_metadata(content)[KEY])
         if about.pop("digest") != digest_of(about, tensors):
             raise ValueError("its content does not match its digest")
     except (SafetensorError, ValueError, KeyError, TypeError) as error:

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tdcd.records.plain_file import parse_json, read_plain
+
 
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a file's content: after a crash at any moment it is the old one or the new one, never a part."""
@@ -45,6 +47,6 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(read_plain(path))
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None

@@ -13,6 +13,7 @@ from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.history import Record, read_history
 from tdcd.records.mark import NO_LINES, Mark, marks_of
 from tdcd.records.model_file import RESTORE, settings_digest
+from tdcd.records.plain_file import parse_toml, read_plain
 from tdcd.records.run_folder.durable import read_json, write_durably, write_json
 from tdcd.records.run_folder.model import ModelFiles
 from tdcd.records.run_folder.toml import toml_text
@@ -76,7 +77,7 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The resolved settings."""
         try:
-            return tomllib.loads(self.config_file.read_text(encoding="utf-8"))
+            return parse_toml(read_plain(self.config_file))
         except ValueError as error:
             raise ValueError(f"{self.config_file} is not valid TOML: {error}") from None
 

@@ -190,7 +190,7 @@ class Trial:
         for hub, silo in zip(self.job.hubs, self.job.config.silos, strict=True):
             home = self.folder / "silos" / silo.name
             # A hub that has just started may find there what was damaged while it was down.
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, OSError):
                 found[hub] = read_status(home)
         return found
 

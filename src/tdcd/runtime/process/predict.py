@@ -3,7 +3,6 @@
 If one silo alone has labels, scores go to its hub only, since it alone knows what their sums mean.
 """
 
-import json
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tdcd.federation.party_names import hub_of
 from tdcd.prediction.missing import check_without
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
+from tdcd.records.run_folder.durable import read_json
 from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job, secret_of
 from tdcd.runtime.process.predict_hub import MaskedPredictHub, ModelOf, PredictHub
@@ -76,5 +76,5 @@ def predict_with_peers(
 def _model_of(run: Path) -> ModelOf:
     """Which training a run folder's block is of: the hubs' own name of it, where there is one."""
     path = run / "hub.json"
-    about = json.loads(path.read_text()) if path.exists() else {}
+    about = read_json(path) if path.exists() else {}
     return ModelOf(about.get("run"), about.get("status"))

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tdcd.records.plain_file import parse_json, read_plain
 from tdcd.runtime.storage.lock import is_alive
 
 STATUS = "status.json"
+MOST_BYTES = 16 << 20
 LOSSES = {"train_loss": "train loss  ", "test_loss": "test loss   "}
 """What a hub knows and a client does not."""
 
@@ -35,7 +37,7 @@ def read_status(folder: Path) -> dict[str, Any]:
             f"{folder} has no {STATUS}: give the run folder of a hub (--out of tdcd hub), or --out of tdcd client"
         )
     try:
-        facts: dict[str, Any] = {**json.loads(path.read_text()), "alive": is_alive(folder)}
+        facts: dict[str, Any] = {**parse_json(read_plain(path, MOST_BYTES)), "alive": is_alive(folder)}
         in_words(facts)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error}; a party that is alive writes it anew in a moment") from None
