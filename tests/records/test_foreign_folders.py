@@ -82,7 +82,7 @@ def good(tmp_path_factory):
     words = [word for setting in SHORT for word in ("--set", setting)]
     done = tdcd("run", *words, "--out", "run", cwd=home)
     assert done.exit_code == 0, done.output
-    (home / "run/alone.json").write_text('{"silo1": {"r2": 0.1}, "silo2": {"r2": 0.2}}')
+    (home / "run/alone.json").write_text('{"silo1": {"rmse": 1.0, "r2": 0.1}}')
     Manifest(RunFolder(home / "run")).seal()
     timeline = Timeline("hub.lab", "nonce")
     timeline.add(0, 1000.0, 1001.0)
