@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any, Self
 import rich.box
 import rich.progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from tdcd.core.stopping import Interrupted
 from tdcd.report.text_table import TextTable
@@ -46,7 +54,8 @@ class Display:
         """Show ``columns`` on ``console``."""
         self._console = console
         self._stopped = self._said = False
-        self._bar = rich.progress.Progress(*columns, console=console, disable=not console.is_terminal)
+        shown = [TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns]
+        self._bar = rich.progress.Progress(*shown, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> Self:
         """Start the display."""
@@ -193,7 +202,7 @@ def show_claims(console: Console, says: str, claims: Sequence["Claim"]) -> None:
     for claim in claims:
         style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
         where = f"{claim.figure} (stand-in data)" if claim.mark else claim.figure
-        table.add_row(where, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
+        table.add_row(where, claim.sentence, Text(claim.verdict, style), claim.measured)
     if claims:
         console.print(table)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tdcd.core.visible import all_visible
 from tdcd.watch.folders import runs_in
 from tdcd.watch.history import Budget
 from tdcd.watch.run import WatchedRun
@@ -65,7 +66,7 @@ def _as_text(run: WatchedRun, version: int, count: int) -> str:
     """One run as JSON. What no file of a run should say must not keep the others from being shown."""
     if not run.problem:
         try:
-            return json.dumps(run.as_json(version, count), allow_nan=False)
+            return json.dumps(all_visible(run.as_json(version, count)), allow_nan=False)
         except Exception as error:
-            return json.dumps(run.as_damaged(f"{error!r:.200}"))
-    return json.dumps(run.as_damaged(run.problem))
+            return json.dumps(all_visible(run.as_damaged(f"{error!r:.200}")))
+    return json.dumps(all_visible(run.as_damaged(run.problem)))

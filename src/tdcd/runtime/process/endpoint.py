@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 
+from tdcd.core.visible import one_line
 from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
@@ -47,7 +48,7 @@ class Endpoint:
         """Count that something was not acted upon; the log hears of it more and more rarely, so that it cannot fill."""
         self.refused[sender] += 1
         # The sender's own words may be in it, as many as it likes.
-        reason = str(why)[:300]
+        reason = one_line(str(why), 300)
         self.last_refusal = f"{sender}: {reason}"
         if is_worth_logging(self.refused[sender]):
             event("refused", logging.WARNING, sender=sender, why=reason, count=self.refused[sender])

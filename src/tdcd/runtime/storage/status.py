@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tdcd.core.visible import one_line
 from tdcd.records.plain_file import parse_json, read_plain
 from tdcd.runtime.storage.lock import is_alive
 
@@ -63,7 +64,7 @@ def in_words(facts: dict[str, Any]) -> str:
     if facts.get("phi_age"):
         lines.append(f"  uses phi    {_ages(facts['phi_age'])}")
     if facts["last_error"]:
-        lines.append(f"  last error  {facts['last_error']}")
+        lines.append(f"  last error  {one_line(facts['last_error'])}")
     return "\n".join(lines)
 
 
