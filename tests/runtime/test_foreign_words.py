@@ -12,6 +12,7 @@ from tdcd.cli.terminal import PlainConsole
 from tdcd.cli.waiting import Waiting
 from tdcd.core.visible import MOST_LETTERS, one_line, visible
 from tdcd.report.html import paragraph
+from tdcd.runtime.process.endpoint import heard
 from tdcd.runtime.process.log import _ForMachines, _ForPeople
 from tdcd.runtime.protocol.comparing import compare_settings
 from tdcd.runtime.protocol.job import Job
@@ -87,12 +88,12 @@ def test_reasons_are_one_short_line_when_they_arrive():
         Stop("hub.a", "hub.b", status="refused", reason=f"{EVIL}\r\nall is well\u2028{'x' * 10**6}"),
         Diverged("hub.a", "hub.b", reason=f"{EVIL}\n" * 10**4),
     ):
-        found = decode(encode(message), sender="hub.a", receiver="hub.b").reason
+        found = heard(decode(encode(message), sender="hub.a", receiver="hub.b")).reason
         assert is_clean(found)
         assert "\n" not in found
         assert len(found) <= MOST_LETTERS
     plain = Stop("hub.a", "hub.b", status="refused", reason="hub.a has 3 samples and 'é' is none")
-    assert decode(encode(plain), sender="hub.a", receiver="hub.b").reason == plain.reason
+    assert heard(decode(encode(plain), sender="hub.a", receiver="hub.b")).reason == plain.reason
 
 
 @pytest.mark.parametrize("key", [f"train.rounds.{EVIL}", "train.rounds." + "x" * 10**6])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 
 from tdcd.core.visible import one_line
 from tdcd.runtime.process.log import event
+from tdcd.runtime.protocol.messages import Diverged, Stop
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
@@ -42,7 +43,7 @@ class Endpoint:
     def read(self, received: Received) -> Message:
         """The message in what was received."""
         self.received[received.sender] += len(received.data)
-        return decode(received.data, sender=received.sender, receiver=self.transport.party)
+        return heard(decode(received.data, sender=received.sender, receiver=self.transport.party))
 
     def refuse(self, sender: str, why: RejectedMessage) -> None:
         """Count that something was not acted upon; the log hears of it more and more rarely, so that it cannot fill."""
@@ -63,6 +64,11 @@ class Endpoint:
         joined = isinstance(news, Joined)
         (self.present.add if joined else self.present.discard)(news.party)
         event("joined" if joined else "left", who=news.party)
+
+
+def heard(message: Message) -> Message:
+    """A message whose reason can be shown to people and repeated to others: one line, without control characters."""
+    return message.replace(reason=one_line(message.reason)) if isinstance(message, Stop | Diverged) else message
 
 
 class Backoff:

@@ -13,8 +13,7 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
-from tdcd.core.visible import one_line
-from tdcd.runtime.protocol.messages import AnyMessage, Diverged, Stop
+from tdcd.runtime.protocol.messages import AnyMessage
 from tdcd.runtime.protocol.structure import DTYPES, MOST_NUMBERS, Message
 
 PROTOCOL = 5
@@ -79,9 +78,6 @@ def decode(data: bytes, *, sender: str, receiver: str) -> Message:
     if message.receiver != receiver:
         raise RejectedMessage(f"it was meant for {message.receiver!r}")
     _fill(message, data, end)
-    if isinstance(message, Stop | Diverged) and message.reason:
-        # What another party says is shown to people, and repeated to others: one line, and no control characters.
-        return message.replace(reason=one_line(message.reason))
     return message
 
 
