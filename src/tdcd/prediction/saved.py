@@ -23,7 +23,7 @@ from tdcd.prediction.model import Model, Part
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
 from tdcd.records.plain_file import parse_json, read_plain
-from tdcd.records.run_folder import write_durably
+from tdcd.records.run_folder import SHARED, write_durably
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns
@@ -79,7 +79,7 @@ def save_file(model: Model, path: Path) -> None:
     about["digest"] = digest_of(about, tensors)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, save(tensors, {KEY: json.dumps(about)}))
+        write_durably(path, save(tensors, {KEY: json.dumps(about)}), SHARED)
     except OSError as error:
         why = f"{path.parent} is no folder" if path.parent.is_file() else error.strerror
         raise OSError(f"{path} cannot be written: {why}") from None

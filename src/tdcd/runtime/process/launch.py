@@ -68,7 +68,7 @@ class Trial:
             raise FileExistsError(f"{folder} is there already and is not an empty folder: choose another --out")
         planned = plan(config)
         job = Job(_at(config, [f"127.0.0.1:{port}" for port in _free_ports(len(config.silos))]))
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         options = write_rows(planned, (folder / "data").resolve())
         if planned.assembled is None:
             # Clients get arrays that are ready for training: only the trial knows how they came to be.

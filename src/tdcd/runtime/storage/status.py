@@ -9,6 +9,7 @@ from typing import Any
 
 from tdcd.core.visible import one_line
 from tdcd.records.plain_file import parse_json, read_plain
+from tdcd.records.run_folder.durable import create, write_all
 from tdcd.runtime.storage.lock import is_alive
 
 STATUS = "status.json"
@@ -26,7 +27,11 @@ def replace_quickly(path: Path, content: bytes) -> None:
     """Replace a file that only people look at; losing it in a crash, or on a full disk, is no loss."""
     temporary = path.with_name(f"{path.name}.tmp")
     with contextlib.suppress(OSError):
-        temporary.write_bytes(content)
+        file = create(temporary)
+        try:
+            write_all(file, content)
+        finally:
+            os.close(file)
         temporary.replace(path)
 
 
