@@ -87,7 +87,7 @@ def test_a_run_takes_the_module_beside_its_configuration(home, tmp_path):
     told = CliRunner().invoke(app, ["run", str(home / "my.toml"), "--out", str(out)])
     assert told.exit_code == 0, told.output
     assert RunFolder.open(out).config()["model"]["folder"] == str(home)
-    told = CliRunner().invoke(app, ["run", "--resume", str(out), "--set", "train.rounds=3"])
+    told = CliRunner().invoke(app, ["run", "--resume", str(out), "--set", "train.rounds=3", "--allow-code"])
     assert told.exit_code == 0, told.output
 
 

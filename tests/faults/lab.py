@@ -20,6 +20,7 @@ from tdcd.runtime.process.driver import ClientDriver, HubDriver
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.wire import decode
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
@@ -177,7 +178,9 @@ class Lab:
                     nonce=folder.nonce,
                     restored=folder.restored,
                     absences=folder.absences,
-                    keys=Keys(party, mask_key(folder.path), SharedSecret(self.secret)),
+                    keys=None
+                    if isinstance(folder.restored, Shutdown)
+                    else Keys(party, mask_key(folder.path), SharedSecret(self.secret)),
                 )
                 driver = HubDriver(hub, transport, folder, 2.0, lambda: self.now)
             else:

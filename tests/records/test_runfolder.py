@@ -1,4 +1,5 @@
 import ast
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -11,9 +12,13 @@ from hypothesis import strategies as st
 import tdcd
 from tdcd import Federation, load
 from tdcd.core.ledger import Traffic
+from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.mark import marks_of
-from tdcd.records.run_folder import RunFolder, describe, toml_text
+from tdcd.records.run_folder import RunFolder, describe, toml_text, write_durably
+from tdcd.runtime.storage.status import replace_quickly
+from tdcd.tables.labels import LabelEncoding
+from tdcd.tables.writing import write_table
 
 FEDERATION = Federation.cut(load("breast_cancer"), silos=2, clients=2)
 NAMES = ["silo1", "silo2"]
@@ -130,3 +135,37 @@ def test_nothing_else_names_the_files_of_a_run_folder():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and names.fullmatch(node.value)
     }
     assert {path for path, _ in found} <= {"runtime/storage/hub_folder.py", "runtime/storage/hub_restart.py"}
+
+
+@pytest.fixture
+def open_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def test_what_a_run_leaves_is_for_its_owner_alone(tmp_path, open_umask):
+    run = RunFolder.create(tmp_path / "deep" / "run", {"seed": 0}, {"silos": []})
+    encoding = LabelEncoding("binary", ("no", "yes"))
+    write_held_out(run.path, Named("id", ["1"], ["no"], encoding), np.zeros((1, 1), np.float32), "logistic")
+    run.save_blocks(["a"], [{"weight": np.zeros((2, 1), np.float32)}], 0)
+    run.write_report("<p>")
+    replace_quickly(run.path / "status.json", b"{}")
+    assert oct(run.path.stat().st_mode & 0o777) == "0o700"
+    files = {path.name: path.stat().st_mode & 0o777 for path in run.path.rglob("*") if path.is_file()}
+    assert {"held-out.csv", "history.jsonl", "config.toml", "a.safetensors", "status.json"} <= files.keys()
+    assert set(files.values()) == {0o600}
+    # A table that a person asks for by its name is as any other file of theirs.
+    write_table(tmp_path / "new.csv", {"id": ["1"]})
+    assert oct((tmp_path / "new.csv").stat().st_mode & 0o777) == "0o644"
+
+
+@pytest.mark.parametrize("write", [write_durably, replace_quickly])
+def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path, write):
+    victim, file = tmp_path / "victim", tmp_path / "run" / "status.json"
+    victim.write_text("mine")
+    file.parent.mkdir()
+    file.with_name("status.json.tmp").symlink_to(victim)
+    write(file, b"new")
+    assert (victim.read_text(), file.read_bytes()) == ("mine", b"new")
+    assert not file.is_symlink()

@@ -3,16 +3,22 @@
 import csv
 import json
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from command import tdcd
-from tdcd import Federation, Huber, Linear, Objective, Settings, load, standardize, train
+from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, standardize, train
 from tdcd.config import ConfigError
 from tdcd.config.named import find_function
+from tdcd.prediction.saved import KEY
+from tdcd.records.mark import digest_of
+from tdcd.records.sweep_folder import SweepFolder
+from tdcd.watch.watcher import Watcher
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIG = """
@@ -66,14 +72,14 @@ def test_a_configuration_names_it_and_predictions_find_it_again(folder, tmp_path
     assert 'model.loss = "own_loss:Quantile"' in json.loads((folder / "run/federation.json").read_text())["labels"]
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     data = [word for silo in "ab" for word in ("--data", f"{silo}={folder / silo}.csv")]
-    shown = tdcd("predict", folder / "run", *data, "--out", "new.csv", cwd=elsewhere)
+    shown = tdcd("predict", folder / "run", *data, "--out", "new.csv", "--allow-code", cwd=elsewhere)
     assert shown.exit_code == 0, shown.output
     assert len((elsewhere / "new.csv").read_text().splitlines()) == COUNT + 1
 
 
 def test_its_curvature_serves_the_bound(folder):
     tdcd("run", "own.toml", "--out", "run", "--set=train.rounds=2", cwd=folder)
-    shown = tdcd("bound", "run", "--seconds", "20", cwd=folder)
+    shown = tdcd("bound", "run", "--seconds", "20", "--allow-code", cwd=folder)
     assert shown.exit_code == 0, shown.output
     assert "own_loss:Quantile loss curves by 2.5 at most" in " ".join(shown.output.split())
 
@@ -96,3 +102,91 @@ def test_python_runs_are_described_and_others_are_not_resumed(tmp_path, quantile
     assert (described["loss"], described["huber_delta"]) == ("huber", 0.5)
     with pytest.raises(ConfigError, match=r"model.huber_delta = 0.6: the run has 0.5"):
         run(Huber(0.6), 2, "huber", resume=True)
+
+
+# Run folders and model files that somebody else made.
+
+TRAP = """
+from pathlib import Path
+from own_loss import Quantile
+from tdcd import Variant
+
+with (Path(__file__).parent / "imported").open("a") as file:
+    print("again", file=file)
+variant = Variant()
+"""
+DATA = ("--data", "a=a.csv", "--data", "b=b.csv")
+
+
+@pytest.fixture
+def trap(folder):
+    """A run whose loss and variant are in a module that leaves a mark whenever it is imported; it has just been."""
+    (folder / "trap.py").write_text(TRAP)
+    (folder / "own.toml").write_text(
+        CONFIG.replace("own_loss:Quantile", "trap:Quantile").replace("[train]", '[train]\nvariant = "trap:variant"')
+    )
+    shown = tdcd("run", "own.toml", "--out", "run", "--set=train.rounds=2", "--set=evaluate.every=1", cwd=folder)
+    assert shown.exit_code == 0, shown.output
+    return folder
+
+
+def imports(folder):
+    """How often the trap was imported since the last look."""
+    sys.modules.pop("trap", None)
+    count = len((folder / "imported").read_text().splitlines()) if (folder / "imported").exists() else 0
+    (folder / "imported").unlink(missing_ok=True)
+    return count
+
+
+REFUSED = [
+    ("predict", "run", *DATA, "--out", "new.csv"),
+    ("export", "run"),
+    ("export", "run", "--scorecard"),
+    ("audit", "run"),
+    ("bound", "run"),
+    ("verify", "run", "--replay"),
+    ("run", "--resume", "run", "--set=train.rounds=3"),
+    ("run", "--resume", "sweep"),
+]
+
+
+def test_code_that_a_folder_names_is_imported_only_if_the_command_asks_for_it(trap):
+    keys = tomllib.loads((trap / "own.toml").read_text())
+    SweepFolder(trap / "sweep").write({**keys, "seed": [0, 1]}, ["seed"], [])
+    assert imports(trap) == 1
+    for command in REFUSED:
+        shown = tdcd(*command, cwd=trap)
+        said = " ".join(shown.output.split())
+        assert shown.exit_code == 2, (command, shown.output)
+        assert "names code, which would be imported from" in said, command
+        assert "model.loss = 'trap:Quantile'" in said, command
+        assert "add --allow-code; in Python, allow_code=True" in said, command
+    for command in (("verify", "run"), ("report", "run")):
+        assert tdcd(*command, cwd=trap).exit_code == 0
+    assert "tdcd run --resume run --allow-code" in (trap / "run/report.html").read_text()
+    Watcher([trap / "run"]).state({})
+    with pytest.raises(ValueError, match=r"config.toml names code, .* and run: model.loss = 'trap:Quantile'\. Whoever"):
+        Model.load(trap / "run")
+    assert imports(trap) == 0
+    assert Model.load(trap / "run", loss=find_function("own_loss:Quantile", [EXAMPLES])()).silos == ("a", "b")
+    assert imports(trap) == 0
+    for command in (REFUSED[0], REFUSED[5], REFUSED[6]):
+        shown = tdcd(*command, "--allow-code", cwd=trap)
+        assert shown.exit_code == 0, (command, shown.output)
+        assert imports(trap) == 1
+    Model.load(trap / "run", allow_code=True)
+    assert imports(trap) == 1
+
+
+def test_a_model_file_that_names_code_is_refused(tmp_path):
+    about = {
+        "model": {"loss": "os:abort", "block": "linear"},
+        "dtype": "float32",
+        "labels": {"task": "regression", "classes": [], "mean": 0.0, "scale": 1.0},
+        "silos": [{"name": "a", "id": "id", "reading": {}, "feature_shape": [1], "preparation": {}}],
+    }
+    tensors = {"a/weight": np.zeros((1, 1), np.float32)}
+    about["digest"] = digest_of(about, tensors)
+    (tmp_path / "model.tdcd").write_bytes(save(tensors, {KEY: json.dumps(about)}))
+    with pytest.raises(ValueError, match=r"model.tdcd names code, .*working directory.*model.loss = 'os:abort'"):
+        Model.load(tmp_path / "model.tdcd")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tdcd.cli.options import Assignments, OnDevices, checked_config, chosen_devices, interruptible
+from tdcd.cli.options import AllowCode, Assignments, OnDevices, checked_config, chosen_devices, interruptible
 from tdcd.cli.terminal import reported, screen
-from tdcd.config import Config, ConfigError, check_config
+from tdcd.config import Config, ConfigError, stored_config
 
 
 def audit(
@@ -29,6 +29,7 @@ def audit(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the page goes [default: RUN, or runs/audit-NAME].")] = None,
     settings: Assignments = None,
+    allow_code: AllowCode = False,
     devices: OnDevices = None,
 ) -> None:
     """Attack what each party would see, in every protection mode, and write one page about what was recovered.
@@ -44,7 +45,7 @@ def audit(
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
-        config = _configuration(source, settings or [])
+        config = _configuration(source, settings or [], allow_code=allow_code)
         own = config.federation.label_epsilon
         # The attacks are on true labels; modes randomise them anew.
         plain = config.federation.model_copy(update={"label_epsilon": None})
@@ -56,7 +57,7 @@ def audit(
     show_audit(screen, found, page)
 
 
-def _configuration(source: Path | None, assignments: list[str]) -> Config:
+def _configuration(source: Path | None, assignments: list[str], *, allow_code: bool) -> Config:
     """Of a file, or the one that a run folder keeps."""
     if source is None or not source.is_dir():
         return checked_config(source, assignments)
@@ -65,7 +66,7 @@ def _configuration(source: Path | None, assignments: list[str]) -> Config:
     folder = RunFolder.open(source)
     if assignments:
         raise ConfigError(["--set goes with a configuration: the audit of a run takes the run's own settings"])
-    return check_config(folder.config(), str(folder.config_file))
+    return stored_config(folder.config(), str(folder.config_file), allow_code=allow_code)
 
 
 def _folder(source: Path | None, config: Config) -> Path:

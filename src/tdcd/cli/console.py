@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 import rich.box
 import rich.progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -49,7 +56,8 @@ class Display:
         """Show ``columns`` on ``console``."""
         self._console = console
         self._stopped = self._said = False
-        self._bar = rich.progress.Progress(*columns, console=console, disable=not console.is_terminal)
+        shown = [TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns]
+        self._bar = rich.progress.Progress(*shown, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> Self:
         """Start the display."""
@@ -149,6 +157,9 @@ class EstimateDisplay(Display):
 
 def show_result(console: Console, result: "Result", page: Path) -> None:
     """The final figures, and where everything is."""
+    from tdcd.config.named import resume_command
+    from tdcd.records.run_folder import RunFolder
+
     shown, last = result.final, next(record for record in reversed(result.history) if not record.diverged)
     table = Table("", "training", "held out")
     held_out = shown.metrics.get("test", {})
@@ -179,9 +190,9 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
     elif result.reason:
         console.print(f"{result.reason[:1].upper()}{result.reason[1:]}.", soft_wrap=True, highlight=False)
     if result.status == "interrupted":
-        console.print(
-            f"Interrupted at round {result.round}. To continue: tdcd run --resume {result.folder}", highlight=False
-        )
+        assert result.folder is not None
+        resume = resume_command(result.folder, RunFolder(result.folder).config())
+        console.print(f"Interrupted at round {result.round}. To continue: {resume}", highlight=False)
     console.print(f"Run folder: {result.folder}", soft_wrap=True, highlight=False)
     console.print(f"Report:     {page}", soft_wrap=True, highlight=False)
 
@@ -196,7 +207,7 @@ def show_claims(console: Console, says: str, claims: Sequence["Claim"]) -> None:
     for claim in claims:
         style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
         where = f"{claim.figure} (stand-in data)" if claim.mark else claim.figure
-        table.add_row(where, claim.sentence, f"[{style}]{claim.verdict}[/{style}]", claim.measured)
+        table.add_row(where, claim.sentence, Text(claim.verdict, style), claim.measured)
     if claims:
         console.print(table)
 

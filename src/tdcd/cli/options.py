@@ -23,6 +23,12 @@ Assignments = Annotated[
 OnDevices = Annotated[
     int | None, typer.Option("--devices", help="Spread the clients over this many devices [default: one].")
 ]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code", help="Import the code that a run folder or a model file names: whoever wrote it chose that."
+    ),
+]
 
 
 def checked_config(config: Path | None, assignments: list[str]) -> Config:

@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from tdcd.cli.options import ConfigFile, OnDevices, checked_config, chosen_devices, interruptible
+from tdcd.cli.options import AllowCode, ConfigFile, OnDevices, checked_config, chosen_devices, interruptible
 from tdcd.cli.terminal import reported, screen
 from tdcd.core.choices import Preset
 
@@ -59,6 +59,7 @@ def plan(
 def bound(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     seconds: Annotated[float, typer.Option(help="Stop measuring after about this long.")] = 60.0,
+    allow_code: AllowCode = False,
     devices: OnDevices = None,
 ) -> None:
     """Compare a run with Theorem 1: the bound's three terms beside the measured gradients.
@@ -71,5 +72,11 @@ def bound(
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
-        result = measure_bound(folder, devices=chosen_devices(devices), seconds=seconds, observe=display.observe)
+        result = measure_bound(
+            folder,
+            allow_code=allow_code,
+            devices=chosen_devices(devices),
+            seconds=seconds,
+            observe=display.observe,
+        )
     show_bound(screen, result, write_page(result))

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tdcd.cli.federation import Certs, Force, Insecure, Own, text_of
+from tdcd.cli.options import AllowCode
 from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, screen, stoppable
 from tdcd.core.words import are, counted
 
@@ -55,6 +56,7 @@ def predict(
         typer.Option(help="SILO, once for each that is missing: predict from the others; all hubs give the same."),
     ] = None,
     force: Force = False,
+    allow_code: AllowCode = False,
     silo: Annotated[str | None, typer.Option(help="Federation: the silo that this hub belongs to.")] = None,
     run: Annotated[
         Path | None, typer.Option(help="Federation: this hub's run folder [default: as for tdcd hub].")
@@ -92,18 +94,22 @@ def predict(
         gone = without or []
         if target.suffix == ".toml":
             peers = (data, silo, run, certs, party, insecure)
-            folder, parts = _with_peers(
-                target, *peers, predicts=out is not None, allow_missing=allow_missing, without=gone
+            model, parts = _with_peers(
+                target,
+                *peers,
+                predicts=out is not None,
+                allow_missing=allow_missing,
+                without=gone,
+                allow_code=allow_code,
             )
         elif out is None:
             raise ValueError(NO_OUT)
         else:
-            folder, model = target, Model.load(target)
+            model = Model.load(target, allow_code=allow_code)
             model.check_meaning()
             parts = _in_one_place(model, data, allow_missing, gone)
         if out is None:
             return
-        model = Model.load(folder)
         ordered = {name: parts[name] if name not in gone else no_scores(model) for name in model.silos}
         options = {"common_only": common, "without": gone, "stand_ins": model.stand_ins, "in_order_of": silo}
         predictions = combine(ordered, allow_missing, **options)
@@ -117,6 +123,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, or a saved model.", metavar="RUN")],
     out: Annotated[Path | None, typer.Option(help="The file to write, .csv or .parquet [default: show them].")] = None,
     force: Force = False,
+    allow_code: AllowCode = False,
     scorecard: Annotated[
         bool,
         typer.Option("--scorecard", help="Points of every bin, of a run with model.bins; with --out also a page."),
@@ -148,12 +155,12 @@ def export(
     scale = {"points": points, "odds": odds, "double": double, "favours": favours}
     given = {name: value for name, value in scale.items() if value is not None}
     if scorecard:
-        export_scorecard(folder, out, given, force=force)
+        export_scorecard(folder, out, given, allow_code=allow_code, force=force)
         return
     with reported():
         if given:
             raise ValueError(f"--{next(iter(given))} goes with --scorecard")
-        table = Model.load(folder).coefficients()
+        table = Model.load(folder, allow_code=allow_code).coefficients()
         if out is not None:
             check_name(out)
             refuse_existing(out, force)
@@ -202,8 +209,9 @@ def _with_peers(
     predicts: bool,
     allow_missing: bool,
     without: Sequence[str],
-) -> tuple[Path, Mapping[str, "SiloScores"]]:
-    """This hub's run folder, and the scores of all hubs; only its own where another silo alone ``predicts``."""
+    allow_code: bool,
+) -> tuple["Model", Mapping[str, "SiloScores"]]:
+    """This hub's model, and the scores of all hubs; only its own where another silo alone ``predicts``."""
     from tdcd.cli.waiting import Waiting
     from tdcd.config import check_config, read_config
     from tdcd.core.stopping import Interrupted
@@ -222,7 +230,7 @@ def _with_peers(
     waiting = Waiting(screen, "predicting")
     try:
         with stoppable(waiting.stop), waiting:
-            parts = predict_with_peers(
+            model, parts = predict_with_peers(
                 federation,
                 silo,
                 folder,
@@ -232,6 +240,7 @@ def _with_peers(
                 should_stop=waiting.should_stop,
                 allow_missing=allow_missing,
                 without=without,
+                allow_code=allow_code,
             )
     except Interrupted as stopped:
         screen.print(str(stopped), highlight=False)
@@ -242,7 +251,7 @@ def _with_peers(
             "predictions."
         )
         screen.print(sent, soft_wrap=True, highlight=False)
-    return folder, parts
+    return model, parts
 
 
 def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path, model: "Model") -> None:

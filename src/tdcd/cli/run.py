@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdcd.cli.options import Assignments, ConfigFile, checked_config, chosen_devices, interruptible
+from tdcd.cli.options import AllowCode, Assignments, ConfigFile, checked_config, chosen_devices, interruptible
 from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen, show_labels
 from tdcd.cli.watch import LivePage, Watch
 from tdcd.config import ConfigError
@@ -22,6 +22,7 @@ def run(
     ] = None,
     settings: Assignments = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    allow_code: AllowCode = False,
     devices: Annotated[
         int | None,
         typer.Option(help="Spread the clients over this many devices [default: one, or all with processes]."),
@@ -46,7 +47,7 @@ def run(
     Exit status: 0 finished, 2 bad input, 3 the loss diverged, 130 interrupted.
     """
     with LivePage(watch) as page:
-        _run(config, out, settings or [], resume, devices, coordinator, process, processes, page)
+        _run(config, out, settings or [], resume, allow_code, devices, coordinator, process, processes, page)
 
 
 def _run(
@@ -54,6 +55,7 @@ def _run(
     out: Path | None,
     assignments: list[str],
     resume: Path | None,
+    allow_code: bool,
     devices: int | None,
     coordinator: str | None,
     process: int | None,
@@ -69,7 +71,7 @@ def _run(
     from tdcd.training.run import resume as resume_run
 
     with reported():
-        wanted = sweep_requested(config, out, assignments, resume)
+        wanted = sweep_requested(config, out, assignments, resume, allow_code=allow_code)
         if wanted is not None:
             if devices is not None or coordinator is not None:
                 raise ConfigError(["a sweep runs in one process, on one device: leave --devices and --coordinator out"])
@@ -86,7 +88,7 @@ def _run(
             if not process:
                 page.show(resume)
             watched = {"observe": display.observe, "should_stop": display.should_stop}
-            result = resume_run(resume, assignments, line, hosts, **watched)
+            result = resume_run(resume, assignments, line, hosts, allow_code=allow_code, **watched)
         else:
             checked = checked_config(config, assignments)
             folder = out or _next_folder(checked.folder_name)

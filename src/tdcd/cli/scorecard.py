@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tdcd.prediction.scorecard import Scorecard
 
 
-def export_scorecard(folder: Path, out: Path | None, scale: Mapping[str, Any], *, force: bool) -> None:
+def export_scorecard(
+    folder: Path, out: Path | None, scale: Mapping[str, Any], *, allow_code: bool, force: bool
+) -> None:
     """Show the scorecard of a run, or write its table and, beside it, its page.
 
     Args:
@@ -27,7 +29,7 @@ def export_scorecard(folder: Path, out: Path | None, scale: Mapping[str, Any], *
     from tdcd.tables.writing import check_name
 
     with reported():
-        model = Model.load(folder)
+        model = Model.load(folder, allow_code=allow_code)
         card = scorecard(model, PointScale(**scale))
         if out is not None:
             page = out.with_suffix(".html")

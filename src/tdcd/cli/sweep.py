@@ -1,6 +1,5 @@
 """``tdcd run`` with a configuration whose keys list values."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ import typer
 from tdcd.cli.console import SweepDisplay, show_table
 from tdcd.cli.terminal import EXIT_INTERRUPTED, screen, stoppable
 from tdcd.config import ConfigError, override, read_config
+from tdcd.config.named import resume_command
 from tdcd.core.stopping import Interrupted
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.training.sweep.grid import Grid, expand, varied_keys
@@ -24,14 +24,16 @@ class Request(NamedTuple):
     folder: Path
 
 
-def requested(config: Path | None, out: Path | None, assignments: Sequence[str], resume: Path | None) -> Request | None:
+def requested(
+    config: Path | None, out: Path | None, assignments: Sequence[str], resume: Path | None, *, allow_code: bool
+) -> Request | None:
     """The sweep that the arguments of ``tdcd run`` ask for; None if they ask for a single run."""
     if resume is not None:
         if not SweepFolder(resume).is_begun:
             return None
         if config is not None or out is not None or assignments:
             raise ConfigError(["--resume continues the sweep's own settings: leave CONFIG, --out and --set out"])
-        return Request(read_grid(resume), resume)
+        return Request(read_grid(resume, allow_code=allow_code), resume)
     keys = override(read_config(config) if config else {}, assignments)
     if not varied_keys(keys):
         return None
@@ -55,7 +57,5 @@ def sweep(grid: Grid, folder: Path) -> None:
     screen.print(f"Sweep folder: {folder}", soft_wrap=True, highlight=False)
     screen.print(f"Page:         {page}", soft_wrap=True, highlight=False)
     if interrupted:
-        screen.print(
-            f"Interrupted. To continue: tdcd run --resume {shlex.quote(str(folder))}", soft_wrap=True, highlight=False
-        )
+        screen.print(f"Interrupted. To continue: {resume_command(folder, grid.keys)}", soft_wrap=True, highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED)

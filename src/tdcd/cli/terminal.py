@@ -9,13 +9,31 @@ from types import FrameType
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
+from tdcd.core.visible import visible
 from tdcd.tables.errors import DataWarning
 
-screen = Console()
-errors = Console(stderr=True)
+
+class PlainConsole(Console):
+    """A console on which no text is markup, and no character is a control character, whoever wrote it.
+
+    Styles are given by :class:`~rich.text.Text` and by ``style``.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The segments of what is printed; those of rich itself that move the cursor are as they are."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+screen = PlainConsole()
+errors = PlainConsole(stderr=True)
 
 EXIT_INPUT = 2
 EXIT_DIVERGED = 3

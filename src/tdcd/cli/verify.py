@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from tdcd.cli.options import OnDevices, chosen_devices, interruptible
+from tdcd.cli.options import AllowCode, OnDevices, chosen_devices, interruptible
 from tdcd.cli.terminal import reported, screen
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ EXIT_DIFFERS = 1
 def verify(
     folder: Annotated[Path, typer.Argument(help="A run folder, a sweep's, or that of `tdcd up`.", metavar="RUN")],
     replay: Annotated[bool, typer.Option("--replay", help="Also train again from config.toml and compare.")] = False,
+    allow_code: AllowCode = False,
     devices: OnDevices = None,
 ) -> None:
     """Check a run folder against its manifest.json, and name every file that is not as the run left it.
@@ -41,7 +42,7 @@ def verify(
                 manifest.run.path, changed, f"as {manifest.file.name} says (SHA-256 {manifest.fingerprint})"
             )
             if replay and not changed and manifest.run.path.parent.name != "silos":
-                found += _replayed(manifest, devices)
+                found += _replayed(manifest, devices, allow_code=allow_code)
     if found:
         raise typer.Exit(EXIT_DIFFERS)
 
@@ -59,7 +60,7 @@ def _manifests(folder: Path) -> list["Manifest"]:
     return [Manifest(RunFolder.open(path)) for path in (folder, *hubs)]
 
 
-def _replayed(manifest: "Manifest", devices: int | None) -> list[str]:
+def _replayed(manifest: "Manifest", devices: int | None, *, allow_code: bool) -> list[str]:
     """How a second training differs; with the versions and machines of both if it does."""
     from tdcd.cli.console import RunDisplay
     from tdcd.records.machine import hardware, versions
@@ -74,6 +75,7 @@ def _replayed(manifest: "Manifest", devices: int | None) -> list[str]:
             run,
             Path(scratch) / "run",
             within=within,
+            allow_code=allow_code,
             devices=chosen_devices(devices),
             observe=display.observe,
             should_stop=display.should_stop,

@@ -1,7 +1,7 @@
 """The TOML configuration: its schema, and errors that name the key, the value and what is allowed."""
 
 from tdcd.config.errors import ConfigError
-from tdcd.config.reading import check_config, override, read_config
+from tdcd.config.reading import check_config, override, read_config, stored_config
 from tdcd.config.schema import Config, LinkSection, ModelSection, NetworkSection, SiloSection
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "check_config",
     "override",
     "read_config",
+    "stored_config",
 ]

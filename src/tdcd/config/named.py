@@ -1,8 +1,13 @@
-"""Functions that a configuration names: ``package.module:function``, in files of the user's own."""
+"""Code that a configuration names: ``package.module:function``, in files of the user's own.
+
+Whoever gives a configuration file asks for the code that it names. A run folder or a model file may be somebody else's:
+what they name is imported only if the person who reads them says so, see :func:`refuse_code`.
+"""
 
 import importlib
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -10,7 +15,47 @@ from threading import RLock
 from typing import Any
 
 _LOCK = RLock()
+ALLOW_CODE = "--allow-code"
 WAY_ON = "other scripts cannot import it: put {} into a file of its own, import it from there, and train again"
+
+
+def code_in(keys: Mapping[str, Any]) -> dict[str, str]:
+    """The code that a configuration names, by key.
+
+    >>> code_in({"model": {"loss": "mine:Quantile", "block": "linear"}, "train": {"variant": "mine:variant"}})
+    {'model.loss': 'mine:Quantile', 'train.variant': 'mine:variant'}
+    """
+    found = {}
+    for section, key in (("model", "loss"), ("model", "module"), ("model", "block"), ("train", "variant")):
+        value = _section(keys, section).get(key)
+        named = [str(name) for name in (value if isinstance(value, list | tuple) else [value]) if ":" in str(name)]
+        if named:
+            found[f"{section}.{key}"] = ", ".join(named)
+    return found
+
+
+def refuse_code(keys: Mapping[str, Any], where: str) -> None:
+    """Refuse a configuration that names code, where nobody asked for it."""
+    found = code_in(keys)
+    if not found:
+        return
+    named = " and ".join(f"{key} = {name!r}" for key, name in found.items())
+    folders = dict.fromkeys(_section(keys, key.partition(".")[0]).get("folder") for key in found)
+    places = ", ".join([*(str(folder) for folder in folders if folder), "the working directory or Python's own path"])
+    raise ValueError(
+        f"{where} names code, which would be imported from {places} and run: {named}. Whoever wrote the file chose it. "
+        f"If you trust it, add {ALLOW_CODE}; in Python, allow_code=True"
+    )
+
+
+def _section(keys: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = keys.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def resume_command(folder: Path | str, keys: Mapping[str, Any]) -> str:
+    """The command that continues the run or the sweep in a folder, which has these settings."""
+    return f"tdcd run --resume {shlex.quote(str(folder))}" + f" {ALLOW_CODE}" * bool(code_in(keys))
 
 
 def find_function(name: str, folders: Sequence[Path]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from tdcd.config.checks import cross_checks
 from tdcd.config.errors import ConfigError, problems_in
+from tdcd.config.named import refuse_code
 from tdcd.config.schema import Config
 from tdcd.core.choices import PYTHON
 from tdcd.data import SOURCES
@@ -44,6 +45,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError([f"there is no such file: {path}"]) from None
     except OSError as error:
         raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from None
+    except RecursionError:
+        raise ConfigError(["not valid TOML: its lists and tables are too deep in each other"], str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"not valid TOML: {error}"], str(path)) from None
 
@@ -77,6 +80,18 @@ def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> C
     problems += cross_checks(config)
     if problems:
         raise ConfigError(problems, where)
+    return config
+
+
+def stored_config(keys: Mapping[str, Any], where: str, *, allow_code: bool = False) -> Config:
+    """The configuration that a run folder or a model file keeps, which somebody else may have written.
+
+    Args:
+        allow_code: whether the person who reads it wants the code that it names.
+    """
+    config = check_config(keys, where)
+    if not allow_code:
+        refuse_code(keys, where)
     return config
 
 

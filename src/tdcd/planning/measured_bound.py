@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.config import ConfigError, check_config
+from tdcd.config import ConfigError, stored_config
 from tdcd.config.losses import chosen_loss
 from tdcd.config.members import variant_of
+from tdcd.config.named import resume_command
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.losses import no_curvature
 from tdcd.core.timing import Overlap
@@ -150,19 +151,25 @@ class MeasuredBound:
 
 
 def measure_bound(
-    folder: Path, *, devices: int | None = 1, seconds: float = 60.0, observe: Observer = silent
+    folder: Path,
+    *,
+    allow_code: bool = False,
+    devices: int | None = 1,
+    seconds: float = 60.0,
+    observe: Observer = silent,
 ) -> MeasuredBound:
     """Run a finished run again, measuring its gradients, and compare with the bound of Theorem 1.
 
     Args:
         folder: a run folder that ``tdcd run`` wrote.
+        allow_code: import the code that its settings name; refused otherwise.
         devices: over which clients are spread.
         seconds: a time limit, about half of it for the run itself. What is measured by then counts.
         observe: called after every piece of work.
     """
     if not seconds > 0:
         raise ValueError(f"seconds must be a positive number, not {seconds}")
-    run, planned, simulation = _again(folder, devices)
+    run, planned, simulation = _again(folder, devices, allow_code=allow_code)
     federation, blocks, objective, settings = planned.federation, planned.blocks, planned.objective, planned.settings
     # Where every silo begins a period, the hubs have the model that the theorem is about.
     timing = covered_timing(planned.variant)
@@ -211,11 +218,11 @@ def measure_bound(
     return MeasuredBound(run, planned, known, noise, gap, num_clients, measured, limit, departures)
 
 
-def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:
+def _again(folder: Path, devices: int | None, *, allow_code: bool) -> tuple[Run, Plan, Simulation]:
     """The run in ``folder``, ready to be run again; refused if that would be another run."""
     run = Run.read(folder)
     where = str(RunFolder(folder).config_file)
-    config = check_config(run.config, where)
+    config = stored_config(run.config, where, allow_code=allow_code)
     if "torch" in config.block_names:
         raise ConfigError(
             ["model.block = 'torch': Theorem 1's constants need second derivatives, which torch blocks lack"], where
@@ -224,14 +231,15 @@ def _again(folder: Path, devices: int | None) -> tuple[Run, Plan, Simulation]:
     if chosen is not None and (problem := no_curvature(chosen)):
         raise ConfigError([f"model.loss = {config.model.loss!r}: {problem}"], where)
     refuse_uncovered(config, variant_of(config), where)
+    more = resume_command(folder, run.config)
     if run.history[-1].round == 0:
-        raise ValueError(f"{folder} holds no round yet: run more of it with tdcd run --resume {folder}")
+        raise ValueError(f"{folder} holds no round yet: run more of it with {more}")
     planned = plan(config, devices=devices)
     whole = lcm(*covered_timing(planned.variant).periods)
     if run.history[-1].round < whole:
         raise ValueError(
             f"{folder} holds {run.history[-1].round} rounds, and its silos' periods all begin together every {whole} "
-            f"rounds: run more of it with tdcd run --resume {folder}"
+            f"rounds: run more of it with {more}"
         )
     simulation = simulate(planned)
     start = simulation.init().blocks

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
-from tdcd.config import Config, check_config
+from tdcd.config import Config, stored_config
 from tdcd.config.losses import named_loss
 from tdcd.config.resolve import block_named, settings_of
 from tdcd.core.choices import PYTHON
@@ -23,13 +23,18 @@ SomeModel = TypeVar("SomeModel", bound=Model)
 
 
 def load_folder(
-    kind: type[SomeModel], path: Path, blocks: Block | Sequence[Block] | None, own: Loss | None
+    kind: type[SomeModel],
+    path: Path,
+    blocks: Block | Sequence[Block] | None,
+    own: Loss | None,
+    *,
+    allow_code: bool = False,
 ) -> SomeModel:
     """The model in the folder of any run: of all silos, or of a hub's own one."""
     run, folder = Run.read(path), RunFolder(path)
     names = [silo.name for silo in run.federation.silos]
-    config = _config(run, blocks, own)
-    chosen = _blocks(config, names, blocks)
+    config = _config(run, blocks, own, allow_code=allow_code)
+    chosen = chosen_blocks(config, names, blocks)
     encoding = load_label_encoding(path)
     loss = own or named_loss(config.model, config.model.loss or fitting(encoding.task)[0])
     outputs = encoding.num_outputs or loss.num_outputs(len(encoding.classes))
@@ -52,29 +57,38 @@ def load_folder(
     return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, labels, stand_ins)
 
 
-def _config(run: Run, blocks: Any, loss: Loss | None) -> Config:
-    """The settings of a run; of one that Python started, those that make its model."""
-    keys, where = run.config, str(RunFolder(run.path).config_file)
-    if keys.get("data", {}).get("source") != PYTHON:
-        return check_config(keys, where)
-    model: dict[str, Any] = {**keys["model"]}
+def without_given(keys: Mapping[str, Any], blocks: Block | Sequence[Block] | None, loss: Loss | None) -> dict[str, Any]:
+    """Settings without those that are given as objects, and without a variant, which no model needs."""
+    model, train = dict(keys.get("model", {})), dict(keys.get("train", {}))
     if blocks is not None:
-        model = {key: value for key, value in model.items() if key in ("loss", "huber_delta", "folder")}
-    elif any("(" in name or "." in name for name in _names(model["block"])):
+        model = {key: value for key, value in model.items() if key in ("loss", "huber_delta", "folder", "l2", "bins")}
+        model["block"] = "linear"
+    if loss is not None:
+        model.pop("loss", None)
+    train.pop("variant", None)
+    return {**keys, "model": model, "train": train}
+
+
+def _config(run: Run, blocks: Block | Sequence[Block] | None, loss: Loss | None, *, allow_code: bool) -> Config:
+    """The settings of a run; of one that Python started, those that make its model."""
+    keys, where = without_given(run.config, blocks, loss), str(RunFolder(run.path).config_file)
+    if keys.get("data", {}).get("source") != PYTHON:
+        return stored_config(keys, where, allow_code=allow_code)
+    model: dict[str, Any] = keys["model"]
+    if any("(" in name or "." in name for name in _names(model["block"])):
         raise ValueError(
             f"{where}: model.block = {model['block']!r} is a block of your own: give it, Model.load(path, blocks)"
         )
-    if loss is not None:
-        model.pop("loss", None)
-    elif "(" in model.get("loss", ""):
+    if "(" in model.get("loss", ""):
         raise ValueError(
             f"{where}: model.loss = {model['loss']!r} is a loss of your own: give it, Model.load(path, loss=...)"
         )
     known = {"seed": keys["seed"], "dtype": keys["dtype"], "model": model}
-    return check_config({**known, "federation": {"silos": len(run.federation.silos)}}, where)
+    known["federation"] = {"silos": len(run.federation.silos)}
+    return stored_config(known, where, allow_code=allow_code)
 
 
-def _blocks(config: Config, names: Sequence[str], given: Block | Sequence[Block] | None) -> list[Block]:
+def chosen_blocks(config: Config, names: Sequence[str], given: Block | Sequence[Block] | None) -> list[Block]:
     """One per silo of the run, which may be one silo of the configuration alone."""
     if given is not None:
         own = [*given] if isinstance(given, Sequence) else [given] * len(names)

@@ -13,6 +13,7 @@ from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
 from tdcd.records.run_folder import RunFolder
+from tdcd.records.run_folder.durable import PRIVATE
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
 
@@ -87,7 +88,7 @@ def write_held_out(
         figures = {name: _to_float32(values) for name, values in figures.items()}
     columns = {"randomised_label" if randomized else "label": [named.labels[row] for row in rows], **figures}
     path = RunFolder(folder).held_out_file
-    write_table(path, {unlike(named.id_column, columns): [named.ids[row] for row in rows]} | columns)
+    write_table(path, {unlike(named.id_column, columns): [named.ids[row] for row in rows]} | columns, PRIVATE)
 
 
 def _to_float32(values: Sequence[Any]) -> Sequence[Any]:

@@ -88,18 +88,28 @@ class Model:
     """For silos that are missing."""
 
     @classmethod
-    def load(cls, path: Path | str, blocks: Block | Sequence[Block] | None = None, loss: Loss | None = None) -> Self:
+    def load(
+        cls,
+        path: Path | str,
+        blocks: Block | Sequence[Block] | None = None,
+        loss: Loss | None = None,
+        *,
+        allow_code: bool = False,
+    ) -> Self:
         """The model in a run folder, or in a file that :meth:`save` wrote.
 
         Args:
             blocks: one for all silos, or one each, where they are the user's own: a folder cannot keep code.
-            loss: where it is the user's own and has no name that Python could import.
+            loss: where it is the user's own.
+            allow_code: import the loss or the modules that the folder or file names, if they are not given here.
+                Whoever wrote it chose that code, so it is refused otherwise.
         """
         from tdcd.prediction.folder import load_folder  # noqa: PLC0415 - they make models
         from tdcd.prediction.saved import load_file  # noqa: PLC0415
 
         path = Path(path)
-        return load_file(cls, path) if path.is_file() else load_folder(cls, path, blocks, loss)
+        load = load_file if path.is_file() else load_folder
+        return load(cls, path, blocks, loss, allow_code=allow_code)
 
     @classmethod
     def of(

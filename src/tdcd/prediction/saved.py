@@ -1,6 +1,7 @@
 """A model in one file: safetensors, with everything else that it takes to predict in its metadata."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,17 +10,20 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from tdcd.config import check_config
+from tdcd.blocks import Block
+from tdcd.config import stored_config
 from tdcd.config.block_names import block_keys
 from tdcd.config.losses import chosen_loss, loss_keys
 from tdcd.config.named import WAY_ON
-from tdcd.config.resolve import blocks_of
+from tdcd.core.losses import Loss
 from tdcd.core.trees import named_leaves
+from tdcd.prediction.folder import chosen_blocks, without_given
 from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
-from tdcd.records.run_folder import write_durably
+from tdcd.records.plain_file import parse_json, read_plain
+from tdcd.records.run_folder import SHARED, write_durably
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns
@@ -75,30 +79,37 @@ def save_file(model: Model, path: Path) -> None:
     about["digest"] = digest_of(about, tensors)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, save(tensors, {KEY: json.dumps(about)}))
+        write_durably(path, save(tensors, {KEY: json.dumps(about)}), SHARED)
     except OSError as error:
         why = f"{path.parent} is no folder" if path.parent.is_file() else error.strerror
         raise OSError(f"{path} cannot be written: {why}") from None
 
 
-def load_file(kind: type[SomeModel], path: Path) -> SomeModel:
-    """Read what :func:`save_file` wrote."""
+def load_file(
+    kind: type[SomeModel],
+    path: Path,
+    blocks: Block | Sequence[Block] | None = None,
+    own: Loss | None = None,
+    *,
+    allow_code: bool = False,
+) -> SomeModel:
+    """Read what :func:`save_file` wrote; ``blocks`` and loss that are given take the place of those that it names."""
     try:
-        content = path.read_bytes()
-        tensors, about = load(content), json.loads(read_metadata(content)[KEY])
+        content = read_plain(path, None)
+        tensors, about = load(content), parse_json(read_metadata(content)[KEY])
         if about.pop("digest") != digest_of(about, tensors):
             raise ValueError("its content does not match its digest")
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a model, or is damaged: {error}") from None
-    config = check_config(
-        {"model": about["model"], "dtype": about["dtype"], "federation": {"silos": len(about["silos"])}}, str(path)
-    )
+    names = [silo["name"] for silo in about["silos"]]
+    keys = {"model": about["model"], "dtype": about["dtype"], "federation": {"silos": len(names)}}
+    config = stored_config(without_given(keys, blocks, own), str(path), allow_code=allow_code)
     encoding = LabelEncoding(**about["labels"] | {"classes": tuple(about["labels"]["classes"])})
-    loss = chosen_loss(config.model)
+    loss = own or chosen_loss(config.model)
     assert loss is not None
     outputs = loss.num_outputs(len(encoding.classes))
     parts = {}
-    for silo, block in zip(about["silos"], blocks_of(config), strict=True):
+    for silo, block in zip(about["silos"], chosen_blocks(config, names, blocks), strict=True):
         preparation = Preparation.from_json(silo["preparation"])
         columns = Columns.read_as(silo["id"], silo["reading"]).only([*preparation.parts], preparation.categorical)
         parameters = _tree(block, silo, tensors, outputs)

@@ -6,7 +6,7 @@ from math import ceil, sqrt
 from pathlib import Path
 
 from tdcd.prediction.scorecard import Line, Scorecard
-from tdcd.records.run_folder import write_durably
+from tdcd.records.run_folder import SHARED, write_durably
 from tdcd.report import html
 from tdcd.report.html import Html, escape
 from tdcd.report.units import counted
@@ -29,7 +29,7 @@ READING = [
 
 def write_page(path: Path, card: Scorecard, title: str) -> None:
     """Write the page; a crash leaves what was there before, or all of it."""
-    write_durably(path, page(card, title).encode())
+    write_durably(path, page(card, title).encode(), SHARED)
 
 
 def page(card: Scorecard, title: str) -> Html:

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import msgspec
+
 from tdcd.core.ledger import Traffic
+from tdcd.records.plain_file import parse_json, plain_lines
 
 _EVALUATION = ("evaluation_bytes", "evaluation_messages")
 _TRAFFIC = {"bytes", "messages", *_EVALUATION}
@@ -73,22 +76,24 @@ class Record:
         return json.dumps(fields)
 
     @classmethod
-    def from_json(cls, line: str) -> Self:
-        """The record of one line."""
-        fields = json.loads(line)
-        if fields["train_loss"] is None:
-            fields["train_loss"] = math.nan
-        fields |= {name: Traffic(**fields[name]) for name in _TRAFFIC & fields.keys()}
-        fields.pop("diverged", None)
-        return cls(**fields)
+    def from_json(cls, line: str | bytes) -> Self:
+        """The record of one line; ValueError for one that is none."""
+        fields = parse_json(line)
+        if isinstance(fields, dict):
+            fields.pop("diverged", None)
+            if fields.get("train_loss", 0) is None:
+                fields["train_loss"] = math.nan
+            if unknown := fields.keys() - cls.__dataclass_fields__.keys():
+                raise ValueError(f"there is no field {min(unknown)!r}")
+        return msgspec.convert(fields, cls)
 
 
 def read_history(path: Path) -> list[Record]:
     """All records of a ``history.jsonl``; an unreadable line is named, and one that a crash cut short left out."""
     records = []
-    for number, line in enumerate(path.read_text().split("\n")[:-1], start=1):
+    for number, line in plain_lines(path):
         try:
             records.append(Record.from_json(line))
-        except (ValueError, TypeError, KeyError) as error:
+        except ValueError as error:
             raise ValueError(f"{path}, line {number} is not a history record: {error}") from None
     return records

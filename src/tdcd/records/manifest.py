@@ -34,6 +34,7 @@ from tdcd.federation.silos import Federation, Silo
 from tdcd.records.machine import hardware, versions
 from tdcd.records.mark import digest_of, marks_of
 from tdcd.records.model_file import RESTORE, read_block, settings_digest
+from tdcd.records.plain_file import open_plain, parse_json, read_plain
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.run_folder.durable import write_json
 
@@ -62,7 +63,7 @@ class Manifest:
     def read(self) -> dict[str, Any]:
         """What it says; refuses one that was changed since it was written."""
         try:
-            found = json.loads(self.file.read_text(encoding="utf-8"))
+            found = parse_json(read_plain(self.file))
             digest = found.pop("digest")
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.run.path} has no manifest: {self.file.name} is missing") from None
@@ -115,7 +116,7 @@ class Manifest:
     def key(self) -> bytes:
         """The secret of this run's digests of data, in a file of its own that only its owner can read."""
         try:
-            return bytes.fromhex(self.key_file.read_text(encoding="ascii"))
+            return bytes.fromhex(read_plain(self.key_file).decode("ascii"))
         except FileNotFoundError:
             made = secrets.token_bytes(KEY_BYTES)
         file = os.open(self.key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -255,7 +256,7 @@ def _model_files(run: RunFolder) -> Iterator[Path]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

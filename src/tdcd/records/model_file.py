@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from tdcd.records.mark import Mark, digest_of
+from tdcd.records.plain_file import parse_json, read_plain
 
 RESTORE = "restore it from a backup, or start the run anew"
 _FREE = {"train": "rounds", "data": "folder"}
@@ -23,9 +24,9 @@ def block_content(facts: Mapping[str, Any], tensors: dict[str, NDArray[Any]]) ->
 
 def read_block(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """The tensors in a model file and what was written about them; refuses a file that was changed since."""
-    content = path.read_bytes()
+    content = read_plain(path, None)
     try:
-        tensors, facts = load(content), json.loads(read_metadata(content)["tdcd"])
+        tensors, facts = load(content), parse_json(read_metadata(content)["tdcd"])
         if facts.pop("digest") != digest_of(facts, tensors):
             raise ValueError("its content does not match its digest")
         facts["history"] = Mark.read(facts["history"])
@@ -47,4 +48,4 @@ def _without(keys: Any, name: str | None) -> Any:
 def read_metadata(content: bytes) -> dict[str, str]:
     """The metadata of a safetensors file's content."""
     size = int.from_bytes(content[:8], "little")
-    return dict(json.loads(content[8 : 8 + size])["__metadata__"])
+    return dict(parse_json(content[8 : 8 + size])["__metadata__"])

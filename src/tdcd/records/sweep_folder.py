@@ -6,7 +6,6 @@
     sweep.html
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from tdcd.records.file_names import SWEEP
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import RESTORE
+from tdcd.records.plain_file import parse_json, read_plain
 from tdcd.records.run_folder import RunFolder, write_durably
 from tdcd.records.run_folder.durable import write_json
 
@@ -42,7 +42,7 @@ class SweepFolder:
     def keys(self) -> dict[str, Any]:
         """The configuration, with a list where a key is varied."""
         try:
-            content = json.loads(self.file.read_text(encoding="utf-8"))
+            content = parse_json(read_plain(self.file))
             keys, digest = content["keys"], content["digest"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self.file} is damaged: {error!r}; {RESTORE}") from None

@@ -12,8 +12,11 @@ from typing import Annotated, Self
 
 import msgspec
 
+from tdcd.records.plain_file import read_plain
+
 TIMELINE = "timeline.json"
 MOST_SPANS = 256
+MOST_BYTES = 64 << 20
 
 # A number that is far too large would make sums overflow.
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
@@ -114,9 +117,9 @@ class Timeline(msgspec.Struct):
     def read(cls, path: Path) -> Self:
         """Read a file; the error says that nothing else depends on it."""
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=cls)
+            found = msgspec.json.decode(read_plain(path, MOST_BYTES), type=cls)
             found._check()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged and is not used: {error}; the run itself is not affected") from None
         return found
 

@@ -1,12 +1,15 @@
 """What a report reads of ``held-out.csv``: amounts, or classes with their probabilities, and what was predicted."""
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tdcd.records.plain_file import open_plain
 
 CHANCE = "probability_"
 """How the columns of probabilities begin; the class's name follows."""
@@ -42,7 +45,7 @@ def read_held_out(path: Path) -> Amounts | Classes | None:
     What was predicted for a randomised label says little of the true one, so nothing is made of it.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with io.TextIOWrapper(open_plain(path), encoding="utf-8", newline="") as file:
             _, *header = next(reader := csv.reader(file))
             # The id comes first.
             rows = [row[1:] for row in reader]

@@ -7,6 +7,8 @@ from html import escape as _escape
 from importlib.resources import files
 from typing import Literal, NamedTuple, NewType
 
+from tdcd.core.visible import visible
+
 Html = NewType("Html", str)
 """Markup that is safe to put on a page as it is."""
 _PRINT = "document.querySelectorAll('details').forEach(part => part.open = true); print()"
@@ -36,7 +38,7 @@ def escape(text: str) -> Html:
     >>> escape('<b>"&')
     '&lt;b&gt;&quot;&amp;'
     """
-    return Html(_escape(text))
+    return Html(_escape(visible(text)))
 
 
 def join(parts: Iterable[Html]) -> Html:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tdcd.config.named import resume_command
 from tdcd.core.choices import PYTHON
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
@@ -275,4 +276,4 @@ def _again(run: Run) -> Iterator[Html]:
         "In the directory that contains this folder: continue from its last checkpoint, or start again with the same "
         "settings:"
     )
-    yield html.command(f"tdcd run --resume {folder}\ntdcd run {folder}/config.toml")
+    yield html.command(f"{resume_command(run.path.resolve().name, run.config)}\ntdcd run {folder}/config.toml")

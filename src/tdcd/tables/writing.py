@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tdcd.records.run_folder import write_durably
+from tdcd.records.run_folder import SHARED, write_durably
 
 
 def check_name(out: Path) -> None:
@@ -18,16 +18,20 @@ def check_name(out: Path) -> None:
         raise ValueError(f"--out {out}: the name of a table must end in .csv or .parquet")
 
 
-def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns of equal length; a crash leaves what was there before, or all of it."""
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]], mode: int = SHARED) -> None:
+    """Write columns of equal length; a crash leaves what was there before, or all of it.
+
+    Args:
+        mode: who may read a new file; by default as of any file that a person asks for by its name.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".parquet":
         binary = io.BytesIO()
         pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), binary)
-        write_durably(path, binary.getvalue())
+        write_durably(path, binary.getvalue(), mode)
         return
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
-    write_durably(path, text.getvalue().encode())
+    write_durably(path, text.getvalue().encode(), mode)

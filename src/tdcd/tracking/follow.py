@@ -11,6 +11,7 @@ from tdcd.records.flat import flat
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, covered
 from tdcd.records.patience import Stopping
+from tdcd.records.plain_file import open_plain
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.verdict import verdict
 from tdcd.tracking.tracker import Ending, Point, Tracker
@@ -33,14 +34,14 @@ class HistoryLines:
             # A resumed run dropped lines, and writes them again as they were.
             self._offset = 0
         begin = self._offset
-        with self._path.open("rb") as file:
+        with open_plain(self._path) as file:
             file.seek(begin)
             for line in file:
                 if not line.endswith(b"\n"):
                     return
                 try:
                     record = Record.from_json(line.decode())
-                except (ValueError, TypeError, KeyError) as error:
+                except ValueError as error:
                     if not begin:
                         raise ValueError(f"{self._path} has a line that is not a history record: {error}") from None
                     # It may have been rewritten and have grown since: the next look reads it from the start.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tdcd.records.plain_file import read_plain
 from tdcd.tracking.tracker import Ending, MissingExtraError, Point
 
 SHOWN = (".toml", ".json")
@@ -44,7 +45,7 @@ class TensorboardTracker:
     def file(self, path: Path, folder: str) -> None:
         """Write a small text file as text."""
         if path.suffix in SHOWN and not folder:
-            text = path.read_text(encoding="utf-8")
+            text = read_plain(path).decode()
             self._writer.add_text(path.name, "\n".join(f"    {line}" for line in text.splitlines()), 0)
 
     def end(self, ending: Ending) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.config import Config, ConfigError, check_config
+from tdcd.config import Config, ConfigError, stored_config
 from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
 from tdcd.core.words import counted
@@ -29,6 +29,7 @@ def replay(
     scratch: Path,
     *,
     within: float = 0.0,
+    allow_code: bool = False,
     devices: int | None = 1,
     observe: Callable[[Any], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -38,13 +39,14 @@ def replay(
     Both are compared bit for bit, but for seconds.
 
     Args:
+        allow_code: import the code that its settings name; refused otherwise.
         within: how far numbers may differ, relative and absolute; :data:`CLOSE` if it was not simulated by itself.
 
     Raises:
         ValueError: the run is not over, or was not made from a configuration.
         Interrupted: ``should_stop`` said so.
     """
-    config, history = _settings(run), run.history()
+    config, history = _settings(run, allow_code=allow_code), run.history()
     if not Stopping.of(config.model_dump()).is_complete(history):
         raise ValueError(f"{run.path} ends at round {history[-1].round} of {config.train.rounds}: continue it first")
     # What each silo reaches alone takes as long again, and is not compared.
@@ -56,9 +58,9 @@ def replay(
     return _history_differences(history, again.history(), within) + _model_differences(run, again, within)
 
 
-def _settings(run: RunFolder) -> Config:
+def _settings(run: RunFolder, *, allow_code: bool) -> Config:
     try:
-        return check_config(run.config(), str(run.config_file))
+        return stored_config(run.config(), str(run.config_file), allow_code=allow_code)
     except ConfigError as error:
         raise ValueError(f"only runs of a configuration can be trained again: {error}") from None
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tdcd.config import Config, ConfigError, check_config, override
+from tdcd.config import Config, ConfigError, check_config, override, stored_config
 from tdcd.config.all_columns import check_resumed
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.objective import Tree
@@ -27,11 +27,18 @@ def run(config: Config, out: Path, devices: int | None = 1, **watch: Any) -> Res
 
 
 def resume(
-    out: Path, assignments: list[str], devices: int | None = 1, hosts: Hosts | None = None, **watch: Any
+    out: Path,
+    assignments: list[str],
+    devices: int | None = 1,
+    hosts: Hosts | None = None,
+    *,
+    allow_code: bool = False,
+    **watch: Any,
 ) -> Result:
     """Continue the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew.
 
     Args:
+        allow_code: import the code that the settings name; refused otherwise.
         hosts: the processes that do so together; the first one has the folder.
     """
 
@@ -45,7 +52,7 @@ def resume(
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
-    config = check_config(keys, str(RunFolder(out).config_file))
+    config = stored_config(keys, str(RunFolder(out).config_file), allow_code=allow_code)
     check_resumed(check_config(before, str(RunFolder(out).config_file)), config)
     return execute(plan(config, devices=devices, hosts=hosts), out, resume=True, **watch)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 MOST_POINTS = 500
 """There are never more, and from then on never fewer than half."""
+MOST_COLUMNS = 64
+"""Further figures are left out: a line can name any number of them."""
 
 Value = float | None
 
@@ -48,7 +50,7 @@ class Curve:
 
     def add(self, round_index: int, figures: dict[str, Value]) -> None:
         """Add one line."""
-        new = [name for name in figures if name not in self.columns]
+        new = [name for name in figures if name not in self.columns][: MOST_COLUMNS - len(self.columns)]
         if new:
             self._widen(new)
         values = [figures.get(name) for name in self.columns]

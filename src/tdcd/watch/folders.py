@@ -4,12 +4,13 @@ The names of files are those of :mod:`tdcd.records.run_folder` and :mod:`tdcd.re
 and a watcher shall be small.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tdcd.records.file_names import HISTORY, SWEEP
+from tdcd.records.plain_file import parse_json, read_plain
+from tdcd.watch.small_file import MOST_BYTES
 
 TRIAL = ("federation.toml", "data/options.json")
 """What ``tdcd up`` makes before its first hub starts; a shared file alone is none of its folders."""
@@ -60,7 +61,7 @@ def _runs_in(folder: Path) -> Iterator[Found]:
 def _sweep(folder: Path, name: str) -> Iterator[Found]:
     """The runs that ``sweep.json`` names, begun or not; those that are there if it cannot be read."""
     try:
-        listed = [str(run["folder"]) for run in json.loads((folder / SWEEP).read_text("utf-8"))["runs"]]
+        listed = [str(run["folder"]) for run in parse_json(read_plain(folder / SWEEP, MOST_BYTES))["runs"]]
     except (OSError, ValueError, KeyError, TypeError):
         listed = [path.name for path in _folders_in(folder) if _is_run(path)]
     for run in listed:

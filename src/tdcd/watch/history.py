@@ -9,6 +9,7 @@ from typing import BinaryIO
 import msgspec
 
 from tdcd.records.history import Record
+from tdcd.records.plain_file import open_plain
 
 MOST_BYTES = 1 << 20
 """Read at a time; a longer line is no line of a history."""
@@ -45,7 +46,7 @@ class HistoryReader:
     def has_begun_anew(self) -> bool:
         """Whether the lines read so far are no longer those of the file; the next look then begins at the first."""
         try:
-            with self.path.open("rb") as file:
+            with open_plain(self.path) as file:
                 facts = os.fstat(file.fileno())
                 file.seek(self._offset - len(self._tail))
                 is_same = (facts.st_dev, facts.st_ino) == self._file and file.read(len(self._tail)) == self._tail
@@ -62,7 +63,7 @@ class HistoryReader:
         Raises:
             FileNotFoundError: there is no such file.
         """
-        with self.path.open("rb") as file:
+        with open_plain(self.path) as file:
             facts = os.fstat(file.fileno())
             self._file = facts.st_dev, facts.st_ino
             while not self.problem and budget.left > 0 and (lines := self._next_lines(file)):
@@ -87,11 +88,11 @@ class HistoryReader:
 
     def _read(self, line: bytes) -> Record | None:
         self.num_lines += 1
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
             return _DECODER.decode(line)
         try:
             # Ten times slower, but it also reads numbers that are not finite.
-            return Record.from_json(line.decode())
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return Record.from_json(line)
+        except ValueError as error:
             self.problem = f"{self.path}, line {self.num_lines} is not a history record: {error}"
             return None

@@ -1,14 +1,15 @@
 """One run as the page shows it."""
 
 import json
-import tomllib
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from tdcd.config.named import resume_command
 from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
+from tdcd.records.plain_file import parse_json, parse_toml, read_plain
 from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.records.verdict import NO_COURSES
 from tdcd.runtime.storage.status import read_status
@@ -16,7 +17,7 @@ from tdcd.watch.curve import Curve
 from tdcd.watch.folders import STATUS, Found
 from tdcd.watch.history import Budget, HistoryReader
 from tdcd.watch.parties import silos_of, time_of
-from tdcd.watch.small_file import SmallFile
+from tdcd.watch.small_file import MOST_BYTES, SmallFile
 from tdcd.watch.standing import Standing, of_hubs, of_simulation
 
 DAMAGED = Standing("damaged", "The history cannot be read any further; the training is not affected by that.")
@@ -31,6 +32,8 @@ class WatchedRun:
     def __init__(self, found: Found, number: int) -> None:
         """Nothing is read before the first look."""
         self.number = number
+        self.problem = ""
+        """What no file of a run should say, if the last look ended there."""
         self._follow(found, version=0)
 
     def _follow(self, found: Found, version: int) -> None:
@@ -66,6 +69,7 @@ class WatchedRun:
 
     def look(self, found: Found | None, budget: Budget) -> None:
         """Read what is new; ``found`` is None for a run that is no longer there, which stays as it was last."""
+        self.problem = ""
         self._is_gone = found is None or not found.path.is_dir() or (found.kind == "nothing" and self.has_begun)
         if found is None or self._is_gone:
             return
@@ -184,7 +188,8 @@ class WatchedRun:
             return Standing("waiting", "It is starting: there is no figure yet.")
         written, reported = _modified(self._history.path), _modified(found.path / REPORT)
         gap = self._seconds_for(1) or 0.0
-        return of_simulation(found.path, latest, self._ending, self._best, self._verdict, written, reported, gap)
+        resume = resume_command(found.path, self._settings)
+        return of_simulation(resume, latest, self._ending, self._best, self._verdict, written, reported, gap)
 
 
 def _of_missing(path: Path, *, has_begun: bool) -> Standing:
@@ -202,7 +207,7 @@ def _modified(path: Path) -> float:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        settings = tomllib.loads(path.read_text("utf-8"))
+        settings = parse_toml(read_plain(path, MOST_BYTES))
         Stopping.of(settings)
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path} is not a run's configuration: {error}") from None
@@ -211,6 +216,6 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_facts(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text("utf-8")))
+        return dict(parse_json(read_plain(path, MOST_BYTES)))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None

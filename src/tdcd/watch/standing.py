@@ -1,9 +1,7 @@
 """How a run stands, in a word and a sentence."""
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tdcd.records.history import Record
@@ -27,7 +25,7 @@ class Standing(NamedTuple):
 
 
 def of_simulation(
-    folder: Path,
+    resume: str,
     latest: Record,
     ending: Stopping,
     best: Best | None,
@@ -39,6 +37,7 @@ def of_simulation(
     """How a simulation stands, which says nothing of itself but lines of its history.
 
     Args:
+        resume: the command that continues it.
         verdict: on the model that stays if this is the end, see :mod:`tdcd.records.verdict`.
         written: when the last line was; ``reported``: when the report was, 0 if there is none.
         gap: the seconds between two lines, as far as they are known.
@@ -47,7 +46,6 @@ def of_simulation(
         return Standing("diverged", f"The loss stopped being a finite number by round {latest.round}.")
     if latest.round == ending.rounds or ending.is_spent(best):
         return finished(ending, best, latest.round, verdict)
-    resume = f"tdcd run --resume {shlex.quote(str(folder))}"
     # A run that is asked to stop still writes its report.
     if reported >= written:
         return Standing("stopped", f"Interrupted in round {latest.round}. To continue: {resume}")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tdcd.core.visible import all_visible
 from tdcd.watch.folders import runs_in
 from tdcd.watch.history import Budget
 from tdcd.watch.run import WatchedRun
@@ -51,7 +52,11 @@ class Watcher:
                 self._begun += 1
         budget = Budget()
         for path, run in [*self._runs.items()]:
-            run.look(found.get(path), budget)
+            try:
+                run.look(found.get(path), budget)
+            except Exception as error:
+                # Of any kind: one folder must not keep the others from being shown.
+                run.problem = f"{error!r:.200}"
             # A place where no run has begun is only worth a line while it is asked for.
             if path not in found and not run.has_begun:
                 del self._runs[path]
@@ -59,7 +64,9 @@ class Watcher:
 
 def _as_text(run: WatchedRun, version: int, count: int) -> str:
     """One run as JSON. What no file of a run should say must not keep the others from being shown."""
-    try:
-        return json.dumps(run.as_json(version, count), allow_nan=False)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return json.dumps(run.as_damaged(f"{error!r:.200}"))
+    if not run.problem:
+        try:
+            return json.dumps(all_visible(run.as_json(version, count)), allow_nan=False)
+        except Exception as error:
+            return json.dumps(all_visible(run.as_damaged(f"{error!r:.200}")))
+    return json.dumps(all_visible(run.as_damaged(run.problem)))

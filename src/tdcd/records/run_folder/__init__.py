@@ -21,8 +21,8 @@ Nothing else in the package reads or writes these files. What a hub's folder has
 """
 
 from tdcd.records.run_folder.describe import describe
-from tdcd.records.run_folder.durable import sync_folder, write_all, write_durably
+from tdcd.records.run_folder.durable import SHARED, sync_folder, write_all, write_durably
 from tdcd.records.run_folder.folder import RunFolder
 from tdcd.records.run_folder.toml import toml_text
 
-__all__ = ["RunFolder", "describe", "sync_folder", "toml_text", "write_all", "write_durably"]
+__all__ = ["SHARED", "RunFolder", "describe", "sync_folder", "toml_text", "write_all", "write_durably"]

@@ -2,23 +2,43 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tdcd.records.plain_file import parse_json, read_plain
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file's content: after a crash at any moment it is the old one or the new one, never a part."""
+PRIVATE, SHARED = 0o600, 0o666
+"""Who may read a new file: its owner alone, or everybody whom the process's umask lets."""
+
+
+def write_durably(path: Path, content: bytes, mode: int = PRIVATE) -> None:
+    """Replace a file's content: after a crash at any moment it is the old one or the new one, never a part.
+
+    Args:
+        mode: of the new file. Those of a run folder are for their owner alone.
+    """
     temporary = f"{path}.tmp"
-    write_synced(temporary, content)
+    write_synced(temporary, content, mode)
     os.replace(temporary, path)  # noqa: PTH105
     sync_folder(path.parent)
 
 
-def write_synced(path: Path | str, content: bytes) -> None:
-    """Write a file whose content is durable then, but not its name."""
-    with open(path, "wb", buffering=0) as file:  # noqa: PTH123
-        write_all(file.fileno(), content)
-        os.fsync(file.fileno())
+def write_synced(path: Path | str, content: bytes, mode: int = PRIVATE) -> None:
+    """Write a new file whose content is durable then, but not its name."""
+    file = create(path, mode)
+    try:
+        write_all(file, content)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def create(path: Path | str, mode: int = PRIVATE) -> int:
+    """Open a new file to write to, in place of one that a crash left; a link in its place is not followed."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
 
 
 def write_all(file: int, content: bytes) -> None:
@@ -45,6 +65,6 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(read_plain(path))
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None

@@ -13,7 +13,8 @@ from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.history import Record, read_history
 from tdcd.records.mark import NO_LINES, Mark, marks_of
 from tdcd.records.model_file import RESTORE, settings_digest
-from tdcd.records.run_folder.durable import read_json, write_durably, write_json
+from tdcd.records.plain_file import parse_toml, read_plain
+from tdcd.records.run_folder.durable import PRIVATE, read_json, write_durably, write_json
 from tdcd.records.run_folder.model import ModelFiles
 from tdcd.records.run_folder.toml import toml_text
 
@@ -46,9 +47,10 @@ class RunFolder:
             )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FileExistsError(f"{path} is there already and is not an empty folder: choose another one")
-        path.mkdir(parents=True, exist_ok=True)
+        # Held-out labels, predictions and models are nobody else's business.
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Of two runs that start in the same folder at the same time, one fails here.
-        folder.history_file.open("x").close()
+        os.close(os.open(folder.history_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
         folder.write_config(config)
         folder.write_facts(facts)
         return folder
@@ -76,7 +78,7 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The resolved settings."""
         try:
-            return tomllib.loads(self.config_file.read_text(encoding="utf-8"))
+            return parse_toml(read_plain(self.config_file))
         except ValueError as error:
             raise ValueError(f"{self.config_file} is not valid TOML: {error}") from None
 

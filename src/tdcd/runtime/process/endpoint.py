@@ -4,7 +4,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 
+from tdcd.core.visible import one_line
 from tdcd.runtime.process.log import event
+from tdcd.runtime.protocol.messages import Diverged, Stop
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
@@ -41,13 +43,13 @@ class Endpoint:
     def read(self, received: Received) -> Message:
         """The message in what was received."""
         self.received[received.sender] += len(received.data)
-        return decode(received.data, sender=received.sender, receiver=self.transport.party)
+        return heard(decode(received.data, sender=received.sender, receiver=self.transport.party))
 
     def refuse(self, sender: str, why: RejectedMessage) -> None:
         """Count that something was not acted upon; the log hears of it more and more rarely, so that it cannot fill."""
         self.refused[sender] += 1
         # The sender's own words may be in it, as many as it likes.
-        reason = str(why)[:300]
+        reason = one_line(str(why), 300)
         self.last_refusal = f"{sender}: {reason}"
         if is_worth_logging(self.refused[sender]):
             event("refused", logging.WARNING, sender=sender, why=reason, count=self.refused[sender])
@@ -62,6 +64,11 @@ class Endpoint:
         joined = isinstance(news, Joined)
         (self.present.add if joined else self.present.discard)(news.party)
         event("joined" if joined else "left", who=news.party)
+
+
+def heard(message: Message) -> Message:
+    """A message whose reason can be shown to people and repeated to others: one line, without control characters."""
+    return message.replace(reason=one_line(message.reason)) if isinstance(message, Stop | Diverged) else message
 
 
 class Backoff:

@@ -34,7 +34,6 @@ def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Of two processes that make one at the same time, the first to name it wins.
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    draft.touch(mode=0o600, exist_ok=False)
     try:
         write_synced(draft, secrets.token_bytes(KEY_BYTES).hex().encode() + b"\n")
         path.hardlink_to(draft)

@@ -24,7 +24,7 @@ from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.driver import Ending, Outcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
 from tdcd.runtime.process.trial_data import write_rows
-from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.job import Job, shared_digest
 from tdcd.runtime.storage.status import read_status
 from tdcd.tables.prepared import save_prepared
 
@@ -60,15 +60,20 @@ class Trial:
         warm_up(with_jax=any(wanted.needs_jax(silo) for silo in range(len(wanted.hubs))))
         shared = folder / "federation.toml"
         if shared.exists():
-            job = Job(check_config(read_config(shared), str(shared)))
-            if Job(_at(config, [silo.hub for silo in job.config.silos])).digest != job.digest:
+            # Of what is there, only the addresses are used: code that it names may not be what this file names.
+            there = check_config(read_config(shared), str(shared))
+            if len(there.silos) == len(config.silos):
+                config = _at(config, [silo.hub for silo in there.silos])
+            if shared_digest(config) != shared_digest(there):
                 raise FileExistsError(f"{folder} holds a trial of other settings: choose another --out, or remove it")
+            job = Job(config)
+            write_durably(shared, toml_text(job.config.model_dump()).encode())
             return cls(folder, job)
         if folder.exists() and any(folder.iterdir()):
             raise FileExistsError(f"{folder} is there already and is not an empty folder: choose another --out")
         planned = plan(config)
         job = Job(_at(config, [f"127.0.0.1:{port}" for port in _free_ports(len(config.silos))]))
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         options = write_rows(planned, (folder / "data").resolve())
         if planned.assembled is None:
             # Clients get arrays that are ready for training: only the trial knows how they came to be.
@@ -192,7 +197,7 @@ class Trial:
         for hub, silo in zip(self.job.hubs, self.job.config.silos, strict=True):
             home = self.folder / "silos" / silo.name
             # A hub that has just started may find there what was damaged while it was down.
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, OSError):
                 found[hub] = read_status(home)
         return found
 

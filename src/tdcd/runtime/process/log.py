@@ -6,6 +6,10 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from tdcd.core.visible import one_line
+
+MOST_LETTERS = 4000
+"""Of a fact on a terminal."""
 logger = logging.getLogger("tdcd")
 
 
@@ -32,12 +36,15 @@ class _ForMachines(logging.Formatter):
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = getattr(record, "facts", {})
         head = {"time": time, "level": record.levelname.lower(), "party": self._party, "event": record.getMessage()}
+        # As ASCII, in which no character of another party's is a control character.
         return json.dumps({**head, **facts}, default=str)
 
 
 class _ForPeople(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        facts = "  ".join(f"{name}={value}" for name, value in getattr(record, "facts", {}).items())
+        facts = "  ".join(
+            f"{name}={one_line(str(value), MOST_LETTERS)}" for name, value in getattr(record, "facts", {}).items()
+        )
         mark = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
         return f"{time}  {mark}{record.getMessage()}  {facts}".rstrip()

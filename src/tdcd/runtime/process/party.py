@@ -29,6 +29,7 @@ from tdcd.runtime.process.metrics_server import PATTERN, Metrics
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.storage.mask_key import mask_key
@@ -106,6 +107,8 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         return Outcome(folder.about["status"], f"{folder.path} holds the whole run already")
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
+    # A run that is over makes no more masks, and has no key for them.
+    is_masked = job.config.exchange.protect == "mask" and not isinstance(folder.restored, Shutdown)
     hub = Hub(
         job,
         index,
@@ -113,7 +116,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         nonce=folder.nonce,
         restored=folder.restored,
         absences=folder.absences,
-        keys=keys_of(job, job.hubs[index], own, folder.path) if job.config.exchange.protect == "mask" else None,
+        keys=keys_of(job, job.hubs[index], own, folder.path) if is_masked else None,
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)

@@ -3,15 +3,16 @@
 If one silo alone has labels, scores go to its hub only, since it alone knows what their sums mean.
 """
 
-import json
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from tdcd.config.losses import chosen_loss
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.party_names import hub_of
 from tdcd.prediction.missing import check_without
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
+from tdcd.records.run_folder.durable import read_json
 from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job, secret_of
 from tdcd.runtime.process.predict_hub import MaskedPredictHub, ModelOf, PredictHub
@@ -28,8 +29,9 @@ def predict_with_peers(
     should_stop: Callable[[], bool] = lambda: False,
     allow_missing: bool = False,
     without: Collection[str] = (),
-) -> dict[str, SiloScores]:
-    """This silo's scores of the samples in ``data``, and those of the other silos for the same ids, by silo.
+    allow_code: bool = False,
+) -> tuple[Model, dict[str, SiloScores]]:
+    """This silo's model; its scores of the samples in ``data``, and those of the other silos for the same ids, by silo.
 
     Every hub gives this command at the same time, with its own table and run folder. No block and no feature leaves
     its silo: a peer gets the scores of the samples that it has too, and keyed digests of the other ids. If one silo
@@ -38,6 +40,7 @@ def predict_with_peers(
 
     Args:
         without: silos whose hubs are missing; all others give the same.
+        allow_code: import code that only the run folder names; what the federation's file names was asked for.
     """
     job = read_job(federation)
     index = job.silo_index(silo)
@@ -55,7 +58,9 @@ def predict_with_peers(
         )
     if job.config.federation.labels in without:
         raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
-    mine = job, index, secret_of(job, own), Model.load(run).silo_scores(silo, data), _model_of(run)
+    # Blocks and loss of the file that was given: a run folder may be somebody else's.
+    model = Model.load(run, job.blocks, chosen_loss(job.config.model), allow_code=allow_code)
+    mine = job, index, secret_of(job, own), model.silo_scores(silo, data), _model_of(run)
     hub = PredictHub(*mine, [hub_of(one) for one in without])
     if is_masked:
         hub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own))
@@ -65,11 +70,11 @@ def predict_with_peers(
         raise Interrupted("Interrupted; nothing was written.")
     if outcome.status != "finished":
         raise ValueError(f"{outcome.status}: {outcome.reason}")
-    return {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
+    return model, {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
 
 
 def _model_of(run: Path) -> ModelOf:
     """Which training a run folder's block is of: the hubs' own name of it, where there is one."""
     path = run / "hub.json"
-    about = json.loads(path.read_text()) if path.exists() else {}
+    about = read_json(path) if path.exists() else {}
     return ModelOf(about.get("run"), about.get("status"))

@@ -4,11 +4,15 @@ from collections.abc import Mapping
 
 from tdcd.config import ConfigError
 from tdcd.config.losses import named_loss
+from tdcd.core.visible import one_line
 from tdcd.core.words import counted
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Hello
 from tdcd.runtime.protocol.sample_index import MOST_CLASSES, IncompatibleParties
 from tdcd.runtime.protocol.structure import Setting
+
+SHOWN = 200
+"""Letters of a key or a value of another party that are shown."""
 
 
 def compare_settings(party: str, theirs: Mapping[str, Setting], own: str, job: Job) -> None:
@@ -19,14 +23,17 @@ def compare_settings(party: str, theirs: Mapping[str, Setting], own: str, job: J
     ours = job.shared
     for key in sorted({*(theirs.keys() & ours.keys()), *(job.chosen.keys() - theirs.keys())}):
         if key not in theirs or theirs[key] != ours[key]:
-            values = f"{theirs.get(key)!r} at {party} and {ours[key]!r} at {own}"
-            raise IncompatibleParties(f"the shared files differ: {key} is {values}")
+            values = f"{_shown(theirs.get(key))} at {party} and {_shown(ours[key])} at {own}"
+            raise IncompatibleParties(f"the shared files differ: {one_line(key, SHOWN)} is {values}")
     known = {_setting(key) for key in ours}
     for key in sorted(theirs.keys() - ours.keys()):
         if _setting(key) in known:
-            raise IncompatibleParties(
-                f"the shared files differ: {key} is {theirs[key]!r} at {party} and absent at {own}"
-            )
+            values = f"{_shown(theirs[key])} at {party} and absent at {own}"
+            raise IncompatibleParties(f"the shared files differ: {one_line(key, SHOWN)} is {values}")
+
+
+def _shown(value: Setting) -> str:
+    return one_line(repr(value), SHOWN)
 
 
 def _setting(key: str) -> str:

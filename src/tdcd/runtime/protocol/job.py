@@ -65,26 +65,17 @@ class Job:
     @cached_property
     def shared(self) -> dict[str, Any]:
         """The settings that all parties compare, by dotted key; the paths of tables are left out."""
-        return _flat(self._keys(exclude_defaults=False))
+        return _shared(self.config, exclude_defaults=False)
 
     @cached_property
     def chosen(self) -> dict[str, Any]:
         """Those of them that are not at their defaults."""
-        return _flat(self._keys(exclude_defaults=True))
+        return _shared(self.config, exclude_defaults=True)
 
     @cached_property
     def digest(self) -> str:
-        """A fingerprint of what was chosen: a key that a later version adds changes it only when it is set."""
-        return hashlib.sha256(json.dumps(self.chosen, sort_keys=True).encode()).hexdigest()
-
-    def _keys(self, exclude_defaults: bool) -> dict[str, Any]:
-        keys = self.config.model_dump(include=set(SHARED), exclude_defaults=exclude_defaults)
-        for section in ("data", "model", "train"):
-            keys.get(section, {}).pop("folder", None)
-        for silo in keys["silos"]:
-            silo.pop("table", None)
-            silo["client"] = [client["name"] for client in silo.get("client", [])]
-        return keys
+        """A fingerprint of what was chosen."""
+        return shared_digest(self.config)
 
     @cached_property
     def settings(self) -> Settings:
@@ -172,6 +163,23 @@ class Job:
     def peers(self, silo: int) -> tuple[str, ...]:
         """The other hubs."""
         return tuple(hub for index, hub in enumerate(self.hubs) if index != silo)
+
+
+def shared_digest(config: Config) -> str:
+    """A fingerprint of what was chosen: a key that a later version adds changes it only when it is set."""
+    chosen = _shared(config, exclude_defaults=True)
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+
+
+def _shared(config: Config, *, exclude_defaults: bool) -> dict[str, Any]:
+    """The settings that all parties must have alike, by dotted key."""
+    keys = config.model_dump(include=set(SHARED), exclude_defaults=exclude_defaults)
+    for section in ("data", "model", "train"):
+        keys.get(section, {}).pop("folder", None)
+    for silo in keys.get("silos", []):
+        silo.pop("table", None)
+        silo["client"] = [client["name"] for client in silo.get("client", [])]
+    return _flat(keys)
 
 
 def _only_simulated(variant: Variant, dtype: str, labels: str | None) -> list[str]:

@@ -11,6 +11,7 @@ from threading import Thread
 
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import sync_folder, write_all, write_durably
+from tdcd.records.run_folder.durable import PRIVATE
 from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.messages import Checkpoint, Ended
 from tdcd.runtime.protocol.shutdown import Shutdown
@@ -101,11 +102,11 @@ def _write_over(path: Path, content: bytes, outcomes: Outcomes) -> None:
     """Make this a file's content, in the place that the file has on the disk; ``outcomes`` says when it is durable."""
     is_new, to_sync = False, _written()
     try:
-        file = os.open(path, os.O_WRONLY)
+        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         is_new = True
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
     try:
         half = len(content) // 2
         write_all(file, content[:half])

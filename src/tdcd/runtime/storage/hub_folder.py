@@ -7,7 +7,7 @@
     hub.lock                 locked by the hub's process for as long as it lives
     held-out.csv             ids, labels and predictions of the held-out samples; after the end, if clients have tables,
                              and only in a silo with labels
-    mask.key                 what the hub's masks follow from; with exchange.protect = "mask", and for its eyes only
+    mask.key                 what the hub's masks follow from; with exchange.protect = "mask", and until the run ends
     absences.jsonl           which clients were left out when, and since when they are back; if there were any
     checkpoint/*.tdcd        the last few states
     shutdown.tdcd            after the end: what slower hubs may still ask for
@@ -56,6 +56,7 @@ from tdcd.runtime.storage.hub_restart import (
 )
 from tdcd.runtime.storage.journal import Journal
 from tdcd.runtime.storage.lock import lock
+from tdcd.runtime.storage.mask_key import forget_mask_key
 from tdcd.runtime.storage.status import replace_quickly, write_status
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.preparation_io import load_label_encoding, save_preparations
@@ -118,6 +119,7 @@ class HubFolder:
         self._checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
         if self.about["status"] is not None:
             check_ended(self.path, self.about, lines)
+            forget_mask_key(self.path)
             self.restored = None if self.is_over else self._read_shutdown()
             return
         self.absences, self._noted = read_absences(
@@ -271,6 +273,8 @@ class HubFolder:
         save_shutdown(self.path / SHUTDOWN, shutdown)
         self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
+        # What slower hubs may still ask for is masked already.
+        forget_mask_key(self.path)
         failpoint("finish.after")
 
     def note_confirmed(self, shutdown: Shutdown) -> None:

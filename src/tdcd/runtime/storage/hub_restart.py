@@ -14,6 +14,7 @@ from typing import Any
 
 from tdcd.records.history import Record
 from tdcd.records.mark import Mark, marks_of
+from tdcd.records.plain_file import parse_json, read_plain
 from tdcd.runtime.protocol.instructions import Absence, State
 from tdcd.runtime.protocol.sample_index import WAY_ON
 from tdcd.runtime.storage.checkpoint import Checkpoints
@@ -37,7 +38,7 @@ def about_text(about: Mapping[str, Any]) -> str:
 def read_about(path: Path) -> dict[str, Any]:
     """What :func:`about_text` wrote; refuses a file that was changed since."""
     try:
-        about = json.loads(path.read_text())
+        about = parse_json(read_plain(path))
         if not isinstance(about, dict) or about.pop("digest", None) != _digest(about):
             raise ValueError("its content does not match its digest")
     except (ValueError, OSError) as error:
@@ -119,7 +120,7 @@ def read_absences(
     absences, marks = [], [Mark()]
     for number, line in enumerate(lines, start=1):
         try:
-            fields = json.loads(line)
+            fields = parse_json(line)
             digest, absence = fields.pop("digest"), Absence(**fields)
         except (ValueError, TypeError, KeyError, AttributeError):
             digest = absence = None

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tdcd.records.plain_file import open_plain
+
 TRIES, PAUSE_S = 20, 0.02
 """Who asks whether the process lives has the lock for a moment: that must not keep a party from starting."""
 
@@ -14,7 +16,7 @@ def is_alive(path: Path) -> bool:
     """Whether a process has the folder at ``path`` open."""
     if not (path / "hub.lock").exists():
         return False
-    with (path / "hub.lock").open("rb") as file:
+    with open_plain(path / "hub.lock") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

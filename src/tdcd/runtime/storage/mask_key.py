@@ -23,6 +23,12 @@ def mask_key(folder: Path) -> bytes:
     return bytes.fromhex(text)
 
 
+def forget_mask_key(folder: Path) -> None:
+    """Delete the secret of a run that is over: whoever gets it later could take the masks off what was recorded."""
+    for name in (MASK_KEY, f"{MASK_KEY}.new"):
+        (folder / name).unlink(missing_ok=True)
+
+
 def _draw(path: Path) -> None:
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)

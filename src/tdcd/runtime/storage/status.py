@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tdcd.core.visible import one_line
 from tdcd.core.words import counted
+from tdcd.records.plain_file import parse_json, read_plain
+from tdcd.records.run_folder.durable import create, write_all
 from tdcd.runtime.storage.lock import is_alive
 
 STATUS = "status.json"
+MOST_BYTES = 16 << 20
 LOSSES = {"train_loss": "train loss  ", "test_loss": "test loss   "}
 """What a hub knows and a client does not."""
 
@@ -24,7 +28,11 @@ def replace_quickly(path: Path, content: bytes) -> None:
     """Replace a file that only people look at; losing it in a crash, or on a full disk, is no loss."""
     temporary = path.with_name(f"{path.name}.tmp")
     with contextlib.suppress(OSError):
-        temporary.write_bytes(content)
+        file = create(temporary)
+        try:
+            write_all(file, content)
+        finally:
+            os.close(file)
         temporary.replace(path)
 
 
@@ -36,7 +44,7 @@ def read_status(folder: Path) -> dict[str, Any]:
             f"{folder} has no {STATUS}: give the run folder of a hub (--out of tdcd hub), or --out of tdcd client"
         )
     try:
-        facts: dict[str, Any] = {**json.loads(path.read_text()), "alive": is_alive(folder)}
+        facts: dict[str, Any] = {**parse_json(read_plain(path, MOST_BYTES)), "alive": is_alive(folder)}
         in_words(facts)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error}; a party that is alive writes it anew in a moment") from None
@@ -62,7 +70,7 @@ def in_words(facts: dict[str, Any]) -> str:
     if facts.get("phi_age"):
         lines.append(f"  uses phi    {_ages(facts['phi_age'])}")
     if facts["last_error"]:
-        lines.append(f"  last error  {facts['last_error']}")
+        lines.append(f"  last error  {one_line(facts['last_error'])}")
     return "\n".join(lines)
 
 

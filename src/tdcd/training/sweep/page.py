@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tdcd.config.named import resume_command
 from tdcd.records.history import Record
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.report import html
@@ -86,7 +87,7 @@ def _best(sweep: Sweep) -> Iterator[html.Html]:
 
 def _commands(sweep: Sweep) -> str:
     """To give where the sweep was started: the folder as its ``--out`` was written."""
-    lines = [f"tdcd run --resume {shlex.quote(str(sweep.folder))}"]
+    lines = [resume_command(sweep.folder, sweep.grid.keys)]
     begun = next((outcome.setting.name for outcome in sweep.outcomes if outcome.history), None)
     if begun is not None:
         lines.append(f"tdcd report {shlex.quote(str(sweep.folder / begun))}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tdcd.config import check_config
+from tdcd.config.named import refuse_code
 from tdcd.records.history import Record
 from tdcd.records.model_file import RESTORE
 from tdcd.records.patience import Stopping
@@ -75,10 +76,12 @@ def run_sweep(
     return sweep
 
 
-def read_grid(folder: Path) -> Grid:
-    """The settings of the sweep in ``folder``."""
+def read_grid(folder: Path, *, allow_code: bool = False) -> Grid:
+    """The settings of the sweep in ``folder``; refused if they name code that the caller does not allow."""
     sweep = SweepFolder(folder)
     grid = expand(sweep.keys(), str(sweep.file))
+    if not allow_code:
+        refuse_code(grid.keys, str(sweep.file))
     names = {setting.name for setting in grid.settings}
     strangers = [name for name in sweep.begun_runs() if name not in names]
     if strangers:

@@ -1,0 +1,93 @@
+"""Files that somebody else may have written: read only if they are plain files, and within limits.
+
+A pipe never ends, a device may not either, and JSON or TOML of many brackets exhausts the stack: a folder that was
+copied from elsewhere must not stop a command, nor the page of all runs.
+"""
+
+import json
+import os
+import stat
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MOST_BYTES = 256 << 20
+"""Of a file that is read as a whole, unless its reader knows better."""
+MOST_LINE_BYTES = 16 << 20
+MOST_DEPTH = 64
+"""Of tables and lists in each other."""
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file for reading; OSError for anything else, without waiting for anybody."""
+    # Opening a device can do something, so it is not opened at all; what is opened may be another file by then.
+    _check_plain(path, path.stat())
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        _check_plain(path, os.fstat(file))
+    except OSError:
+        os.close(file)
+        raise
+    return os.fdopen(file, "rb")
+
+
+def _check_plain(path: Path, facts: os.stat_result) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "something else")
+        raise OSError(f"{path} is {kind}, not a plain file, and is not read: remove it, or restore the file")
+
+
+def read_plain(path: Path, most: int | None = MOST_BYTES) -> bytes:
+    """The content of a plain file of ``most`` bytes at most; None for any size."""
+    with open_plain(path) as file:
+        content = file.read() if most is None else file.read(most + 1)
+    if most is not None and len(content) > most:
+        raise OSError(f"{path} is too large to be what its name says: it has more than {most} bytes")
+    return content
+
+
+def plain_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The whole lines of a plain file, counted from 1, without their ends; a torn one at the end is none."""
+    with open_plain(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), start=1):
+            if line.endswith(b"\n"):
+                yield number, line[:-1]
+            elif len(line) == MOST_LINE_BYTES:
+                raise ValueError(f"{path}, line {number} has more than {MOST_LINE_BYTES} bytes")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON document; ValueError for one that is none, or is too deep."""
+    return _shallow(json.loads, text)
+
+
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """The keys of a TOML document; ValueError for one that is none, or is too deep."""
+    found: dict[str, Any] = _shallow(tomllib.loads, content.decode())
+    return found
+
+
+def _shallow(parse: Callable[[Any], Any], text: str | bytes) -> Any:
+    too_deep = ValueError(f"tables and lists are more than {MOST_DEPTH} deep in each other")
+    try:
+        value = parse(text)
+    except RecursionError:
+        raise too_deep from None
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
+        if not level:
+            return value
+    raise too_deep
+
+
+def _inside(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
