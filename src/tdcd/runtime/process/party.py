@@ -231,7 +231,12 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection) ->
         max_message_bytes=int(job.config.runtime.max_message_mb * 2**20),
         lease_s=job.config.runtime.lease_s,
         revocations=revocations,
+        tell=_tell_of_port,
     )
+
+
+def _tell_of_port(news: str) -> None:
+    event("port", logging.WARNING, why=news)
 
 
 def _tell_of_list(news: str) -> None:
