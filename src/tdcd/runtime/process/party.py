@@ -117,7 +117,8 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         if own.metrics is None:
             return HubDriver(hub, transport, folder, job.config.runtime.resend_s).run(should_stop)
         metrics = Metrics(folder.path, (*hub.clients, *hub.peers))
-        with metrics.served(own.metrics):
+        reached_at = str(job.config.silos[index].hub).rpartition(":")[0]
+        with metrics.served(own.metrics, [reached_at]):
             driver = HubDriver(hub, transport, folder, job.config.runtime.resend_s, metrics=metrics)
             return driver.run(should_stop)
 
