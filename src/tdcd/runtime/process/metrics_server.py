@@ -68,9 +68,7 @@ class Metrics:
         host, _, port = address.rpartition(":")
         bare = host.strip("[]")
         try:
-            server = _Server(
-                (bare or "127.0.0.1", int(port)), self, {bare or "localhost", socket.gethostname(), *names}
-            )
+            server = _Server((bare or "127.0.0.1", int(port)), self, {bare, socket.gethostname(), *names} - {""})
         except (OSError, OverflowError) as error:
             why = f"--metrics {address}: cannot listen there: {error}; nobody can read the figures of this run"
             event("metrics", logging.WARNING, why=why)
