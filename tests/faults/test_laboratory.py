@@ -206,15 +206,49 @@ class FullDisk(Lab):
         return None
 
 
-@pytest.mark.parametrize("until", [3, 5])
-def test_a_full_disk_is_reported_and_training_goes_on(quiet, tmp_path, until):
+def test_a_full_disk_is_reported_and_training_goes_on(quiet, tmp_path):
     config, data, reference, _ = quiet
     lab = FullDisk(config, data, tmp_path, 0)
-    lab.full_until, lab.errors = until, set()
+    lab.full_until, lab.errors = 3, set()
     lab.run(reference)
     assert set(lab.outcomes.values()) == {"finished"}
     assert any("hub.lab could not be written" in error for error in lab.errors)
     assert len([*(tmp_path / "hub.lab" / "checkpoint").iterdir()]) <= 3
+
+
+@pytest.mark.parametrize("mode", [IN_STEP, "overlap 3, period 4, bits 32"])
+@pytest.mark.parametrize("ending", ["room again", "crash", "stopped"])
+def test_a_hub_whose_disk_stays_full_waits_before_the_others_forget_what_it_needs(mode, ending, tmp_path):
+    """Whatever comes then, the run goes on: also if the hub has to go back to the last state that the disk took."""
+    config, data = prepared(**in_mode(mode, train={"rounds": 24}))
+    reference, _ = reference_of(config, data, tmp_path / "quiet")
+    lab = FullDisk(config, data, tmp_path, 0).begin(reference)
+    lab.errors, lab.full_until = set(), 0
+    driver, other = lab.drivers["hub.lab"], lab.drivers["hub.clinic"]
+    lab.until(lambda: driver.folder.durable_round > 0)
+    lab.full_until = 99
+    lab.until(lambda: driver._is_held)
+    held = driver.hub.round
+    for _ in range(300):
+        lab.step()
+    assert (driver.hub.round, driver._is_held) == (held, True)
+    assert other.hub.round < config.train.rounds
+    lab.full_until = 0
+    if ending == "crash":
+        lab.crash("hub.lab")
+    elif ending == "stopped":
+        lab.full_until = 99
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (lab.limit, before[1]))
+        outcome = driver._leave()
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        lab.full_until, durable = 0, driver.folder.durable_round
+        said = f"in round {held}; the same command goes on from round {durable}, whose state is durable. "
+        assert outcome.reason.startswith(said + str(tmp_path / "hub.lab"))
+        lab.crash("hub.lab")
+    lab.until_over()
+    assert set(lab.outcomes.values()) == {"finished"}
+    assert [lab.history(hub) for hub in lab.job.hubs] == [reference] * 2
 
 
 # Parties that are not what they were

@@ -2,9 +2,11 @@
 
 import http.client
 import json
+import logging
 import re
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from tdcd.config.resolve import plan
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.process.metrics import METRICS, Snapshot, exposition
-from tdcd.runtime.process.metrics_server import CONTENT_TYPE, Metrics
+from tdcd.runtime.process.metrics_server import CONTENT_TYPE, PATIENCE_S, READERS, Metrics
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tdcd.json"
 ODD = 'hub."<lab>"\\\n'
@@ -162,10 +164,70 @@ def test_odd_requests_get_an_error_and_no_more(served):
         assert b"tdcd_round" not in answer
 
 
+@pytest.mark.parametrize("beginning", [b"", b"GET /metrics HT", b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"])
+def test_half_sent_requests_stop_no_reader(served, beginning):
+    """More than the server has places for, and nobody waits until their time is over."""
+    host, port = served.split(":")
+    halves = []
+    for _ in range(3 * READERS):
+        halves.append(socket.create_connection((host, int(port)), timeout=SOON))
+        halves[-1].sendall(beginning)
+    before = time.monotonic()
+    for _ in range(3):
+        assert ask(served)[0].status == 200
+    assert time.monotonic() - before < PATIENCE_S
+    assert threading.active_count() < 3 * READERS
+    for half in halves:
+        half.close()
+
+
+def test_a_machine_that_others_reach_answers_to_its_own_names_only(tmp_path):
+    """A web page can make its own name stand for any address; not an address, and no name without a dot."""
+    metrics = Metrics(tmp_path, (ODD,))
+    metrics.snapshot = Snapshot(FACTS, (ODD,))
+    with metrics.served("0.0.0.0:0", ["hub.bank.example"]) as address:
+        port = address.rpartition(":")[2]
+        here = f"127.0.0.1:{port}"
+        names = ["hub.bank.example", "HUB.bank.example", socket.gethostname(), "hub-bank", "localhost"]
+        names += ["10.1.2.3", "[2001:db8::1]"]
+        for name in (*names, *(f"{name}:{port}" for name in names)):
+            assert ask(here, Host=name)[0].status == 200, name
+        for name in ("evil.example", f"evil.example:{port}", "hub.bank.example.evil.example", "10.1.2.3.evil.example"):
+            answer, content = ask(here, Host=name)
+            assert (answer.status, "tdcd_round" in content) == (421, False), name
+
+
+def test_a_port_that_was_read_a_moment_ago_is_taken_again(tmp_path):
+    """The server closes first, so that the system remembers the connection for a while."""
+    metrics = Metrics(tmp_path, (ODD,))
+    metrics.snapshot = Snapshot(FACTS, (ODD,))
+    with metrics.served("0") as address:
+        assert ask(address)[0].status == 200
+    until(lambda: not is_open(address))
+    with metrics.served(address) as again:
+        assert again == address
+        assert ask(address)[0].status == 200
+
+
+def is_open(address):
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+@pytest.mark.parametrize("where", ["taken", "99999", "192.0.2.1:9464"])
+def test_a_port_that_cannot_be_had_is_a_warning(served, caplog, monkeypatch, where):
+    address = served if where == "taken" else where
+    monkeypatch.setattr(logging.getLogger("tdcd"), "handlers", [caplog.handler])
+    with Metrics(Path(), ()).served(address) as found:
+        assert found is None
+    said = caplog.records[-1]
+    assert said.levelno == logging.WARNING
+    assert said.facts["why"].startswith(f"--metrics {address}: cannot listen there: ")
+
+
 def test_it_listens_on_loopback_unless_told(served):
     assert served.startswith("127.0.0.1:")
-    with pytest.raises(ValueError, match=rf"--metrics {served}: cannot listen there: .*choose another"):
-        Metrics(Path(), ()).served(served).__enter__()
 
 
 def test_an_address_that_is_none_is_refused(tmp_path):

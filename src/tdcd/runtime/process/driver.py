@@ -15,8 +15,11 @@ from tdcd.runtime.process.log import event
 from tdcd.runtime.process.metrics_server import Metrics
 from tdcd.runtime.process.stopwatch import Stopwatch
 from tdcd.runtime.protocol.client import Client
+from tdcd.runtime.protocol.exchange import most_unsaved
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
+from tdcd.runtime.protocol.job import timing_of
+from tdcd.runtime.protocol.messages import Want
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.storage.hub_folder import HubFolder
@@ -65,6 +68,10 @@ class HubDriver:
         self._missing_since: dict[str, float] = {}
         self._num_unaware = -1 if hub.shutdown is None else len(hub.shutdown.unaware)
         self._disk_errors, self._last_error = 0, ""
+        self._timing = timing_of(hub.job.variant)
+        self._saving: State | None = None
+        self._is_held = False
+        """Whether the hub stays where it is until a state is durable."""
 
     def run(self, should_stop: Callable[[], bool]) -> Outcome:
         """Until the run is over and everybody knows, or until ``should_stop``."""
@@ -87,7 +94,8 @@ class HubDriver:
         if news is None:
             # Whoever is waited for may be long: nothing should be lost meanwhile.
             self._save(wait=True)
-        if self._grace is not None and (news is None or self._grace.is_due()):
+        self._note_held()
+        if self._grace is not None and not self._is_held and (news is None or self._grace.is_due()):
             # Everything that has arrived is read; or that never happens.
             for question in self._grace.over(self.hub.open_questions()):
                 self._perform(self.hub.overdue(question))
@@ -95,7 +103,7 @@ class HubDriver:
         self._note_progress(news, len(missing))
         self._stopwatch.handled(missing, self.endpoint.present)
         now = self._clock()
-        if news is None or now - self._looked_at > TICK_S:
+        if not self._is_held and (news is None or now - self._looked_at > TICK_S):
             self._look_after(missing)
         self._note_confirmed()
         if self._ended_at is not None and self._is_done(self._ended_at):
@@ -106,11 +114,32 @@ class HubDriver:
 
     def _receive(self, news: Received) -> None:
         try:
-            instructions = self.hub.receive(self.endpoint.read(news))
+            message = self.endpoint.read(news)
+            if self._is_held and type(message) is not Want:
+                return  # It is asked for again.
+            instructions = self.hub.receive(message)
         except RejectedMessage as refusal:
             self.endpoint.refuse(news.sender, refusal)
         else:
             self._perform(instructions)
+
+    def _note_held(self) -> None:
+        """Stop before the others forget what this hub would need if it went back to its last durable state.
+
+        Its clients have been asked, and nobody has been told anything of this round: what arrives is dropped until the
+        disk has taken a state, and then asked for again.
+        """
+        hub, was_held = self.hub, self._is_held
+        began = hub.round - hub.round % self._timing.period(hub.job.hubs.index(hub.name))
+        unsaved = began - self.folder.durable_round
+        self._is_held = hub.shutdown is None and bool(hub.peers) and unsaved > most_unsaved(self._timing)
+        if self._is_held and not was_held:
+            event("held", logging.ERROR, round=hub.round, durable=self.folder.durable_round, why=self._last_error)
+        elif was_held and not self._is_held:
+            event("continued", round=hub.round)
+            if self._grace is not None:
+                self._grace.restart()
+            self._perform(hub.remind())
 
     def _note_progress(self, news: Event | None, num_missing: int) -> None:
         """See whether an event brought the hub on. This happens with every message, so it must not go through all."""
@@ -170,7 +199,7 @@ class HubDriver:
         if not instructions:
             return
         if self.hub.phase != "stepping" or any(isinstance(one, Save) for one in instructions):
-            self._keep(self.folder.settle)  # Answers are used; a silo alone goes from steps to steps.
+            self._settle()  # Answers are used; a silo alone goes from steps to steps.
         for instruction in instructions:
             if isinstance(instruction, Message):
                 self.endpoint.send(instruction)
@@ -190,8 +219,8 @@ class HubDriver:
             self.hub.rounds.prefetch_next_round()
             self._save()
 
-    def _keep(self, write: Callable[[], None]) -> None:
-        """Write to the folder; a disk that takes nothing is reported, and does not stop the training."""
+    def _keep(self, write: Callable[[], None]) -> bool:
+        """Write to the folder; a disk that takes nothing is reported, and does not stop the training at once."""
         try:
             write()
         except OSError as error:
@@ -199,6 +228,8 @@ class HubDriver:
             self._last_error = f"{self.folder.path} could not be written: {error}"
             if is_worth_logging(self._disk_errors):
                 event("disk", logging.ERROR, why=str(error), round=self.hub.round, count=self._disk_errors)
+            return False
+        return True
 
     def _save(self, *, wait: bool = False) -> None:
         """Begin to make durable what is not, while the clients are at work; or wait until it is, before anything newer.
@@ -206,11 +237,16 @@ class HubDriver:
         What a hub computes follows, to the last bit, from its state, the absences that it wrote down and what its peers
         said. So a round may begin before its state is durable: a crash sends the hub back by one, which it plays alike.
         """
-        unsaved, self._unsaved = self._unsaved, None
-        if unsaved is not None:
-            self._keep(partial(self.folder.save, unsaved))
+        if self._unsaved is not None and self._keep(partial(self.folder.save, self._unsaved)):
+            self._saving, self._unsaved = self._unsaved, None
         if wait:
-            self._keep(self.folder.settle)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait until the state that was written last is durable; one that the disk did not keep is written again."""
+        saving, self._saving = self._saving, None
+        if not self._keep(self.folder.settle) and self._unsaved is None:
+            self._unsaved = saving
 
     def _note_absence(self, absence: Absence) -> None:
         self._keep(partial(self.folder.note_absence, absence))
@@ -245,10 +281,14 @@ class HubDriver:
     def _leave(self) -> Outcome:
         """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
         self._save(wait=True)
+        at, durable = self.hub.round, self.folder.durable_round
         self._stopwatch.write()
         event("interrupted", round=self.hub.round)
         self._show()
-        return Outcome("interrupted", f"in round {self.hub.round}; the same command goes on from here")
+        if self._unsaved is None:
+            return Outcome("interrupted", f"in round {at}; the same command goes on from here")
+        where = f"the same command goes on from round {durable}, whose state is durable"
+        return Outcome("interrupted", f"in round {at}; {where}. {self._last_error}")
 
     def _waiting(self) -> dict[str, float]:
         """For how many seconds each missing party has been missing."""

@@ -18,6 +18,10 @@ class Grace:
         """Whether :meth:`over` was last called some time ago."""
         return self._clock() - self._looked_at > 2 * self._pace
 
+    def restart(self) -> None:
+        """Give every question its whole time again."""
+        self._since = {}
+
     def over(self, questions: Iterable[Message]) -> list[Message]:
         """Of the open ``questions``, those whose time is over; it then begins anew for them."""
         now = self._clock()

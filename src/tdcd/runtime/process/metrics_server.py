@@ -1,15 +1,17 @@
 """``tdcd hub --metrics``: the hub's figures over HTTP, for Prometheus; read only, and from this machine unless told."""
 
 import ipaddress
+import logging
+import re
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 from tdcd.records.history import Record
@@ -22,7 +24,9 @@ PATTERN = r"^((\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):)?[0-9]{1,5}$"
 """HOST:PORT, or PORT for one of this machine's own address."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PATIENCE_S = 5.0
-"""How long a reader may keep the server waiting."""
+"""How long a reader may say nothing."""
+READERS = 8
+"""How many may be connected at a time; one more takes the place of the one that has been there longest."""
 
 
 class Metrics:
@@ -52,15 +56,24 @@ class Metrics:
         )
 
     @contextmanager
-    def served(self, address: str) -> Iterator[str]:
-        """Answer at ``address`` until the end of the block; the address, with the port that was taken if it was 0."""
+    def served(self, address: str, names: Collection[str] = ()) -> Iterator[str | None]:
+        """Answer at ``address`` until the end of the block; the address, with the port that was taken if it was 0.
+
+        A hub that cannot listen there says so and trains: figures are not worth a run. The block then gets None.
+
+        Args:
+            address: ``HOST:PORT``, or a port of this machine alone.
+            names: By which others know this machine, beside its addresses.
+        """
         host, _, port = address.rpartition(":")
+        bare = host.strip("[]")
         try:
-            server = _Server((host.strip("[]") or "127.0.0.1", int(port)), self)
+            server = _Server((bare or "127.0.0.1", int(port)), self, {bare, socket.gethostname(), *names} - {""})
         except (OSError, OverflowError) as error:
-            raise ValueError(
-                f"--metrics {address}: cannot listen there: {error}; choose another host or port"
-            ) from None
+            why = f"--metrics {address}: cannot listen there: {error}; nobody can read the figures of this run"
+            event("metrics", logging.WARNING, why=why)
+            yield None
+            return
         taken = f"{host or '127.0.0.1'}:{server.server_port}"
         # A daemon, so that a reader who does not let go cannot keep the hub from ending.
         Thread(target=server.serve_forever, name="metrics", daemon=True).start()
@@ -72,20 +85,42 @@ class Metrics:
             Thread(target=server.end, daemon=True).start()
 
 
-class _Server(HTTPServer):
-    """One reader at a time: whatever readers do, the hub has one more thread."""
+class _Server(ThreadingHTTPServer):
+    """A few readers at a time, each in a thread of its own: whatever they do, the next one is answered."""
 
-    def __init__(self, address: tuple[str, int], metrics: Metrics) -> None:
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, address: tuple[str, int], metrics: Metrics, names: Collection[str]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self.metrics = metrics
+        self.metrics, self.names = metrics, {name.lower() for name in names}
+        self._readers: dict[socket.socket, None] = {}
+        self._lock = Lock()
         super().__init__(address, _Handler)
         self.is_private = ipaddress.ip_address(str(self.server_address[0])).is_loopback
 
     def server_bind(self) -> None:
-        """Bind without looking up the machine's name, which may take long."""
+        """Bind without looking up the machine's name, which may take long; also where a reader was a moment ago."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         socket.socket.bind(self.socket, self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "tdcd", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Make room for a reader, and answer it."""
+        with self._lock:
+            if len(self._readers) >= READERS:
+                oldest = next(iter(self._readers))
+                del self._readers[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # Its thread notices, and ends.
+            self._readers[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A reader is done."""
+        with self._lock:
+            self._readers.pop(request, None)
+        super().shutdown_request(request)
 
     def end(self) -> None:
         """Answer nobody any more."""
@@ -122,17 +157,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _names_this_machine(self) -> bool:
-        """Whether the request does: a page in a browser here could use any other name to get at it."""
-        if not self.server.is_private:
-            return True
+        """Whether the request does: a page in a browser could use a name of its own to get at it.
+
+        An address is nobody's name, and one without a dot nobody's on the internet.
+        """
         given = self.headers.get_all("Host", ["localhost"])
-        host = given[0].rpartition(":")[0] or given[0]
+        host = (given[0] if given[0].endswith("]") else given[0].rpartition(":")[0] or given[0]).lower()
         if len(given) > 1:
             return False
         try:
-            return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+            address = ipaddress.ip_address(host.strip("[]"))
         except ValueError:
-            return False
+            is_known = host in self.server.names or re.fullmatch(r"[a-z0-9_-]+", host) is not None
+            return host == "localhost" or (is_known and not self.server.is_private)
+        return address.is_loopback or not self.server.is_private
 
     def _refuse(self) -> None:
         self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)

@@ -123,7 +123,8 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         if own.metrics is None:
             return HubDriver(hub, transport, folder, job.config.runtime.resend_s).run(should_stop)
         metrics = Metrics(folder.path, (*hub.clients, *hub.peers))
-        with metrics.served(own.metrics):
+        reached_at = str(job.config.silos[index].hub).rpartition(":")[0]
+        with metrics.served(own.metrics, [reached_at]):
             driver = HubDriver(hub, transport, folder, job.config.runtime.resend_s, metrics=metrics)
             return driver.run(should_stop)
 
@@ -238,7 +239,12 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection) ->
         max_message_bytes=int(job.config.runtime.max_message_mb * 2**20),
         lease_s=job.config.runtime.lease_s,
         revocations=revocations,
+        tell=_tell_of_port,
     )
+
+
+def _tell_of_port(news: str) -> None:
+    event("port", logging.WARNING, why=news)
 
 
 def _tell_of_list(news: str) -> None:

@@ -43,6 +43,15 @@ def kept_rounds(timing: Overlap) -> int:
     return KEPT_PERIODS * timing.longest_period + 2 * timing.rounds
 
 
+def most_unsaved(timing: Overlap) -> int:
+    """By how many rounds a hub may be past the state that it would go back to, and still be told what it needs.
+
+    A peer is at most ``rounds + longest_period`` ahead of a hub, which may want parts that are ``rounds`` older than
+    its state: what :func:`kept_rounds` leaves of both.
+    """
+    return kept_rounds(timing) - timing.longest_period - 2 * timing.rounds
+
+
 def begun(failed_in: int, round_index: int, timing: Overlap, last: int) -> list[Key]:
     """What shows that a peer began a round in which something failed: if all peers did, nothing failed before.
 

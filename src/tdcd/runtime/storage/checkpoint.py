@@ -53,6 +53,9 @@ class Checkpoints:
         # What is not sound is written over first: a crash leaves one such file at most, however many crashes there are.
         self._files = [*torn, *room[: max(0, KEPT - len(known))], *reversed(self.states)]
         self._is_settled, self._outcomes = True, Outcomes()
+        self._saved = 0
+        self.durable = next((state.round for state in self.states.values()), 0)
+        """The round that a crash at this moment would go back to, at most."""
 
     @property
     def newest(self) -> State | None:
@@ -83,7 +86,7 @@ class Checkpoints:
         data = encode(content)
         failpoint("save.before")
         _write_over(self._files[0], data, self._outcomes)
-        self._is_settled = False
+        self._is_settled, self._saved = False, state.round
         failpoint("save.written")
 
     def settle(self) -> None:
@@ -95,6 +98,7 @@ class Checkpoints:
         if error is not None:
             raise error
         failpoint("save.after")
+        self.durable = self._saved
         self._files.append(self._files.pop(0))
 
 

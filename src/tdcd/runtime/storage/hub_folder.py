@@ -132,6 +132,7 @@ class HubFolder:
         kept = kept_rounds(timing_of(job.variant)) if job.peers(silo) else math.inf
         state, self.complaints = state_to_continue(self.path, self._checkpoints, records, kept)
         self.restored = state
+        self._checkpoints.durable = 0 if state is None else state.round
         # Lines past the state are written again, and what is torn is dropped.
         if state is not None:
             self._written = state.history
@@ -204,6 +205,11 @@ class HubFolder:
     def settle(self) -> None:
         """Wait until the state that was saved last is durable."""
         self._checkpoints.settle()
+
+    @property
+    def durable_round(self) -> int:
+        """The round of the newest state that is durable; 0 before there is one."""
+        return self._checkpoints.durable
 
     def describe(self, handshake: Handshake) -> None:
         """Say who there is, when all have met. The columns of other silos are theirs to know."""

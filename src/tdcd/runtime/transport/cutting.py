@@ -19,7 +19,7 @@ def cut(session: zenoh.Session, names: Collection[str]) -> int:
     The connection is shut down below zenoh, which takes it for a peer that went away.
     """
     doomed = [link for link in session.info.links() if link.auth_identifier in names]
-    return sum(_shut_down(_port(str(link.src)), _address(str(link.dst))) for link in doomed)
+    return sum(_shut_down(_port(str(link.src)), locator_address(str(link.dst))) for link in doomed)
 
 
 def _shut_down(port: int, other: tuple[str, int]) -> bool:
@@ -53,13 +53,13 @@ def _copied(number: int) -> socket.socket:
 
 
 def _port(locator: str) -> int:
-    return _address(locator)[1]
+    return locator_address(locator)[1]
 
 
-def _address(locator: str) -> tuple[str, int]:
+def locator_address(locator: str) -> tuple[str, int]:
     """The host and port of a zenoh locator.
 
-    >>> _address("tls/127.0.0.1:7447"), _address("tls/[::1]:7447?key=value")
+    >>> locator_address("tls/127.0.0.1:7447"), locator_address("tls/[::1]:7447?key=value")
     (('127.0.0.1', 7447), ('::1', 7447))
     """
     host, _, port = locator.partition("/")[2].partition("?")[0].rpartition(":")

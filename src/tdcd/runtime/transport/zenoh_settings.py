@@ -87,10 +87,14 @@ def _endpoints(
     if tls is None:
         for address in (*listened, *dialled):
             _check_loopback(address)
-    scheme = "tcp" if tls is None else "tls"
+        return {
+            "listen": [f"tcp/{address}" for address in listened],
+            "connect": [f"tcp/{address}" for address in dialled],
+        }
+    # Zenoh compares whatever stands before the port with the names on the certificate, and brackets are in none.
     return {
-        "listen": [f"{scheme}/{address}" for address in listened],
-        "connect": [f"{scheme}/{address}" for address in dialled],
+        "listen": [f"tls/{address}" for address in listened],
+        "connect": [f"tls/{address.replace('[', '').replace(']', '')}" for address in dialled],
     }
 
 

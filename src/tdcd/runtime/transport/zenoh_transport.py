@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -28,9 +28,11 @@ from zenoh.handlers import Callback
 
 from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
-from tdcd.runtime.transport.cutting import cut
+from tdcd.runtime.transport.cutting import cut, locator_address
+from tdcd.runtime.transport.guard import Guard, loopback_port
 from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Joined, Left, Mailbox
 from tdcd.runtime.transport.zenoh_settings import (
+    HANDSHAKE_LEASES,
     LEASE_S,
     PIECE_BYTES,
     THREADS,
@@ -76,6 +78,7 @@ class ZenohTransport:
         max_message_bytes: Larger messages are refused, incoming ones before they are put together.
         lease_s: How long a link may be silent; longer than any round trip.
         revocations: Whose certificates are not honoured any more; None to honour all.
+        tell: Is told what whoever runs a hub should know of its port.
 
     Raises:
         ValueError: Something in the arguments or the files is wrong; the text says what.
@@ -93,6 +96,7 @@ class ZenohTransport:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         lease_s: float = LEASE_S,
         revocations: WatchedList | None = None,
+        tell: Callable[[str], None] = lambda news: None,
     ) -> None:
         self._mailbox = Mailbox(party, peers, max_message_bytes)
         self.party = party
@@ -109,8 +113,18 @@ class ZenohTransport:
         self._own_name = party if tls is None else facts_of(read_certificate(tls.certificate)).common_name
         self._names = {peer: names[0] for peer, names in self._allowed.items()}
         names = {party: [self._own_name], **self._allowed}
-        settings = zenoh_settings(party, ordered, addresses, listen, tls, max_message_bytes, lease_s, names)
-        self._session = _open(party, settings)
+        inner = None if listen is None or tls is None else _port_behind(tell)
+        behind = listen if inner is None else f"127.0.0.1:{inner}"
+        settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names)
+        self._session, self._guard = _open(party, settings), None
+        if listen is not None and inner is not None:
+            try:
+                self._guard = Guard(listen, inner, len(ordered), HANDSHAKE_LEASES * lease_s, tell)
+            except OSError as error:
+                self._session.close()  # type: ignore[no-untyped-call]
+                raise OSError(f"{party} cannot listen on {listen}: {error}") from error
+            on_link = partial(_admit, self._guard, inner)
+            self._link_events = self._session.info.declare_link_events_listener(on_link, history=True)
         self._links = {peer: self._link(peer) for peer in ordered}
 
     def send(self, receiver: str, data: bytes) -> None:
@@ -141,6 +155,8 @@ class ZenohTransport:
             # Zenoh gives up closing after ten seconds: some connection is still being opened, to somebody who is away.
             with suppress(zenoh.ZError):
                 self._session.close()  # type: ignore[no-untyped-call]
+            if self._guard is not None:
+                self._guard.close()
 
     def __enter__(self) -> Self:
         """The transport itself, to be closed at the end of the block."""
@@ -221,6 +237,22 @@ class ZenohTransport:
             elif known == incarnation:
                 del self._incarnations[peer]
                 self._mailbox.put(Left(peer))
+
+
+def _port_behind(tell: Callable[[str], None]) -> int | None:
+    """A port for zenoh behind the guard; None where the two could not reach each other."""
+    try:
+        return loopback_port()
+    except OSError as error:
+        tell(f"127.0.0.1 cannot be used here: {error}. Nothing limits connections of strangers: ip link set lo up")
+        return None
+
+
+def _admit(guard: Guard, inner: int, event: zenoh.LinkEvent) -> None:
+    """Tell the guard of a link that somebody has dialled; those that zenoh dials itself have another port."""
+    link = event.link
+    if event.kind == zenoh.SampleKind.PUT and locator_address(str(link.src))[1] == inner:
+        guard.admit(locator_address(str(link.dst))[1], link.auth_identifier or "")
 
 
 def pieces(data: bytes, size: int) -> Iterator[tuple[bytes, bool]]:
