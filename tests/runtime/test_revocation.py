@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import zenoh
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
-from test_zenoh_transport import MARK, eavesdrop, intruder
+from test_zenoh_transport import MARK, NONCE, eavesdrop, intruder
 from transport_parties import (
     HUB,
     HUBS,
@@ -35,6 +34,7 @@ from tdcd.runtime.certificates.revocation import LOOK_S, REVOKED, RevocationList
 from tdcd.runtime.certificates.revoke import revoke
 from tdcd.runtime.storage.lock import is_alive, lock
 from tdcd.runtime.transport import cutting
+from tdcd.runtime.transport.processes import Process
 from tdcd.runtime.transport.transport import Joined, Left, Mailbox, Received
 
 NOW = datetime.now(UTC)
@@ -298,8 +298,10 @@ def test_a_revoked_client_is_cut_off_and_its_replacement_let_in(certs, tmp_path)
 def shout(session):
     """Speak as a party under its old name and the next one, and claim to be there."""
     for name in (NORTH, f"{NORTH}~2"):
-        session.put(f"tdcd/1/{HUB}/{name}/message", b"forged", congestion_control=zenoh.CongestionControl.BLOCK)
-        session.liveliness().declare_token(f"tdcd/1/{HUB}/{name}/alive/{MARK}")
+        word = Process(nonce=NONCE, title=MARK).word
+        for attachment in (b"chosen", None):
+            session.put(f"tdcd/1/{HUB}/{name}/message/*/{NONCE}", b"forged", attachment=attachment)
+        session.liveliness().declare_token(f"tdcd/1/{HUB}/{name}/alive/{word}.{MARK}")
 
 
 def links_of(end, name):
