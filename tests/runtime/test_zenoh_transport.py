@@ -282,10 +282,12 @@ def test_processes_that_do_something_else_are_named_and_leave_the_link_alone(cer
             text = "client.bank.south speaks protocol 7 and hub.bank 6: upgrade the older one"
             assert hub.unfit == {SOUTH: text}
             assert other.unfit[HUB] == "hub.bank speaks protocol 6 and client.bank.south 7: upgrade the older one"
-        with intruder(tls_of(certs, SOUTH), dial=network.addresses[HUB]) as session:
-            # What versions before protocol 6 said of themselves.
-            with session.liveliness().declare_token(f"tdcd/1/{HUB}/{SOUTH}/alive/f00d"):
-                until(lambda: "does not say which protocol it speaks" in hub.unfit.get(SOUTH, ""))
+        # What versions before protocol 6 said of themselves.
+        with (
+            intruder(tls_of(certs, SOUTH), dial=network.addresses[HUB]) as session,
+            session.liveliness().declare_token(f"tdcd/1/{HUB}/{SOUTH}/alive/f00d"),
+        ):
+            until(lambda: "does not say which protocol it speaks" in hub.unfit.get(SOUTH, ""))
         north.send(HUB, b"undisturbed")
         assert hub.receive(SOON) == Received(NORTH, b"undisturbed")
 

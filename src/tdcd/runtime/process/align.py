@@ -163,7 +163,7 @@ def align_as_hub(
     columns = Columns.of(job.config, job.config.silos[index])
     held = {str(path): ids_in(path, columns) for path in tables} if tables else None
     hub = AlignHub(job, index, method, secret_of(job, own), held, waiting.progress)
-    with open_transport(job, hub.name, [*hub.partners], own) as transport:
+    with open_transport(job, hub.name, [*hub.partners], own, "align") as transport:
         return converse(hub, transport, waiting.show, waiting.should_stop), hub.common
 
 
@@ -176,7 +176,7 @@ def align_as_client(
         raise ConfigError(["--data: is missing; a client needs the tables with its ids"])
     ids = [one for path in tables for one in ids_in(path, Columns.of(job.config, section))]
     client = AlignClient(job, job.silo_index(silo), client_of(silo, name), ids)
-    with open_transport(job, client.name, [*client.partners], own) as transport:
+    with open_transport(job, client.name, [*client.partners], own, "align") as transport:
         return converse(client, transport, waiting.show, waiting.should_stop), client.common
 
 

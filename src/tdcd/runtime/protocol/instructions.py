@@ -40,6 +40,8 @@ class State(msgspec.Struct, frozen=True, eq=False):
     """The best line of the history so far."""
     candidates: Arrays = {}
     """The blocks with which the run may have to end, see :class:`tdcd.runtime.protocol.candidates.Candidates`."""
+    hubs: Mapping[str, str] = {}
+    """By which nonce and key for masks each hub is in this run; of checkpoints before protocol 6, nothing."""
 
 
 @dataclass(frozen=True)
