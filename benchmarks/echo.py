@@ -72,10 +72,10 @@ def main() -> None:
     silo = next(i for i, name in enumerate(job.hubs) if party == name or party in job.clients(i))
     if party == job.hubs[silo]:
         peers = [*job.clients(silo), *job.peers(silo)]
-        with open_transport(job, party, peers, own) as transport:
+        with open_transport(job, party, peers, own, "train") as transport:
             hub(transport, set(job.clients(silo)), set(job.peers(silo)), sizes)
     else:
-        with open_transport(job, party, [job.hubs[silo]], own) as transport:
+        with open_transport(job, party, [job.hubs[silo]], own, "train") as transport:
             client(transport, job.hubs[silo], sizes)
 
 

@@ -21,7 +21,7 @@ from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.shutdown import Shutdown
-from tdcd.runtime.protocol.wire import decode
+from tdcd.runtime.protocol.wire import IN_FILES, decode
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
@@ -127,7 +127,7 @@ class LabTransport:
     def __init__(self, lab, party):
         self.party, self.lab = party, lab
         self.sent_bytes, self.dropped, self.arriving = Counter(), Counter(), Counter()
-        self.revoked = set()
+        self.revoked, self.unfit, self.expiries = set(), {}, {}
         self.news = deque()
 
     def send(self, receiver, data):
@@ -162,7 +162,7 @@ class Lab:
         """Give the party's command, the first time or again."""
         silo, transport = self.parties[party], LabTransport(self, party)
         self.down.pop(party, None)
-        self.running = party
+        self.running, folder = party, None
         try:
             if party in self.job.hubs:
                 folder = Folder(self.folder / party, self.job, silo)
@@ -188,6 +188,8 @@ class Lab:
                 client = Client(self.job, silo, party, self.data[party], str(self.sessions))
                 driver = ClientDriver(client, transport)
         except Crash:
+            if folder is not None:
+                folder.close()
             self.counts["crash of a hub"] += 1
             self.down[party] = self.now
             return
@@ -249,7 +251,9 @@ class Lab:
         if len(files) > 1 and not found.complaints:
             self.counts["damaged checkpoint"] += 1
             contents = {path: path.read_bytes() for path in files}
-            newest = max(files, key=lambda path: decode(contents[path], sender=party, receiver=party).round)
+            newest = max(
+                files, key=lambda path: decode(contents[path], sender=party, receiver=party, form=IN_FILES).round
+            )
             newest.write_bytes(contents[newest][: self.rng.randrange(len(contents[newest]))])
 
     # The network.

@@ -15,7 +15,7 @@ from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Checkpoint, PhiPart
 from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import decode, encode
+from tdcd.runtime.protocol.wire import IN_FILES, decode, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.storage.lock import is_alive
@@ -120,7 +120,8 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     for index in range(1, 6):
         # A hub that restarts goes on with the files that are there.
         Checkpoints(tmp_path, "hub.a").save(state(index))
-    rounds = [decode(path.read_bytes(), sender="hub.a", receiver="hub.a").round for path in sorted(tmp_path.iterdir())]
+    own = {"sender": "hub.a", "receiver": "hub.a", "form": IN_FILES}
+    rounds = [decode(path.read_bytes(), **own).round for path in sorted(tmp_path.iterdir())]
     assert sorted(rounds) == [3, 4, 5]
     checkpoints = Checkpoints(tmp_path, "hub.a")
     assert not checkpoints.complaints

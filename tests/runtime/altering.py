@@ -7,7 +7,7 @@ import msgspec
 from tdcd.runtime.protocol.structure import Array
 from tdcd.runtime.protocol.wire import encode
 
-MAGIC = b"tdcd\x05\0\0\0"
+MAGIC = b"tdcd\x06\0\0\0"
 HEADER = ("sender", "receiver", "round", "run")
 
 

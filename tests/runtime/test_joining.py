@@ -1,5 +1,6 @@
 """Parties that do not fit together, that are missing, or that come back: nobody starts wrongly, everybody is told."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Ready
+from tdcd.runtime.protocol.messages import Enrol, Ready
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
 
@@ -340,9 +341,36 @@ def test_a_hub_that_begins_anew_in_the_middle_is_turned_away(data, seed):
     office = begun(data, seed)
     restart(office, "hub.lab", Hub(Job(CONFIG), 1, secret=SECRET, nonce="another"))
     office.settle()
-    text = "hub.lab has begun another run: begin anew everywhere, or restore its run folder"
-    assert text in office.hubs["hub.lab"].reason
+    lost = office.hubs["hub.lab"].reason
+    assert lost.startswith(("hub.clinic stopped: hub.lab has begun another run: ", "hub.clinic continues run ")), lost
     assert office.hubs["hub.clinic"].status is None
+
+
+@SEEDS
+def test_after_both_hubs_were_down_the_one_that_lost_its_folder_leaves(data, reference, seed):
+    """The other one holds the round, and so do all clients; with the folder back, the run ends as it would have."""
+    office = begun(data, seed)
+    states = dict(office.states)
+    office.queues.clear()
+    for index, hub in enumerate(("hub.clinic", "hub.lab")):
+        office.history[hub] = [record for record in office.history[hub] if record.round < states[hub].round]
+        lost = hub == "hub.lab"
+        nonce, state = ("another", None) if lost else (f"nonce {index}", states[hub])
+        office.machines[hub] = Hub(Job(CONFIG), index, secret=SECRET, nonce=nonce, restored=state)
+    office.start()
+    office.settle()
+    lab, clinic = office.hubs["hub.lab"], office.hubs["hub.clinic"]
+    assert lab.status == "refused"
+    assert lab.reason.startswith(("hub.clinic stopped: hub.lab has begun another run: ", "hub.clinic continues run "))
+    assert clinic.status is None
+    assert [*clinic.missing()] == ["hub.lab"]
+    assert {machine.ending for name, machine in office.machines.items() if name.startswith("client")} == {None}
+    restart(office, "hub.lab", Hub(Job(CONFIG), 1, secret=SECRET, nonce="nonce 1", restored=states["hub.lab"]))
+    for _ in range(3):
+        office.settle()
+        for hub, machine in office.hubs.items():
+            office.act(hub, machine.remind())
+    assert office.settle().history == reference
 
 
 def test_rows_in_any_order_give_the_same_training(data, reference):
@@ -380,25 +408,28 @@ def test_settings_at_their_defaults_do_not_count():
 
 
 @SEEDS
-def test_of_two_processes_with_one_name_the_later_one_stays(data, seed):
+def test_of_two_processes_with_one_name_the_first_one_stays(data, reference, seed):
+    """Even where both hear all that is sent to their name and both answer, with other rows or another file."""
     office = Office(data, seed)
     first = office.machines[NORTH] = Client(Job(CONFIG), 1, NORTH, data[NORTH], "first")
     office.start()
     while office.hubs["hub.lab"].round < 2:
         office.deliver()
-    second = Client(Job(CONFIG), 1, NORTH, data[NORTH], "second")
-    # Both hear everything that is sent to their name, and both answer.
-    office.act("hub.lab", office.hubs["hub.lab"].joined(NORTH))
-    office.machines[NORTH] = Twins(first, second)
-    while office.deliver():
-        pass
-    assert first.ending.reason == f"another process has joined as {NORTH}: there must be one only"
-    assert second.ending.status == "finished"
+    other = replace(data[NORTH], features=changed_rows(data[NORTH])["features"])
+    second = Client(Job(CONFIG), 1, NORTH, other, "second")
+    third = Client(Job(with_keys(RIDGE, seed=3)), 1, NORTH, data[NORTH], "third")
+    office.machines[NORTH] = Processes(first, second, third)
+    for process in (second, third):
+        process.receive(office.hubs["hub.lab"].handshake.sessions.who(NORTH, ""))
+        office.act(NORTH, process.introduce())
+    office.settle()
+    assert first.ending.status == "finished"
     assert {end.status for end in office.ends.values()} == {"finished"}
+    assert office.history == reference
 
 
-class Twins:
-    """Two processes behind one name."""
+class Processes:
+    """Several processes behind one name."""
 
     def __init__(self, *machines):
         self.machines = machines
@@ -407,8 +438,30 @@ class Twins:
         answers = []
         for machine in self.machines:
             if machine.ending is None:
-                answers += machine.receive(message)
+                with suppress(RejectedMessage):
+                    answers += machine.receive(message)
         return answers
+
+
+def test_a_frame_of_an_earlier_run_ends_nobody(data, reference):
+    """What a client said in an earlier run, with other settings, answers no call of this one, and names no process."""
+    earlier = Office(data, 1, config=with_keys(RIDGE, seed=3)).run()
+    frames = [message for message in earlier.sent if message.sender == NORTH]
+    office = begun(data, 0)
+    hub = office.hubs["hub.lab"]
+    for frame in frames:
+        try:
+            office.act("hub.lab", hub.receive(frame))
+        except RejectedMessage:
+            continue
+    # As if it had guessed the number of the call, and come first: the one that said it is told to leave, and no other.
+    enrol = next(frame for frame in frames if isinstance(frame, Enrol))
+    (call,) = hub.joined(NORTH)
+    office.act("hub.lab", hub.receive(enrol.replace(call=call.call, session="earlier")))
+    office.act("hub.lab", [call])
+    office.settle()
+    assert office.machines[NORTH].ending == ("finished", "")
+    assert office.history == reference
 
 
 def test_what_a_former_process_said_late_does_not_count(data, reference):
@@ -418,7 +471,7 @@ def test_what_a_former_process_said_late_does_not_count(data, reference):
     (call,) = hub.joined(NORTH)
     (late,) = former.receive(call)
     live = Client(Job(CONFIG), 1, NORTH, data[NORTH], "live")
-    restart(office, NORTH, Twins(live))
+    restart(office, NORTH, Processes(live))
     while live.round < 2:
         assert office.deliver()
     # It was on its way all the time, and nobody has heard of that process before.

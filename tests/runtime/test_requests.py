@@ -16,7 +16,7 @@ from tdcd.cli.certificates import certs_app
 from tdcd.runtime.certificates.check import explain, facts_of, read_certificate, read_key
 from tdcd.runtime.certificates.issue import create_authority, issue, key_pem
 from tdcd.runtime.certificates.names import fingerprint
-from tdcd.runtime.certificates.request import make_request, read_request, sign
+from tdcd.runtime.certificates.request import make_request, read_request, sign, sign_all
 from tdcd.runtime.certificates.revoke import revoke
 from tdcd.runtime.transport.transport import Joined, Received
 
@@ -160,6 +160,20 @@ class TestSigning:
         assert (issuer / f"{NORTH}.pem").read_bytes() == first
         sign(issuer, request, again=True)
         assert (issuer / f"{NORTH}.pem").read_bytes() != first
+
+    def test_of_several_requests_all_are_signed_or_none(self, tmp_path, issuer):
+        parties = {HUB: ["bank.example"], NORTH: ()}
+        hub, north = (make_request(tmp_path / "party", party).path for party in (HUB, NORTH))
+        sign_all(issuer, [north], parties, 30, again=False)
+        before = {path.name: path.read_bytes() for path in issuer.iterdir()}
+        with pytest.raises(ValueError, match=r"client\.bank\.north has a certificate that is still good"):
+            sign_all(issuer, [hub, north], parties, 30, again=False)
+        assert {path.name: path.read_bytes() for path in issuer.iterdir()} == before
+        other = make_request(tmp_path / "other", HUB).path
+        with pytest.raises(ValueError, match=rf"{HUB}\.csr and .*other/{HUB}\.csr are both for {HUB}"):
+            sign_all(tmp_path / "new", [hub, other], parties, 30, again=False)
+        assert not (tmp_path / "new").exists()
+        assert len(sign_all(issuer, [hub, north], parties, 30, again=True)) == 2
 
     def test_a_revoked_key_is_never_signed_again(self, tmp_path, issuer):
         request = make_request(tmp_path, NORTH)

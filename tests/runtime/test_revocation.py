@@ -1,16 +1,18 @@
 """The list of revoked certificates: what it may contain, and what it does to real links."""
 
+import os
 import shutil
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import zenoh
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
-from test_zenoh_transport import MARK, eavesdrop, intruder
+from test_zenoh_transport import MARK, NONCE, eavesdrop, intruder
 from transport_parties import (
     HUB,
     HUBS,
@@ -30,7 +32,9 @@ from tdcd.runtime.certificates.check import facts_of, read_certificate, read_key
 from tdcd.runtime.certificates.issue import issue, list_of, throwaway
 from tdcd.runtime.certificates.revocation import LOOK_S, REVOKED, RevocationList, WatchedList
 from tdcd.runtime.certificates.revoke import revoke
+from tdcd.runtime.storage.lock import is_alive, lock
 from tdcd.runtime.transport import cutting
+from tdcd.runtime.transport.processes import Process
 from tdcd.runtime.transport.transport import Joined, Left, Mailbox, Received
 
 NOW = datetime.now(UTC)
@@ -294,8 +298,10 @@ def test_a_revoked_client_is_cut_off_and_its_replacement_let_in(certs, tmp_path)
 def shout(session):
     """Speak as a party under its old name and the next one, and claim to be there."""
     for name in (NORTH, f"{NORTH}~2"):
-        session.put(f"tdcd/1/{HUB}/{name}/message", b"forged", congestion_control=zenoh.CongestionControl.BLOCK)
-        session.liveliness().declare_token(f"tdcd/1/{HUB}/{name}/alive/{MARK}")
+        word = Process(nonce=NONCE, title=MARK).word
+        for attachment in (b"chosen", None):
+            session.put(f"tdcd/1/{HUB}/{name}/message/*/{NONCE}", b"forged", attachment=attachment)
+        session.liveliness().declare_token(f"tdcd/1/{HUB}/{name}/alive/{word}.{MARK}")
 
 
 def links_of(end, name):
@@ -320,6 +326,24 @@ def test_where_a_link_cannot_be_closed_nothing_passes_on_it(certs, tmp_path, mon
         assert hub.receive(SOON) == Received(SOUTH, b"good")
         assert [hub.receive(0.2), north.receive(0.2)] == [None, None]
         assert links_of(hub, NORTH) == before
+
+
+def test_closing_links_leaves_the_lock_of_a_folder(certs, tmp_path):
+    """A second process is still refused, and one that asks still told that the first one lives."""
+    held = lock(tmp_path)
+    with Parties(ZenohNetwork(certs)) as parties:
+        hub, _ = parties.linked(HUB, NORTH)
+        assert cutting.cut(hub._session, {NORTH})
+    code = "import sys, pathlib; from tdcd.runtime.storage.lock import is_alive, lock; path = pathlib.Path(sys.argv[1])"
+    asked = f"{code}; print(is_alive(path)); lock(path, pause=lambda seconds: None)"
+    told = subprocess.run([sys.executable, "-c", asked, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert told.stdout == "True\n"
+    assert f"{tmp_path} is in use by another process: stop that one first" in told.stderr
+    # A copy of the descriptor that is closed changes nothing either.
+    os.close(os.dup(held))
+    assert is_alive(tmp_path)
+    os.close(held)
+    assert not is_alive(tmp_path)
 
 
 def test_a_client_honours_the_list_for_its_hub(certs):

@@ -59,6 +59,8 @@ def test_the_run_waits_for_a_revoked_client_and_ends_with_its_replacement(tmp_pa
         assert told["why"].endswith(f"revoked.crl: list 1 is in force; newly revoked: {NORTH}")
         said = CliRunner().invoke(app, ["status", str(bank.home / "hub")]).output
         assert f"  revoked     {NORTH}, until it has a new certificate" in said
+        # To close a link it looks through its open files, the lock of its folder among them.
+        assert ", alive" in said.splitlines()[0]
         assert bank.status()["round"] <= 3
         issue(bank.certs, NORTH)
         replacement = bank.client(NORTH, bank.certs)

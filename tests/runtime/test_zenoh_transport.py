@@ -38,11 +38,14 @@ from transport_parties import (
 
 from tdcd.runtime.certificates.check import read_key
 from tdcd.runtime.certificates.issue import issue, throwaway
+from tdcd.runtime.transport.processes import Process
 from tdcd.runtime.transport.transport import Joined, Left, Received
 from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
 
 NOW = datetime.now(UTC)
 MARK = "intruder"
+NONCE = "ab" * 16
+BLOCK = zenoh.CongestionControl.BLOCK
 REFUSED = 0.4
 """Seconds in which a link that is not refused would be up many times over."""
 
@@ -119,9 +122,12 @@ def claim_everything(session):
     """Come, speak and go as everybody to everybody, by exact keys and by patterns."""
     for receiver, sender in [*itertools.product(PEERS, PEERS), (HUB, "*"), ("*", "*")]:
         key = f"tdcd/1/{receiver}/{sender}"
-        session.put(f"{key}/message", b"forged", congestion_control=zenoh.CongestionControl.BLOCK)
-        session.delete(f"{key}/message")
-        session.liveliness().declare_token(f"{key}/alive/{MARK}").undeclare()
+        for process in (f"*/{NONCE}", "*/*", f"{NONCE}/{NONCE}"):
+            for attachment in (None, b"chosen", b"taken", b"other"):
+                session.put(f"{key}/message/{process}", b"forged", attachment=attachment, congestion_control=BLOCK)
+            session.delete(f"{key}/message/{process}")
+        for process in (MARK, f"{NONCE}.x.{MARK}", f"{NONCE}.9.train.99999999999.0.{'ff' * 60}.{MARK}"):
+            session.liveliness().declare_token(f"{key}/alive/{process}").undeclare()
     session.put("tdcd/**", b"forged")
 
 
@@ -132,14 +138,27 @@ def eavesdrop(session):
     def note(sample):
         key = str(sample.key_expr)
         if not key.endswith(MARK):
-            heard.append(key.partition("/alive")[0])
+            heard.append(re.sub(r"/(alive|message)/.*", r"/\1", key))
 
     for receiver, sender in [*itertools.product(PEERS, PEERS), ("*", "*")]:
-        for key in (f"tdcd/1/{receiver}/{sender}/message", f"tdcd/1/{receiver}/{sender}/**"):
+        for key in (f"tdcd/1/{receiver}/{sender}/message/*/*", f"tdcd/1/{receiver}/{sender}/**"):
             session.declare_subscriber(key, note, allowed_origin=zenoh.Locality.REMOTE)
         session.liveliness().declare_subscriber(f"tdcd/1/{receiver}/{sender}/alive/*", note, history=True)
     session.declare_subscriber("**", note, allowed_origin=zenoh.Locality.REMOTE)
     return heard
+
+
+@contextmanager
+def as_process(session, party, hub):
+    """Be a process of a party that keeps the rules until it has a link to a hub; how messages are then sent."""
+    key = f"tdcd/1/{hub.party}/{party}/message/{hub._process.nonce}/{NONCE}"
+
+    def send(data, attachment=None):
+        session.put(key, data, attachment=attachment, congestion_control=BLOCK)
+
+    with session.liveliness().declare_token(f"tdcd/1/{hub.party}/{party}/alive/{Process(nonce=NONCE).word}.{MARK}"):
+        send(b"", b"chosen")
+        yield send
 
 
 def assert_unharmed(bank):
@@ -207,17 +226,70 @@ def test_a_process_that_stalls_for_long_has_left(certs, unsent):
         assert Received(SOUTH, b"there?") in iter(lambda: hub.receive(SOON), None)
 
 
-def test_a_second_process_of_the_same_party_is_a_restart(certs):
+def test_a_second_process_of_a_party_waits_until_the_first_is_gone(certs):
+    """However often it comes and goes, the first one keeps its link, and each of the three is told of the others."""
     with Parties(ZenohNetwork(certs)) as parties:
-        hub, _ = parties.linked(HUB, NORTH)
-        with process(parties, NORTH) as child:
+        hub, first = parties.linked(HUB, NORTH)
+        for _ in range(3):
+            with parties.network.join(NORTH, PEERS[NORTH]) as second:
+                until(lambda: second.unfit)
+                assert re.fullmatch(
+                    r"hub\.bank has a link with another process of client\.bank\.north, which is training since "
+                    r"20\d\d-\d\d-\d\d \d\d:\d\d UTC: this one waits until that one is gone",
+                    second.unfit[HUB],
+                )
+                assert "; another process of client.bank.north waits until that one is gone" in hub.unfit[NORTH]
+                second.send(HUB, b"not heard")
+                hub.send(NORTH, b"for the first")
+                assert first.receive(SOON) == Received(HUB, b"for the first")
+            until(lambda: not hub.unfit)
+        with process(parties, NORTH):
+            until(lambda: hub.unfit)
+            first.send(HUB, b"still there")
+            assert hub.receive(SOON) == Received(NORTH, b"still there")
+            first.close()
             assert take(hub, 2) == [Left(NORTH), Joined(NORTH)]
-            parties.ends[NORTH].close()
-            assert hub.receive(0.3) is None
             hub.send(NORTH, b"new one")
             assert hub.receive(SOON) == Received(NORTH, b"new one")
-            child.kill()
-            assert hub.receive(SOON) == Left(NORTH)
+        assert hub.receive(SOON) == Left(NORTH)
+
+
+def until(happens):
+    deadline = time.monotonic() + SOON
+    while not happens():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+def test_processes_that_do_something_else_are_named_and_leave_the_link_alone(certs):
+    """A process that aligns, or speaks another protocol, is told so, and so is the other end."""
+    with Parties(ZenohNetwork(certs)) as parties:
+        network, training = parties.network, Process("train", "m2", 6)
+        hub = parties.ends[HUB] = network.join(HUB, PEERS[HUB], process=training)
+        north = parties.ends[NORTH] = network.join(NORTH, PEERS[NORTH], process=training)
+        assert (hub.receive(SOON), north.receive(SOON)) == (Joined(NORTH), Joined(HUB))
+        with network.join(NORTH, PEERS[NORTH], process=Process("align", "m2", 6)) as other:
+            until(lambda: other.unfit and hub.unfit)
+            assert re.fullmatch(
+                r"hub\.bank is training run m2 since .* UTC; client\.bank\.north is aligning ids, and has no link with "
+                "that process",
+                other.unfit[HUB],
+            )
+            assert hub.unfit[NORTH].startswith("client.bank.north is aligning ids since ")
+        until(lambda: not hub.unfit)
+        with network.join(SOUTH, PEERS[SOUTH], process=Process("train", "m2", 7)) as other:
+            until(lambda: other.unfit and hub.unfit)
+            text = "client.bank.south speaks protocol 7 and hub.bank 6: upgrade the older one"
+            assert hub.unfit == {SOUTH: text}
+            assert other.unfit[HUB] == "hub.bank speaks protocol 6 and client.bank.south 7: upgrade the older one"
+        # What versions before protocol 6 said of themselves.
+        with (
+            intruder(tls_of(certs, SOUTH), dial=network.addresses[HUB]) as session,
+            session.liveliness().declare_token(f"tdcd/1/{HUB}/{SOUTH}/alive/f00d"),
+        ):
+            until(lambda: "does not say which protocol it speaks" in hub.unfit.get(SOUTH, ""))
+        north.send(HUB, b"undisturbed")
+        assert hub.receive(SOON) == Received(NORTH, b"undisturbed")
 
 
 def test_a_link_ends_when_a_certificate_expires(certs, tmp_path):
@@ -292,14 +364,13 @@ def test_a_peer_can_speak_and_listen_for_itself_only(bank, certs, party):
     with intruder(tls_of(certs, party), dial=bank.network.addresses[HUB]) as session:
         heard = eavesdrop(session)
         claim_everything(session)
-        assert take(hub, 3) == [Received(party, b"forged"), Joined(party), Left(party)]
         assert_unharmed(bank)
-        with session.liveliness().declare_token(f"tdcd/1/{HUB}/{party}/alive/{MARK}"):
+        with as_process(session, party, hub):
             assert hub.receive(SOON) == Joined(party)
             hub.send(party, b"for you")
         assert hub.receive(SOON) == Left(party)
         assert_unharmed(bank)
-        assert set(heard) == {f"tdcd/1/{party}/{HUB}", f"tdcd/1/{party}/{HUB}/message"}
+        assert set(heard) == {f"tdcd/1/{party}/{HUB}/alive", f"tdcd/1/{party}/{HUB}/message"}
 
 
 @pytest.mark.parametrize(
@@ -326,9 +397,12 @@ def test_a_client_does_not_talk_to_somebody_at_its_hubs_address(certs, odd, wron
 def test_messages_over_the_limit_are_thrown_away(bank, certs):
     hub = bank.ends[HUB]
     with intruder(tls_of(certs, SOUTH), dial=bank.network.addresses[HUB]) as session:
-        for size in (MAX_BYTES + 1, 3 * MAX_BYTES, MAX_BYTES):
-            session.put(f"tdcd/1/{HUB}/{SOUTH}/message", bytes(size), congestion_control=zenoh.CongestionControl.BLOCK)
-        assert hub.receive(SOON) == Received(SOUTH, bytes(MAX_BYTES))
+        with as_process(session, SOUTH, hub) as send:
+            assert hub.receive(SOON) == Joined(SOUTH)
+            for size in (MAX_BYTES + 1, 3 * MAX_BYTES, MAX_BYTES):
+                send(bytes(size))
+            assert hub.receive(SOON) == Received(SOUTH, bytes(MAX_BYTES))
+        assert hub.receive(SOON) == Left(SOUTH)
     assert hub.dropped == {SOUTH: 1}
     assert_unharmed(bank)
 

@@ -1,6 +1,7 @@
 """How parties stand, as their hubs say."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -139,7 +140,7 @@ def test_whatever_the_files_say(facts, config):
 HOLD = """
 import fcntl, sys
 with open(sys.argv[1] + "/hub.lock", "rb") as file:
-    fcntl.lockf(file, fcntl.LOCK_SH)
+    fcntl.flock(file, fcntl.LOCK_SH)
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -151,5 +152,5 @@ def test_who_looks_whether_a_hub_lives_does_not_keep_it_from_starting(tmp_path):
         [sys.executable, "-S", "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as looking:
         looking.stdout.readline()
-        lock(tmp_path, pause=lambda _: looking.communicate())
+        os.close(lock(tmp_path, pause=lambda _: looking.communicate()))
     assert not is_alive(tmp_path)

@@ -1,6 +1,7 @@
 """What the terminal shows while parties exchange messages."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TaskProgressColumn
 
 from tdcd.cli.console import Display
@@ -21,7 +22,8 @@ class Waiting(Display):
         if missing == self._missing:
             return
         self._missing = missing
-        names = f"; waiting for {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}" if missing else ""
+        shown = ", ".join(escape(one) for one in missing[:3])
+        names = f"; waiting for {shown}{', ...' if len(missing) > 3 else ''}" if missing else ""
         self._bar.update(self._task, description=self._doing + names)
         if names and not self._console.is_terminal:
             self._console.print(self._doing + names, highlight=False)

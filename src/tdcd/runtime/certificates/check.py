@@ -28,7 +28,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,23}"
 _HUB = re.compile(rf"hub\.{_NAME}")
 _CLIENT = re.compile(rf"client\.{_NAME}\.{_NAME}")
 _USAGES = {ExtendedKeyUsageOID.SERVER_AUTH: "server", ExtendedKeyUsageOID.CLIENT_AUTH: "client"}
-_RENEWAL = "tdcd certs request, or tdcd certs issue --renew"
+RENEWAL = "tdcd certs request, or tdcd certs issue --renew"
 _NEEDED: dict[Role, tuple[str, ...]] = {"hub": ("server", "client"), "client": ("client",)}
 
 
@@ -146,7 +146,7 @@ def explain(
         cert = None
     if cert is not None:
         problems += _name_problems(cert_path, facts_of(cert), party)
-        problems += _date_problems(cert_path, facts_of(cert), now, f"ask for a new one: {_RENEWAL}")
+        problems += _date_problems(cert_path, facts_of(cert), now, f"ask for a new one: {RENEWAL}")
         problems += _use_problems(cert_path, facts_of(cert), party, host)
     if cert is not None and key is not None and _public(key.public_key()) != _public(cert.public_key()):
         problems.append(
@@ -165,7 +165,7 @@ def cautions(cert_path: Path, key_path: Path, now: datetime | None = None) -> li
     cert = _attempt(read_certificate, cert_path, [])
     left = facts_of(cert).not_after - (now or datetime.now(UTC)) if cert else EXPIRES_SOON
     if timedelta(0) < left < EXPIRES_SOON:
-        found.append(f"{cert_path} expires in {counted(left.days, 'day')}; renew it: {_RENEWAL}")
+        found.append(f"{cert_path} expires in {counted(left.days, 'day')}; renew it: {RENEWAL}")
     if key_path.is_file() and (mode := key_path.stat().st_mode & 0o777) & 0o077:
         found.append(f"{key_path} is open to other users (mode {mode:04o}); close it: chmod 600 {key_path}")
     return found
@@ -269,6 +269,15 @@ def _plain(host: str) -> str:
         return str(ipaddress.ip_address(host))
     except ValueError:
         return host.lower()
+
+
+def when(seconds: float) -> str:
+    """A moment for people.
+
+    >>> when(1794895440)
+    '2026-11-17 06:04 UTC'
+    """
+    return _when(datetime.fromtimestamp(seconds, UTC))
 
 
 def _when(moment: datetime) -> str:

@@ -99,6 +99,18 @@ def sign(
     Of the request nothing but name and key is used: ``hosts`` and what the holder may do come from the shared file.
     """
     now = now or datetime.now(UTC)
+    _check_request(folder, request, hosts, again, now)
+    return _written(folder, request, certify(folder, request.party, hosts, request.key, days, now))
+
+
+def _written(folder: Path, request: Request, cert: x509.Certificate) -> Issued:
+    path = folder / f"{request.party}.pem"
+    write_whole(path, cert.public_bytes(Encoding.PEM), private=False)
+    return Issued(request.party, path, path.with_suffix(".key"), cert.not_valid_after_utc, is_new=True)
+
+
+def _check_request(folder: Path, request: Request, hosts: Sequence[str], again: bool, now: datetime) -> None:
+    """Raise a ValueError that says why a request cannot be signed."""
     cert_path, key_path = folder / f"{request.party}.pem", folder / f"{request.party}.key"
     if request.fingerprint in list_of(folder).keys.values():
         raise ValueError(
@@ -113,15 +125,12 @@ def sign(
         raise ValueError(
             f"{key_path} is another key of {request.party} than that of {request.path}; move it away first"
         )
-    cert = certify(folder, request.party, hosts, request.key, days, now)
-    write_whole(cert_path, cert.public_bytes(Encoding.PEM), private=False)
-    return Issued(request.party, cert_path, key_path, cert.not_valid_after_utc, is_new=True)
 
 
 def sign_all(
     folder: Path, paths: Sequence[Path], parties: Mapping[str, Sequence[str]], days: int, again: bool
 ) -> list[tuple[Request, Issued]]:
-    """Sign several requests, or none if one of them cannot be read; make the authority where ``folder`` has none.
+    """Sign several requests, or none if one of them cannot be; make the authority where ``folder`` has none.
 
     Args:
         folder: the issuer's.
@@ -129,9 +138,17 @@ def sign_all(
         parties: of every party in the shared file the hosts at which it is dialled.
     """
     requests = [read_request(path, [*parties]) for path in paths]
+    asked: dict[str, Request] = {}
+    for request in requests:
+        if (other := asked.setdefault(request.party, request)) is not request:
+            raise ValueError(f"{other.path} and {request.path} are both for {request.party}; give one of them")
+    now = datetime.now(UTC)
+    for request in requests:
+        _check_request(folder, request, parties[request.party], again, now)
     if not any((folder / name).exists() for name in (AUTHORITY, AUTHORITY_KEY)):
         create_authority(folder)
-    return [(request, sign(folder, request, parties[request.party], days, again)) for request in requests]
+    certs = [certify(folder, one.party, parties[one.party], one.key, days, now) for one in requests]
+    return [(one, _written(folder, one, cert)) for one, cert in zip(requests, certs, strict=True)]
 
 
 def _check_key(key: CertificatePublicKeyTypes, path: Path) -> None:

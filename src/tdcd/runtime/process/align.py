@@ -173,7 +173,7 @@ def align_as_hub(
     rows = [ids_in(path, job.config, job.config.silos[index]) for path in tables]
     held = {one.source: one.ids for one in rows} if tables else None
     hub = AlignHub(job, index, method, secret_of(job, own), held, waiting.progress)
-    with open_transport(job, hub.name, [*hub.partners], own) as transport:
+    with open_transport(job, hub.name, [*hub.partners], own, "align") as transport:
         outcome = converse(hub, transport, waiting.show, waiting.should_stop)
     lost = _lost(job.config, rows, hub.common) if rows else SiloIds(hub.num_ids, len(hub.common))
     return outcome, hub.common, lost
@@ -188,7 +188,7 @@ def align_as_client(
         raise ConfigError(["--data: is missing; a client needs the tables with its ids"])
     rows = [ids_in(path, job.config, section) for path in tables]
     client = AlignClient(job, job.silo_index(silo), client_of(silo, name), [one for part in rows for one in part.ids])
-    with open_transport(job, client.name, [*client.partners], own) as transport:
+    with open_transport(job, client.name, [*client.partners], own, "align") as transport:
         outcome = converse(client, transport, waiting.show, waiting.should_stop)
     return outcome, client.common, _lost(job.config, rows, client.common)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.runtime.process.driver import ClientDriver
+from tdcd.runtime.process.facts import links_of
 from tdcd.runtime.storage.lock import lock
 from tdcd.runtime.storage.status import write_status
 
@@ -71,6 +72,7 @@ class ClientStatus:
             "connected": sorted(endpoint.present),
             "bytes_sent": endpoint.wire_bytes,
             "refused": dict(endpoint.refused),
+            **links_of(endpoint),
             "last_error": refused or endpoint.last_refusal,
             "status": None if ending is None else ending.status,
         }

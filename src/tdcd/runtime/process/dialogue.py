@@ -64,7 +64,9 @@ def converse(
             session.hear(news)
         elif news is not None:
             session.note_presence(news)
-        watch(dialogue.missing())
+        session.endpoint.look()
+        unfit = session.endpoint.unfit
+        watch([unfit.get(party, party) for party in dialogue.missing()])
     return session.outcome or Outcome("finished")
 
 

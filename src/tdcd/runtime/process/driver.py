@@ -102,6 +102,7 @@ class HubDriver:
         missing = self.hub.missing()
         self._note_progress(news, len(missing))
         self._stopwatch.handled(missing, self.endpoint.present)
+        self.endpoint.look()
         now = self._clock()
         if not self._is_held and (news is None or now - self._looked_at > TICK_S):
             self._look_after(missing)
@@ -325,6 +326,7 @@ class ClientDriver:
             self._answer(news)
         elif news is not None:
             self.endpoint.note_presence(news)
+        self.endpoint.look()
         ending = self.client.ending
         return None if ending is None else Outcome(ending.status, ending.reason)
 

@@ -1,16 +1,26 @@
 """A party's end of its links: what it sends, receives and refuses, and when it reminds others."""
 
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from typing import Any
 
 from tdcd.core.visible import one_line
+from tdcd.runtime.certificates.check import EXPIRES_SOON, RENEWAL, when
 from tdcd.runtime.process.log import event
 from tdcd.runtime.protocol.messages import Diverged, Stop
 from tdcd.runtime.protocol.structure import Message
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 from tdcd.runtime.transport.transport import Joined, Left, Received, Transport
+
+LOOK_S = 0.25
+"""How often a party looks at what its transport has to say."""
+
+REPEAT_S = 86400.0
+"""How often the log is told again of a certificate."""
 
 _FADING = 0.9
 """How much of what a stage took at most is remembered in the next one."""
@@ -19,8 +29,15 @@ _FADING = 0.9
 class Endpoint:
     """What is sent and received, who is there, what is refused and why."""
 
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
+    def __init__(self, transport: Transport, wall_clock: Callable[[], float] = time.time) -> None:
+        """Take the party's transport, and the clock by which certificates expire."""
+        self.transport, self._wall_clock = transport, wall_clock
+        self.unfit: dict[str, str] = {}
+        """By party: a sentence on a process of it that has no link with this one."""
+        self._num_unfit: Counter[str] = Counter()
+        self._looked_at = -math.inf
+        # Who starts has been told of its own certificate.
+        self._told_at: dict[str, tuple[bool, float]] = {transport.party: (False, wall_clock())}
         self.present: set[str] = set()
         self.payload: Counter[tuple[str, str]] = Counter()
         """Payload bytes sent, by kind of message and receiver."""
@@ -54,10 +71,50 @@ class Endpoint:
         if is_worth_logging(self.refused[sender]):
             event("refused", logging.WARNING, sender=sender, why=reason, count=self.refused[sender])
 
-    def reasons(self, missing: Collection[str]) -> dict[str, list[str]]:
+    def reasons(self, missing: Collection[str]) -> dict[str, Any]:
         """Why some of the missing will not come by themselves, for the log."""
         revoked = sorted(self.transport.revoked.intersection(missing))
-        return {"revoked": revoked} if revoked else {}
+        expired = sorted(party for party in missing if self.days_left().get(party, 0) < 0)
+        unfit = {party: why for party, why in self.unfit.items() if party in missing}
+        return {name: why for name, why in (("revoked", revoked), ("expired", expired), ("unfit", unfit)) if why}
+
+    def days_left(self) -> dict[str, float]:
+        """For how many days the certificates of this party and of its peers are valid yet, as far as it knows them."""
+        now = self._wall_clock()
+        return {party: round((expires - now) / 86400, 3) for party, expires in self.transport.expiries.items()}
+
+    def look(self) -> None:
+        """Log what is new about processes without a link, and about certificates that expire or have."""
+        if time.monotonic() - self._looked_at < LOOK_S:
+            return
+        self._looked_at = time.monotonic()
+        before, self.unfit = self.unfit, dict(self.transport.unfit)
+        for party, why in self.unfit.items():
+            if before.get(party) != why:
+                self._num_unfit[party] += 1
+                if is_worth_logging(self._num_unfit[party]):
+                    event("no link", logging.WARNING, who=party, why=why)
+        for party, expires in self.transport.expiries.items():
+            self._look_at_certificate(party, expires)
+
+    def _look_at_certificate(self, party: str, expires: int) -> None:
+        """Log once a day that a certificate has expired, or that this party's own soon will."""
+        now, is_own = self._wall_clock(), party == self.transport.party
+        is_over = now >= expires
+        if not is_over and not (is_own and expires - now < EXPIRES_SOON.total_seconds()):
+            return
+        was_over, told_at = self._told_at.get(party, (False, -math.inf))
+        if is_over == was_over and now - told_at < REPEAT_S:
+            return
+        self._told_at[party] = is_over, now
+        if not is_over:
+            days = int((expires - now) // 86400)
+            why = f"the certificate of {party} expires on {when(expires)}, in {days} days; renew it: {RENEWAL}"
+        elif is_own:
+            why = f"the certificate of {party} expired on {when(expires)}, so its links are closed; renew it: {RENEWAL}"
+        else:
+            why = f"the certificate of {party} expired on {when(expires)}, so its link is closed until it has a new one"
+        event("certificate", logging.ERROR if is_over else logging.WARNING, who=party, why=why)
 
     def note_presence(self, news: Joined | Left) -> None:
         """Remember who is there."""

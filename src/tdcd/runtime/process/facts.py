@@ -28,6 +28,7 @@ def facts_of(
         "needs_all": needs_all(hub),
         "labels": hub.job.where_labels_are(silo),
         "revoked": sorted(endpoint.transport.revoked),
+        **links_of(endpoint),
         "phi_age": phi_ages(hub.job, silo, hub.round),
         "bytes_sent": endpoint.wire_bytes,
         "payload_bytes_sent": sum(endpoint.payload.values()),
@@ -36,6 +37,11 @@ def facts_of(
         "last_error": (hub.status != "finished" and hub.reason) or last_error or endpoint.last_refusal,
         "status": hub.status,
     }
+
+
+def links_of(endpoint: Endpoint) -> dict[str, Any]:
+    """Which processes have no link and why, and for how many days certificates are valid yet."""
+    return {"unfit": dict(endpoint.unfit), "certificate_days": endpoint.days_left()}
 
 
 def needs_all(hub: Hub) -> bool:

@@ -124,6 +124,12 @@ METRICS = (
         "For how long a party has been waited for now; 0 if it is not.",
         _of_partners("party", lambda now: now.facts["missing_s"]),
     ),
+    Metric(
+        "tdcd_certificate_days_left",
+        "gauge",
+        "For how many days a certificate is valid yet: this hub's own, and those of parties that were connected.",
+        lambda now: [({"party": party}, days) for party, days in now.facts.get("certificate_days", {}).items()],
+    ),
     Metric("tdcd_left_out_clients", "gauge", "How many clients this round continues without.", _count("left_out")),
     Metric(
         "tdcd_rejected_messages_total",

@@ -30,9 +30,11 @@ from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.shutdown import Shutdown
+from tdcd.runtime.protocol.wire import PROTOCOL
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.storage.mask_key import mask_key
+from tdcd.runtime.transport.processes import Process, Work
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
@@ -118,7 +120,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         absences=folder.absences,
         keys=keys_of(job, job.hubs[index], own, folder.path) if is_masked else None,
     )
-    with open_transport(job, hub.name, [*hub.clients, *hub.peers], own) as transport:
+    with open_transport(job, hub.name, [*hub.clients, *hub.peers], own, "train") as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
         if own.metrics is None:
             return HubDriver(hub, transport, folder, job.config.runtime.resend_s).run(should_stop)
@@ -157,7 +159,7 @@ def _run_client(
         event("labels", taken_for=taken_for(job.config, data.table))
     keys = keys_of(job, name, own) if job.config.exchange.protect_blocks else None
     machine = Client(job, index, name, data, secrets.token_hex(8), keys)
-    with open_transport(job, machine.name, [machine.hub], own) as transport:
+    with open_transport(job, machine.name, [machine.hub], own, "train") as transport:
         event("dialling", address=job.config.silos[index].hub)
         driver = ClientDriver(machine, transport)
         return driver.run(should_stop if status is None else status.shown_before(driver, should_stop))
@@ -208,8 +210,8 @@ def keys_of(job: Job, party: str, own: PartySection, folder: Path | None = None)
     return Keys(party, signer.secret if folder is None else mask_key(folder), signer)
 
 
-def open_transport(job: Job, party: str, peers: list[str], own: PartySection) -> Transport:
-    """Check the party's certificate, then open its links."""
+def open_transport(job: Job, party: str, peers: list[str], own: PartySection, work: Work) -> Transport:
+    """Check the party's certificate, then open its links, and say on them what this process does."""
     addresses = {}
     for hub, silo in zip(job.hubs, job.config.silos, strict=True):
         if silo.hub is None:
@@ -240,6 +242,7 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection) ->
         lease_s=job.config.runtime.lease_s,
         revocations=revocations,
         tell=_tell_of_port,
+        process=Process(work, job.config.title, PROTOCOL),
     )
 
 

@@ -64,7 +64,7 @@ def predict_with_peers(
     hub = PredictHub(*mine, [hub_of(one) for one in without])
     if is_masked:
         hub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own))
-    with open_transport(job, hub.name, list(hub.partners), own) as transport:
+    with open_transport(job, hub.name, list(hub.partners), own, "predict") as transport:
         outcome = converse(hub, transport, watch, should_stop)
     if outcome.status == "interrupted":
         raise Interrupted("Interrupted; nothing was written.")

@@ -158,7 +158,7 @@ class Client:
     def _on_welcome(self, message: Welcome) -> list[Message]:
         """The hub says which samples the rows are, and what the labels mean."""
         if message.session != self._session:
-            return self._on_successor()
+            raise RejectedMessage(f"it welcomes another process of {self.name}")
         check_welcome(message, len(self.data.ids), self.job.config.model, has_labels=self._has_labels)
         if wrong := self._masks.agree(message.cards, message.run):
             self.ending = Ending("refused", wrong)
@@ -171,13 +171,6 @@ class Client:
         train, _ = places_in(message, len(self.data.ids))
         summary = self.data.summary(train >= 0, self.job.config.model.bins)
         return self._answer(message, ColumnSummary, summary=json.dumps(summary))
-
-    def _on_successor(self) -> list[Message]:
-        """Another process of this name is welcome: if it came after this one, this one leaves."""
-        if self._welcome is not None:
-            reason = f"another process has joined as {self.name}: there must be one only"
-            self.ending = Ending("refused", reason)
-        return []
 
     def _on_prepare(self, message: Prepare) -> list[Message]:
         """The hub sends the silo's means, scales and levels, made of all clients' sums and counts."""
@@ -292,6 +285,8 @@ class Client:
         return self._answer(message, Scores, train=Array.of(train), test=Array.maybe(test))
 
     def _on_stop(self, message: Stop) -> list[Message]:
+        if message.session and message.session != self._session:
+            raise RejectedMessage(f"it turns another process of {self.name} away")
         if self._run and message.run != self._run:
             # Of a hub that came back damaged: the right one may follow.
             raise RejectedMessage(f"it ends run {message.run!r}, and this is {self._run!r}")

@@ -15,6 +15,7 @@ from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.compute.masks import Masks
 from tdcd.runtime.protocol.agreeing import MaskAgreement, is_other_key, refuse_few_blocks
 from tdcd.runtime.protocol.comparing import check_outputs, compare_settings, difference
+from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import (
     ColumnSummary,
@@ -27,7 +28,14 @@ from tdcd.runtime.protocol.messages import (
     Want,
     Welcome,
 )
-from tdcd.runtime.protocol.sample_index import Enrolment, IncompatibleParties, SampleIndex, build_index
+from tdcd.runtime.protocol.sample_index import (
+    WAY_ON,
+    Enrolment,
+    IncompatibleParties,
+    Lost,
+    SampleIndex,
+    build_index,
+)
 from tdcd.runtime.protocol.sessions import Sessions
 from tdcd.runtime.protocol.sharing import preparation_text
 from tdcd.runtime.protocol.structure import Array, Message
@@ -41,12 +49,18 @@ class Handshake:
     """The phases before the first round, as a state machine."""
 
     def __init__(
-        self, job: Job, silo: int, secret: bytes, nonce: str, rows: Sequence[str] = (), keys: Keys | None = None
+        self,
+        job: Job,
+        silo: int,
+        secret: bytes,
+        nonce: str,
+        restored: State | None = None,
+        keys: Keys | None = None,
     ) -> None:
         """Take the silo's index, the federation's secret and a nonce of this run.
 
         Args:
-            rows: a digest of each client's rows, if the run has begun already.
+            restored: what the hub continues from, if the run has begun already.
             keys: for masks; by default made of the secret, which hides nothing from those who have it.
         """
         self.job, self.silo, self.name = job, silo, job.hubs[silo]
@@ -65,7 +79,9 @@ class Handshake:
         self.secret, self._nonce, self._label_hub = secret, nonce, job.audience.label_hub
         self._agreement = MaskAgreement(job, silo, keys or Keys.of_secret(self.name, secret), nonce)
         self._masks: Masks | None = None
-        self._rows = dict(zip(self.clients, rows, strict=False))
+        self._rows = dict(zip(self.clients, () if restored is None else restored.rows, strict=False))
+        self._continues = "" if restored is None else restored.run
+        self._hubs = {} if restored is None else restored.hubs
         self._enrolments: dict[str, Enrolment] = {}
         self._peer_hellos: dict[str, Hello] = {}
         self._summaries: dict[str, Summary] = {}
@@ -102,6 +118,7 @@ class Handshake:
             )
         if not self.sessions.is_current(message):
             return [self.sessions.who(client, self.run)]
+        self.sessions.check(client, message.session)
         enrolment = Enrolment.read(message, has_labels=self.has_labels)
         compare_settings(client, message.config, self.name, self.job)
         self.sessions.note(client, message.session)
@@ -140,16 +157,23 @@ class Handshake:
     def peer_hello(self, message: Hello) -> list[Message]:
         """Another hub introduces itself, at first or again."""
         before = self._peer_hellos.get(message.sender)
-        if before is not None and self.run and message.nonce != before.nonce:
-            raise IncompatibleParties(
-                f"{message.sender} has begun another run: begin anew everywhere, or restore its run folder"
-            )
-        if before is not None and self.run and is_other_key(before, message):
-            raise IncompatibleParties(
-                f"{message.sender} came with another key for masks: begin anew everywhere, or restore its run folder"
-            )
+        known = _identity(before) if before is not None and self.run else self._hubs.get(message.sender)
+        if known is not None and known != _identity(message):
+            is_same_run = known.partition(" ")[0] == message.nonce
+            what = "came with another key for masks" if is_same_run else "has begun another run"
+            raise IncompatibleParties(f"{message.sender} {what}: begin anew everywhere, or restore its run folder")
         self._peer_hellos[message.sender] = message
         return []
+
+    def is_in_run(self, peer: str) -> bool:
+        """Whether a peer has introduced itself as one of this hub's run, as far as this hub can tell."""
+        return not self._hubs or peer in self._peer_hellos
+
+    def hubs(self) -> dict[str, str]:
+        """By which nonce and key for masks each hub is in this run; known once all have introduced themselves."""
+        mine = self.published[Hello.tag()]
+        assert isinstance(mine, Hello)
+        return {hub: _identity(hello) for hub, hello in {**self._peer_hellos, self.name: mine}.items()}
 
     def peer_opening(self, message: Opening) -> list[Message]:
         """Another hub says how large its silo is."""
@@ -191,6 +215,7 @@ class Handshake:
         hello = Hello(
             self.name,
             "",
+            run=self._continues,
             protocol=PROTOCOL,
             nonce=self._nonce,
             samples=len(index.ids),
@@ -221,6 +246,9 @@ class Handshake:
         nonces = [hellos[hub].nonce for hub in self.job.hubs]
         keys = [card.public.hex() for card in (hellos[hub].card for hub in self.job.hubs) if card is not None]
         self.run = hashlib.sha256("\n".join([self.job.digest, *nonces, *keys]).encode()).hexdigest()[:32]
+        for peer in self.peers:
+            if hellos[peer].run not in ("", self.run) and not self._continues:
+                raise Lost(f"{peer} continues run {hellos[peer].run}, of which {self.name} has no state. {WAY_ON}")
         self._masks = self._agreement.masks(hellos, self.run)
         self.phase = "preparing"
         return [self._welcome(client) for client in self.clients]
@@ -296,3 +324,8 @@ class Handshake:
         if client in self._enrolments and self.run:
             return self._welcome(client)
         return self.sessions.who(client, self.run)
+
+
+def _identity(hello: Hello) -> str:
+    """By which nonce, and by which key for masks if there is one, a hub is in a run."""
+    return hello.nonce if hello.card is None else f"{hello.nonce} {hello.card.public.hex()}"

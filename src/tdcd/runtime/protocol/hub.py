@@ -60,8 +60,8 @@ class Hub:
         self.clients, self.peers = job.clients(silo), job.peers(silo)
         self._own_clients = frozenset(self.clients)
         self._silo, self._restored = silo, restored if isinstance(restored, State) else None
-        rows = () if self._restored is None else self._restored.rows
-        self.handshake = Handshake(job, silo, secret, nonce, rows, keys)
+        self._nonce = nonce
+        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys)
         self.rounds: Rounds | None = None
         self.shutdown = restored if isinstance(restored, Shutdown) else None
         """The end of the run, when it has come."""
@@ -161,22 +161,30 @@ class Hub:
     def receive(self, message: Message) -> list[Instruction]:
         """Act on a message; everything that follows from it, in order."""
         try:
-            return self._handle(message) + self._advance()
-        except Lost as loss:
-            return self._end("refused", str(loss), tell=())
+            handled = self._handle(message)
         except IncompatibleParties as mismatch:
             if isinstance(message, Enrol | Hello) and (self._is_training or self._is_back_with(message.sender)):
-                return self._turn_away(message.sender, str(mismatch))
-            return self._end("refused", str(mismatch), is_secret=isinstance(mismatch, UnfitLabels))
+                return self._turn_away(message, str(mismatch))
+            return self._end_by(mismatch)
+        try:
+            return handled + self._advance()
+        except IncompatibleParties as mismatch:
+            return self._end_by(mismatch)
 
     def _is_back_with(self, party: str) -> bool:
-        """Whether this hub goes on with a run that the party, a client, took part in."""
-        return self._restored is not None and party in self.clients
+        """Whether this hub goes on with a run that the party took part in."""
+        return self._restored is not None and party in (*self.clients, *self._restored.hubs)
 
-    def _turn_away(self, party: str, reason: str) -> list[Instruction]:
-        """A party that comes back with other data or settings must leave; those who train do not."""
-        stop = Stop(self.name, party, self.round, self.handshake.run, status="refused", reason=reason)
+    def _turn_away(self, message: Enrol | Hello, reason: str) -> list[Instruction]:
+        """A process that comes back with other data or settings must leave; those who train do not."""
+        party, session = message.sender, message.session if isinstance(message, Enrol) else message.nonce
+        stop = Stop(self.name, party, self.round, self.handshake.run, status="refused", reason=reason, session=session)
         return [TurnedAway(party, reason), stop]
+
+    def _end_by(self, mismatch: IncompatibleParties) -> list[Instruction]:
+        if isinstance(mismatch, Lost):
+            return self._end("refused", str(mismatch), tell=())
+        return self._end("refused", str(mismatch), is_secret=isinstance(mismatch, UnfitLabels))
 
     def _handle(self, message: Message) -> list[Instruction]:
         from_client = message.sender in self._own_clients
@@ -250,7 +258,8 @@ class Hub:
             if isinstance(instruction, End):
                 out += self._end(instruction.status, instruction.reason, instruction.in_block, instruction.round)
             elif isinstance(instruction, Save):
-                out.append(Save(msgspec.structs.replace(instruction.state, rows=handshake.rows())))
+                who = {"rows": handshake.rows(), "hubs": handshake.hubs()}
+                out.append(Save(msgspec.structs.replace(instruction.state, **who)))
             else:
                 out.append(instruction)
         if self._verdict is not None and self.shutdown is None:
@@ -261,8 +270,15 @@ class Hub:
 
     def _on_stop(self, message: Stop) -> list[Instruction]:
         """A peer has ended the run. If it finished, or its loss is not finite, we shall find the same by ourselves."""
+        if message.session:
+            if message.session != self._nonce:
+                raise RejectedMessage(f"it turns another process of {self.name} away")
+            # Its clients stay, and wait for the hub that they began with.
+            return self._end("refused", f"{message.sender} stopped: {message.reason}", tell=())
         if self._is_training and message.run != self.handshake.run:
             raise RejectedMessage(f"it ends run {message.run!r}, and this is {self.handshake.run!r}")
+        if not self.handshake.is_in_run(message.sender):
+            raise RejectedMessage("its sender is not in the run that this hub continues")
         if message.status == "refused":
             return self._end("refused", f"{message.sender} stopped: {message.reason}")
         if message.status == "diverged" and message.in_block:

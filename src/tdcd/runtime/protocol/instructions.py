@@ -43,6 +43,8 @@ class State(msgspec.Struct, frozen=True, eq=False):
     """How the training loss went."""
     candidates: Arrays = {}
     """The blocks with which the run may have to end, see :class:`tdcd.runtime.protocol.candidates.Candidates`."""
+    hubs: Mapping[str, str] = {}
+    """By which nonce and key for masks each hub is in this run; of checkpoints before protocol 6, nothing."""
 
 
 @dataclass(frozen=True)

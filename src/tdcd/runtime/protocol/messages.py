@@ -120,7 +120,7 @@ class Who(Message, frozen=True, kw_only=True, tag="who"):
     """Asks a client to enrol."""
 
     call: Count = 0
-    """How often the client has joined: what a former process of it answered has a lower number."""
+    """Another number whenever the client joins: what a former process of it answered has another one."""
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
@@ -174,13 +174,18 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
     status: Status
     reason: str = ""
+    session: str = ""
+    """If one process alone must leave: the session of its ``enrol``, or the nonce of its ``hello``."""
     in_block: bool = False
     """Whether something in the sender's silo stopped being finite in this round, which the other hubs do not know."""
 
 
 # A hub to another hub.
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """What hubs compare before they train: keyed digests of secret, ids, held-out samples and labels."""
+    """What hubs compare before they train: keyed digests of secret, ids, held-out samples and labels.
+
+    A hub that continues a run says which one.
+    """
 
     protocol: int
     nonce: Nonce
@@ -272,6 +277,7 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     rows: tuple[Digest, ...] = ()
     history: Mark = NO_LINES
     absences: Mark = NO_LINES
+    hubs: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Ended(Message, frozen=True, kw_only=True, tag="ended"):

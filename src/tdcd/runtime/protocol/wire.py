@@ -1,14 +1,18 @@
 """Messages on the wire.
 
-Sixteen bytes of BLAKE2b over the rest; ``tdcd`` and the protocol's number; eight bytes that say how long the header is;
+Sixteen bytes of BLAKE2b over the rest; ``tdcd`` and a number; eight bytes that say how long the header is;
 the header, which is the message as MessagePack; the numbers of its arrays, each array at a multiple of eight. Nothing
 is ever unpickled, and every length is compared with what has arrived before it is used. Fields that are not known and
 values of another type are refused. A message has one form only: other bytes that would mean the same are refused too.
+
+The number is that of the protocol on links, and that of the format in files. So a new protocol does not make files
+worthless, as long as what is in them has the same structure, but for new fields with defaults.
 """
 
 import math
 from functools import partial
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,10 +20,28 @@ import numpy as np
 from tdcd.runtime.protocol.messages import AnyMessage
 from tdcd.runtime.protocol.structure import DTYPES, MOST_NUMBERS, Message
 
-PROTOCOL = 5
-"""Parties of different protocol versions refuse each other."""
-_DIGEST_BYTES, _MAGIC = 16, b"tdcd" + PROTOCOL.to_bytes(4, "little")
-_LENGTH = _DIGEST_BYTES + len(_MAGIC)
+PROTOCOL = 6
+"""Of messages. Parties of different protocols have no link."""
+FORMAT = 5
+"""Of files, and of the digests in them. A version continues runs whose checkpoints have its format."""
+
+
+class Form(NamedTuple):
+    """What bytes begin with, and what is said of those that do not."""
+
+    magic: bytes
+    otherwise: str
+
+
+ON_LINKS = Form(
+    b"tdcd" + PROTOCOL.to_bytes(4, "little"),
+    f"it is not a message of protocol {PROTOCOL}: run the same version of tdcd everywhere",
+)
+IN_FILES = Form(
+    b"tdcd" + FORMAT.to_bytes(4, "little"),
+    f"it is not of format {FORMAT}, which this version of tdcd reads: continue with the version that wrote it",
+)
+_DIGEST_BYTES, _LENGTH = 16, 24
 _START = _LENGTH + 8
 _hash = partial(blake2b, digest_size=_DIGEST_BYTES)
 _PADDING = [bytes(-size % 8) for size in range(8)]
@@ -30,15 +52,15 @@ class RejectedMessage(Exception):  # noqa: N818
     """An incoming message that is not acted upon; the text says why."""
 
 
-def encode(message: Message) -> bytes:
-    """The bytes on the wire; the same message always gives the same bytes."""
+def encode(message: Message, form: Form = ON_LINKS) -> bytes:
+    """The bytes on the wire, or in a file; the same message always gives the same bytes."""
     try:
         header = _pack(message)
     except UnicodeEncodeError:
         # A reason may quote what somebody sent: half a character is no reason to fail.
         texts = {name: _whole(value) for name, value in msgspec.structs.asdict(message).items() if type(value) is str}
         header = _pack(message.replace(**texts))
-    parts: list[bytes | memoryview] = [_MAGIC, len(header).to_bytes(8, "little"), header, _PADDING[len(header) % 8]]
+    parts: list[bytes | memoryview] = [form.magic, len(header).to_bytes(8, "little"), header, _PADDING[len(header) % 8]]
     for array in message.all_arrays:
         values = array.values
         if size := values.nbytes:
@@ -48,21 +70,21 @@ def encode(message: Message) -> bytes:
 
 
 def digest(message: Message) -> str:
-    """Of everything a message says, whoever it is sent to."""
-    return encode(message.to(""))[:_DIGEST_BYTES].hex()
+    """Of everything a message says, whoever it is sent to; it is kept in files, and compared after an upgrade."""
+    return encode(message.to(""), IN_FILES)[:_DIGEST_BYTES].hex()
 
 
 def _whole(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def decode(data: bytes, *, sender: str, receiver: str) -> Message:
+def decode(data: bytes, *, sender: str, receiver: str, form: Form = ON_LINKS) -> Message:
     """The message in ``data``, which came over ``sender``'s link to ``receiver``; anything else is refused."""
     view = memoryview(data)
     if data[:_DIGEST_BYTES] != _hash(view[_DIGEST_BYTES:]).digest():
         raise RejectedMessage("its content does not match its digest")
-    if data[_DIGEST_BYTES:_LENGTH] != _MAGIC:
-        raise RejectedMessage(f"it is not a message of protocol {PROTOCOL}: run the same version of tdcd everywhere")
+    if data[_DIGEST_BYTES:_LENGTH] != form.magic:
+        raise RejectedMessage(form.otherwise)
     end = _START + int.from_bytes(data[_LENGTH:_START], "little")
     if end > len(data):
         raise RejectedMessage("it is not a message: its header is longer than what arrived")

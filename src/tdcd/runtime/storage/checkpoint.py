@@ -16,7 +16,7 @@ from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.messages import Checkpoint, Ended
 from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.structure import arrays_of, named
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
+from tdcd.runtime.protocol.wire import IN_FILES, RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 
 KEPT, SUFFIX = 3, ".tdcd"
@@ -82,8 +82,9 @@ class Checkpoints:
             rows=state.rows,
             history=state.history,
             absences=state.absences,
+            hubs=dict(state.hubs),
         )
-        data = encode(content)
+        data = encode(content, IN_FILES)
         failpoint("save.before")
         _write_over(self._files[0], data, self._outcomes)
         self._is_settled, self._saved = False, state.round
@@ -160,7 +161,7 @@ def _sync(file: int, new_in: Path | None) -> None:
 
 
 def _read(path: Path, hub: str, run: str | None) -> State:
-    found = decode(path.read_bytes(), sender=hub, receiver=hub)
+    found = decode(path.read_bytes(), sender=hub, receiver=hub, form=IN_FILES)
     if not isinstance(found, Checkpoint):
         raise RejectedMessage(f"it is a '{found.kind}' of round {found.round}")
     if run is not None and found.run != run:
@@ -180,6 +181,7 @@ def _read(path: Path, hub: str, run: str | None) -> State:
         found.best,
         found.courses,
         arrays_of(found.candidates),
+        found.hubs,
     )
 
 
@@ -197,12 +199,12 @@ def save_shutdown(path: Path, shutdown: Shutdown) -> None:
         unaware=tuple(sorted(shutdown.unaware)),
         outbox=shutdown.outbox,
     )
-    write_durably(path, encode(content))
+    write_durably(path, encode(content, IN_FILES))
 
 
 def read_shutdown(path: Path, hub: str, run: str | None) -> Shutdown:
     """What :func:`save_shutdown` wrote, if it belongs to ``run``."""
-    found = decode(path.read_bytes(), sender=hub, receiver=hub)
+    found = decode(path.read_bytes(), sender=hub, receiver=hub, form=IN_FILES)
     if not isinstance(found, Ended) or (run is not None and found.run != run):
         raise RejectedMessage(f"it is a '{found.kind}' of run {found.run}, and this is run {run}")
     end = (found.status, found.reason, found.in_block)

@@ -77,24 +77,23 @@ class HubFolder:
         self.absences: list[Absence] = []
         """The clients that were left out, and are back."""
         self._noted, self._written, self.seconds_before = Mark(), Mark(), 0.0
-        if self._about.exists():
-            self.run = RunFolder(path)
-            self.about = self._read_about(job)
-            self._lock = lock(path)
-            try:
+        is_new = not self._about.exists()
+        self.run = self._create(job) if is_new else RunFolder(path)
+        self.about = {} if is_new else self._read_about(job)
+        self._lock = lock(path)
+        try:
+            if is_new:
+                self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
+                self._write_about()
+                self._checkpoints = Checkpoints(path / "checkpoint", self.hub)
+            else:
                 self._take_up(job, silo)
-            except ValueError:
-                self.close()
-                raise
-        else:
-            self.run = self._create(job)
-            self._lock = lock(path)
-            self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
-            self._write_about()
-            self._checkpoints = Checkpoints(path / "checkpoint", self.hub)
-        self._manifest = Manifest(self.run)
-        if self.about["status"] is None:
-            self._manifest.begin(self.hub)
+            self._manifest = Manifest(self.run)
+            if self.about["status"] is None:
+                self._manifest.begin(self.hub)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let another process have the folder."""

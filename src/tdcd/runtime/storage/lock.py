@@ -1,4 +1,8 @@
-"""The lock on a party's folder, which tells whether its process lives."""
+"""The lock on a party's folder, which tells whether its process lives.
+
+It belongs to the open file. A POSIX lock belongs to the process, and ends when any copy of the file's descriptor is
+closed, by whatever part of the program.
+"""
 
 import fcntl
 import os
@@ -18,7 +22,7 @@ def is_alive(path: Path) -> bool:
         return False
     with open_plain(path / "hub.lock") as file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
     return False
@@ -29,7 +33,7 @@ def lock(path: Path, pause: Callable[[float], None] = time.sleep) -> int:
     descriptor = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT, 0o644)
     for _ in range(TRIES):
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             pause(PAUSE_S)
         else:

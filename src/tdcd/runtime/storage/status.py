@@ -66,12 +66,25 @@ def in_words(facts: dict[str, Any]) -> str:
         lines.append(f"  waits for   {party}, {seconds:.0f} s{away}")
     lines += [f"  left out    {party}" for party in facts.get("left_out", [])]
     lines += [f"  revoked     {party}, until it has a new certificate" for party in facts.get("revoked", [])]
+    lines += [f"  no link     {why}" for why in facts.get("unfit", {}).values()]
+    lines += [
+        f"  certificate {_left(party, days)}" for party, days in facts.get("certificate_days", {}).items() if days < 30
+    ]
     lines += [f"  refused     {counted(count, 'message')} of {party}" for party, count in facts["refused"].items()]
     if facts.get("phi_age"):
         lines.append(f"  uses phi    {_ages(facts['phi_age'])}")
     if facts["last_error"]:
         lines.append(f"  last error  {one_line(facts['last_error'])}")
     return "\n".join(lines)
+
+
+def _left(party: str, days: float) -> str:
+    """How long a certificate is valid yet.
+
+    >>> _left("hub.bank", 12.5), _left("hub.shop", -0.5)
+    ('of hub.bank expires in 12 days: renew it', 'of hub.shop has expired: renew it')
+    """
+    return f"of {party} {'has expired' if days < 0 else f'expires in {int(days)} days'}: renew it"
 
 
 def _ages(ages: dict[str, int]) -> str:

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+import stat
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,8 @@ def _open_files() -> list[int]:
 
 def _copied(number: int) -> socket.socket:
     """A copy of an open file that is a socket. The original may be closed at any moment, and its number used again."""
+    if not stat.S_ISSOCK(os.fstat(number).st_mode):
+        raise OSError(f"file {number} is no socket")
     copy = os.dup(number)
     try:
         return socket.socket(fileno=copy)

@@ -5,7 +5,7 @@ to its own clients and to every other hub. A link exists while both ends are the
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from queue import Empty, SimpleQueue
 from threading import Lock, RLock
 from typing import NamedTuple, Protocol, Self
@@ -48,8 +48,9 @@ class Transport(Protocol):
     """One party's end of its links.
 
     Messages of one sender are received once and in the order sent, for as long as the link is up. ``Joined`` comes
-    before the first message of a party, ``Left`` after the last. A party that restarts has left and joined again, even
-    if its old process was never seen to go. One thread at a time may send, and one may receive.
+    before the first message of a party, ``Left`` after the last. A party that restarts has left and joined again. Of
+    several processes of a party one has the link; the next has it when that one is gone, see
+    :mod:`tdcd.runtime.transport.processes`. One thread at a time may send, and one may receive.
 
     Attributes:
         party: Who this is.
@@ -57,6 +58,8 @@ class Transport(Protocol):
         dropped: Events of each peer that were thrown away: messages too large, or too much unread.
         arriving: How many bytes have come of the message that each peer is in the middle of sending.
         revoked: Peers whose certificate was revoked and which have not come with a new one.
+        unfit: By peer: a sentence on a process of it that has no link with this one, and why.
+        expiries: When the certificates of this party and of its peers expire, as far as known; in seconds since 1970.
     """
 
     party: str
@@ -64,6 +67,14 @@ class Transport(Protocol):
     dropped: Counter[str]
     arriving: Counter[str]
     revoked: set[str]
+
+    @property
+    def unfit(self) -> Mapping[str, str]:
+        """See above."""
+
+    @property
+    def expiries(self) -> Mapping[str, int]:
+        """See above."""
 
     def send(self, receiver: str, data: bytes) -> None:
         """Send ``data`` to a peer. It is lost without notice if the peer is away.
@@ -264,6 +275,8 @@ class LocalTransport:
         self.dropped = mailbox.dropped
         self.arriving = mailbox.arriving
         self.revoked: set[str] = set()
+        self.unfit: Mapping[str, str] = {}
+        self.expiries: Mapping[str, int] = {}
         self.mailbox = mailbox
         self._network = network
 

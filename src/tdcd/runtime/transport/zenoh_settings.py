@@ -62,14 +62,14 @@ def zenoh_settings(
     return settings
 
 
-def message_key(receiver: str, sender: str) -> str:
-    """The key of messages."""
-    return f"tdcd/1/{receiver}/{sender}/message"
+def message_key(receiver: str, sender: str, to: str = "*", by: str = "*") -> str:
+    """The key of messages to the process with the nonce ``to``, by the one with the nonce ``by``."""
+    return f"tdcd/1/{receiver}/{sender}/message/{to}/{by}"
 
 
-def alive_key(receiver: str, sender: str, incarnation: str = "*") -> str:
-    """The key of the token that is there while the sender's process is."""
-    return f"tdcd/1/{receiver}/{sender}/alive/{incarnation}"
+def alive_key(receiver: str, sender: str, process: str = "*") -> str:
+    """The key of the token that is there while the sender's process is, and that says what this is."""
+    return f"tdcd/1/{receiver}/{sender}/alive/{process}"
 
 
 def _endpoints(

@@ -1,26 +1,28 @@
 """Messages between organisations: Eclipse zenoh links under mutual TLS, without a broker.
 
 Every party is a zenoh peer that finds nobody by itself: a hub listens, and dials the hubs whose names sort before its
-own; a client dials its hub and has no port. Who dials never gives up. A link has two keys in each direction, and the
-common name on a certificate fixes which ones its holder may use: RECEIVER and SENDER are common names. A large message
-goes in pieces, all but the last one marked by an attachment: zenoh closes a link that has not taken what it was given
-within a fixed time.
+own; a client dials its hub and has no port. Who dials never gives up. The common name on a certificate fixes which
+keys its holder may use: RECEIVER and SENDER are common names. Messages go from one process to one other: TO and BY are
+their nonces, see :mod:`tdcd.runtime.transport.processes`. A large message goes in pieces, all but the last one marked
+by an attachment: zenoh closes a link that has not taken what it was given within a fixed time.
 
-==============================================  ======================================================
-``tdcd/1/RECEIVER/SENDER/message``              messages
-``tdcd/1/RECEIVER/SENDER/alive/INCARNATION``    a liveliness token, there while the sender's process is
-==============================================  ======================================================
+==============================================  ============================================================
+``tdcd/1/RECEIVER/SENDER/message/TO/BY``        messages
+``tdcd/1/RECEIVER/SENDER/alive/PROCESS``        a liveliness token, there while the process is that it names
+==============================================  ============================================================
 """
 
 import json
 import math
 import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from threading import Lock
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Any, NamedTuple, Self
 
 import zenoh
@@ -30,7 +32,8 @@ from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
 from tdcd.runtime.transport.cutting import cut, locator_address
 from tdcd.runtime.transport.guard import Guard, loopback_port
-from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Joined, Left, Mailbox
+from tdcd.runtime.transport.processes import CHOSEN, TAKEN, Place, Process
+from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Left, Mailbox
 from tdcd.runtime.transport.zenoh_settings import (
     HANDSHAKE_LEASES,
     LEASE_S,
@@ -45,6 +48,9 @@ from tdcd.runtime.transport.zenoh_settings import (
 MORE = b"more"
 """The attachment of a piece that is not the last of its message."""
 
+MOST_WORD_BYTES = 1000
+"""What a process may say of itself, and more."""
+
 NAMES_AHEAD = 4
 """How many common names of a peer are in the access rules, which are fixed when the session opens: its current one, and
 those that it would have after further revocations."""
@@ -53,7 +59,6 @@ those that it would have after further revocations."""
 class _Link(NamedTuple):
     """What is declared for one peer, under its current common name."""
 
-    publisher: zenoh.Publisher
     messages: zenoh.Subscriber[None]
     presence: zenoh.Subscriber[None]
     token: zenoh.LivelinessToken
@@ -78,6 +83,7 @@ class ZenohTransport:
         max_message_bytes: Larger messages are refused, incoming ones before they are put together.
         lease_s: How long a link may be silent; longer than any round trip.
         revocations: Whose certificates are not honoured any more; None to honour all.
+        process: What this process does, and which protocol it speaks; the rest of it is filled in here.
         tell: Is told what whoever runs a hub should know of its port.
 
     Raises:
@@ -96,6 +102,7 @@ class ZenohTransport:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         lease_s: float = LEASE_S,
         revocations: WatchedList | None = None,
+        process: Process = Process(),  # noqa: B008
         tell: Callable[[str], None] = lambda news: None,
     ) -> None:
         self._mailbox = Mailbox(party, peers, max_message_bytes)
@@ -103,14 +110,23 @@ class ZenohTransport:
         self.sent_bytes: Counter[str] = Counter()
         self.dropped = self._mailbox.dropped
         self.arriving = self._mailbox.arriving
-        self._incarnations: dict[str, str] = {}
         self._lock = Lock()
         self._revocations = revocations
         ordered = sorted(self._mailbox.peers)
         honoured = RevocationList() if revocations is None else revocations.current
         self.revoked = {peer for peer in ordered if honoured.is_revoked(peer)}
         self._allowed = {peer: honoured.next_names(peer, NAMES_AHEAD) for peer in ordered}
-        self._own_name = party if tls is None else facts_of(read_certificate(tls.certificate)).common_name
+        facts = None if tls is None else facts_of(read_certificate(tls.certificate))
+        self._own_name = party if facts is None else facts.common_name
+        self._process = process._replace(
+            nonce=secrets.token_hex(16),
+            since=int(time.time()),
+            expires=0 if facts is None else int(facts.not_after.timestamp()),
+        )
+        self._places = {peer: Place(self._process, party, peer) for peer in ordered}
+        self._expiries = {party: self._process.expires} if self._process.expires else {}
+        self._publishers: dict[str, tuple[str, zenoh.Publisher]] = {}
+        self._untold: SimpleQueue[str | None] = SimpleQueue()
         self._names = {peer: names[0] for peer, names in self._allowed.items()}
         names = {party: [self._own_name], **self._allowed}
         inner = None if listen is None or tls is None else _port_behind(tell)
@@ -125,33 +141,81 @@ class ZenohTransport:
                 raise OSError(f"{party} cannot listen on {listen}: {error}") from error
             on_link = partial(_admit, self._guard, inner)
             self._link_events = self._session.info.declare_link_events_listener(on_link, history=True)
+        Thread(target=self._tell, daemon=True).start()
         self._links = {peer: self._link(peer) for peer in ordered}
+
+    @property
+    def unfit(self) -> dict[str, str]:
+        """See :class:`Transport <tdcd.runtime.transport.transport.Transport>`."""
+        with self._lock:
+            return {peer: place.unfit for peer, place in self._places.items() if place.unfit}
+
+    @property
+    def expiries(self) -> dict[str, int]:
+        """See :class:`Transport <tdcd.runtime.transport.transport.Transport>`."""
+        with self._lock:
+            return dict(self._expiries)
 
     def send(self, receiver: str, data: bytes) -> None:
         """See :meth:`Transport.send <tdcd.runtime.transport.transport.Transport.send>`."""
         self._mailbox.check(receiver, data)
-        incarnation, link = self._incarnations.get(receiver), self._links.get(receiver)
+        place, chosen = self._places[receiver], self._places[receiver].chosen
+        if chosen is None or not place.is_up:
+            return
+        publisher = self._publisher(receiver, chosen)
         for piece, is_last in pieces(data, PIECE_BYTES):
             # Who is away, or came back in the meantime, could not put the pieces together.
-            if link is None or incarnation is None or self._incarnations.get(receiver) != incarnation:
+            if self._places[receiver] is not place or not place.hears(chosen.nonce):
                 return
-            link.publisher.put(piece, attachment=None if is_last else MORE)
+            publisher.put(piece, attachment=None if is_last else MORE)
         self.sent_bytes[receiver] += len(data)
+
+    def _publisher(self, receiver: str, process: Process) -> zenoh.Publisher:
+        """What carries messages to a process of a peer; the one to a former process is given up."""
+        nonce, publisher = self._publishers.get(receiver, ("", None))
+        if publisher is None or nonce != process.nonce:
+            if publisher is not None:
+                publisher.undeclare()  # type: ignore[no-untyped-call]
+            publisher = self._session.declare_publisher(
+                message_key(self._names[receiver], self._own_name, process.nonce, self._process.nonce),
+                # By default zenoh throws messages away when a link is busy.
+                congestion_control=zenoh.CongestionControl.BLOCK,
+                reliability=zenoh.Reliability.RELIABLE,
+                express=True,
+            )
+            self._publishers[receiver] = process.nonce, publisher
+        return publisher
+
+    def _tell(self) -> None:
+        """Say to processes of peers whether they are chosen, in a thread of its own: those that read never wait."""
+        while (peer := self._untold.get()) is not None:
+            with self._lock:
+                place, name = self._places[peer], self._names[peer]
+                untold, place.untold = place.untold, {}
+            for nonce, (what, word) in untold.items():
+                key = message_key(name, self._own_name, nonce, self._process.nonce)
+                # Nobody waits for one that is not chosen and does not read.
+                waits = zenoh.CongestionControl.BLOCK if what == CHOSEN else zenoh.CongestionControl.DROP
+                with suppress(zenoh.ZError):
+                    self._session.put(key, word, congestion_control=waits, express=True, attachment=what)
+                with self._lock:
+                    if what == CHOSEN and self._places[peer] is place:
+                        self._note(peer, place.announced(nonce))
 
     def receive(self, timeout: float | None) -> Event | None:
         """See :meth:`Transport.receive <tdcd.runtime.transport.transport.Transport.receive>`."""
         ends = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             self._honour_revocations()
-            left = ends - time.monotonic()
-            event = self._mailbox.get(max(0.0, min(left, LOOK_S)))
-            if event is not None or left <= LOOK_S:
+            event = self._mailbox.get(max(0.0, min(ends - time.monotonic(), LOOK_S)))
+            if event is not None or time.monotonic() >= ends:
                 return event
 
     def close(self) -> None:
         """See :meth:`Transport.close <tdcd.runtime.transport.transport.Transport.close>`."""
         if not self._mailbox.closed:
             self._mailbox.close()
+            self._untold.put(None)
             # Zenoh gives up closing after ten seconds: some connection is still being opened, to somebody who is away.
             with suppress(zenoh.ZError):
                 self._session.close()  # type: ignore[no-untyped-call]
@@ -189,8 +253,12 @@ class ZenohTransport:
             self._names[peer] = name
             self.revoked.add(peer)
             self._mailbox.forget_messages(peer)
-            if self._incarnations.pop(peer, None) is not None:
+            if self._places[peer].is_up:
                 self._mailbox.put(Left(peer))
+            self._places[peer] = Place(self._process, self.party, peer)
+        _, publisher = self._publishers.pop(peer, ("", None))
+        if publisher is not None:
+            publisher.undeclare()  # type: ignore[no-untyped-call]
         self._links.pop(peer).undeclare()
         if name in self._allowed[peer]:
             self._links[peer] = self._link(peer)
@@ -199,44 +267,49 @@ class ZenohTransport:
             self._revocations.tell(f"{peer} was revoked often: restart {self.party} to let '{name}' in")
 
     def _link(self, peer: str) -> _Link:
-        """Hear a peer's messages, its coming and its going, carry messages to it, and be seen by it."""
+        """Hear a peer's messages, its coming and its going, and be seen by it."""
         own, name, session = self._own_name, self._names[peer], self._session
         # Direct callbacks run on the one thread that reads the link, so that events keep their order.
         on_message = Callback(partial(self._on_message, peer, name), indirect=False)
         on_presence = Callback(partial(self._on_presence, peer, name), indirect=False)
-        publisher = session.declare_publisher(
-            message_key(name, own),
-            # By default zenoh throws messages away when a link is busy.
-            congestion_control=zenoh.CongestionControl.BLOCK,
-            reliability=zenoh.Reliability.RELIABLE,
-            express=True,
-        )
-        messages = session.declare_subscriber(message_key(own, name), on_message)
+        messages = session.declare_subscriber(message_key(own, name, self._process.nonce), on_message)
         presence = session.liveliness().declare_subscriber(alive_key(own, name), on_presence, history=True)
         # The token comes last: who sees it can rely on the subscriptions above.
-        token = session.liveliness().declare_token(alive_key(name, own, str(session.zid())))
-        return _Link(publisher, messages, presence, token)
+        token = session.liveliness().declare_token(alive_key(name, own, self._process.word))
+        return _Link(messages, presence, token)
 
     def _on_message(self, sender: str, name: str, sample: zenoh.Sample) -> None:
+        nonce = str(sample.key_expr).rpartition("/")[2]
+        mark = None if sample.attachment is None else sample.attachment.to_bytes()
         with self._lock:
-            if name == self._names[sender]:
-                self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=sample.attachment is None)
+            if name != self._names[sender]:
+                return
+            if mark in (CHOSEN, TAKEN):
+                word = sample.payload.to_bytes()[:MOST_WORD_BYTES].decode(errors="replace")
+                self._note(sender, self._places[sender].told(nonce, mark, word))
+            elif self._places[sender].hears(nonce):
+                self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark is None)
 
     def _on_presence(self, peer: str, name: str, sample: zenoh.Sample) -> None:
-        incarnation = str(sample.key_expr).rpartition("/")[2]
+        word = str(sample.key_expr).rpartition("/")[2]
         with self._lock:
             if name != self._names[peer]:
                 return
-            known = self._incarnations.get(peer)
             if sample.kind == zenoh.SampleKind.PUT:
-                if known is not None:
-                    self._mailbox.put(Left(peer))
-                self._incarnations[peer] = incarnation
                 self.revoked.discard(peer)
-                self._mailbox.put(Joined(peer))
-            elif known == incarnation:
-                del self._incarnations[peer]
-                self._mailbox.put(Left(peer))
+                self._note(peer, self._places[peer].came(word))
+            else:
+                self._note(peer, self._places[peer].went(word))
+
+    def _note(self, peer: str, events: list[Event]) -> None:
+        """Pass events on, and remember until when those who have joined may stay."""
+        place = self._places[peer]
+        for event in events:
+            self._mailbox.put(event)
+        if place.is_up and place.chosen is not None and place.chosen.expires:
+            self._expiries[peer] = place.chosen.expires
+        if place.untold:
+            self._untold.put(peer)
 
 
 def _port_behind(tell: Callable[[str], None]) -> int | None:
