@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.experiments.evidence import Claim, marked, summed_up
-from tdcd.experiments.page import draw
-from tdcd.experiments.provenance import made_in_words
-from tdcd.experiments.remarks import judge_as_printed, judge_claims
-from tdcd.experiments.results import Results, joined, read_results, write_results
-from tdcd.experiments.statistics import t_interval
+from tdcd.reproduction.evidence import Claim, marked, summed_up
+from tdcd.reproduction.page import draw
+from tdcd.reproduction.provenance import made_in_words
+from tdcd.reproduction.remarks import judge_as_printed, judge_claims
+from tdcd.reproduction.results import Results, joined, read_results, write_results
+from tdcd.reproduction.statistics import t_interval
 
 HERE = Path(__file__).parent
 PICTURES = {

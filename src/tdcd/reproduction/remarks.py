@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tdcd.experiments.claims import AS_PRINTED, SECTION_5, Judge
-from tdcd.experiments.evidence import Claim, Quantity, exactly, listed, marks
-from tdcd.experiments.results import CurveResult, ExperimentResult, Numbers, Results
-from tdcd.experiments.statistics import errors, reached, slope, t_interval
+from tdcd.reproduction.claims import AS_PRINTED, SECTION_5, Judge
+from tdcd.reproduction.evidence import Claim, Quantity, exactly, listed, marks
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Numbers, Results
+from tdcd.reproduction.statistics import errors, reached, slope, t_interval
 
 FEW_MEGABYTES = 10.0
 SAME = 0.01

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.experiments.claims import SMALL
-from tdcd.experiments.evidence import Claim, marked, summed_up
-from tdcd.experiments.experiment import Axis
-from tdcd.experiments.measured import Measured
-from tdcd.experiments.promises import judge_promises
-from tdcd.experiments.provenance import made_in_words
-from tdcd.experiments.remarks import judge_as_printed, judge_claims
-from tdcd.experiments.results import CurveResult, ExperimentResult, Results, write_results
-from tdcd.experiments.statistics import final, spread_at_equal_steps
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.pictures import save_png
+from tdcd.reproduction.claims import SMALL
+from tdcd.reproduction.evidence import Claim, marked, summed_up
+from tdcd.reproduction.experiment import Axis
+from tdcd.reproduction.measured import Measured
+from tdcd.reproduction.promises import judge_promises
+from tdcd.reproduction.provenance import made_in_words
+from tdcd.reproduction.remarks import judge_as_printed, judge_claims
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Results, write_results
+from tdcd.reproduction.statistics import final, spread_at_equal_steps
 
 LOSS = "training loss of the global model"
 AXES: dict[Axis, tuple[str, str]] = {

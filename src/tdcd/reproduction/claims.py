@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tdcd.experiments.evidence import Claim, Quantity, listed, marks
-from tdcd.experiments.results import CurveResult, ExperimentResult, Numbers, Results
-from tdcd.experiments.statistics import errors, final, reached, rounds_by_curve, settled, slope, slowest_end, spread
+from tdcd.reproduction.evidence import Claim, Quantity, listed, marks
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Numbers, Results
+from tdcd.reproduction.statistics import errors, final, reached, rounds_by_curve, settled, slope, slowest_end, spread
 
 SMALL = 0.05
 """A spread below this fraction of the loss's fall counts as small."""

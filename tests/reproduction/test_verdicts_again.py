@@ -9,7 +9,7 @@ from made_up import diverging, experiment, falling
 from verdicts_again import Figure, quantities, verdict
 
 from command import tdcd
-from tdcd.experiments.page import write_page
+from tdcd.reproduction.page import write_page
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "results.json"
 

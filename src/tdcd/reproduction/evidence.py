@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tdcd.experiments.results import ExperimentResult, Numbers
-from tdcd.experiments.statistics import Interval, t_interval
+from tdcd.reproduction.results import ExperimentResult, Numbers
+from tdcd.reproduction.statistics import Interval, t_interval
 
 Verdict = Literal["holds", "does not hold", "not decided at this size"]
 

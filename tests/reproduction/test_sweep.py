@@ -14,10 +14,10 @@ from tdcd import Federation, load, standardize
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
-from tdcd.experiments.experiment import NAMES, Curve, Experiment, load_experiment, merge
-from tdcd.experiments.page import write_page
-from tdcd.experiments.results import joined, read_results
-from tdcd.experiments.sweep import predicted_ends, ridge_optimum, run_experiment, stand_in
+from tdcd.reproduction.experiment import NAMES, Curve, Experiment, load_experiment, merge
+from tdcd.reproduction.page import write_page
+from tdcd.reproduction.results import joined, read_results
+from tdcd.reproduction.sweep import predicted_ends, ridge_optimum, run_experiment, stand_in
 
 BASE = {
     "data": {"source": "diabetes"},

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.experiments.evidence import Claim, Quantity, exactly, marks
-from tdcd.experiments.results import CurveResult, ExperimentResult, Results
-from tdcd.experiments.statistics import final, reached
+from tdcd.reproduction.evidence import Claim, Quantity, exactly, marks
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Results
+from tdcd.reproduction.statistics import final, reached
 
 SOONER = 3.0
 """How many times sooner, with one silo four times slower, overlap and period get to where the run in step ends."""

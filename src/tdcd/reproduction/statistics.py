@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.experiments.results import CurveResult, ExperimentResult, Numbers
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Numbers
 
 LAST = 5
 """Final losses are means over this many last evaluations, if there are many."""

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tdcd.experiments.promises import excess, judge_promises, seconds_to
-from tdcd.experiments.results import CurveResult, ExperimentResult
+from tdcd.reproduction.promises import excess, judge_promises, seconds_to
+from tdcd.reproduction.results import CurveResult, ExperimentResult
 
 ROUNDS = np.arange(0, 101, 5)
 LONGER = np.arange(0, 121, 5)

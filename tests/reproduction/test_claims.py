@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from made_up import ROUNDS, SEEDS, diverging, experiment, falling
 
-from tdcd.experiments.remarks import judge_as_printed, judge_claims
-from tdcd.experiments.statistics import final, reached, settled, slope, spread, spread_at_equal_steps, t_interval
+from tdcd.reproduction.remarks import judge_as_printed, judge_claims
+from tdcd.reproduction.statistics import final, reached, settled, slope, spread, spread_at_equal_steps, t_interval
 
 
 def verdicts(**results):
