@@ -1,16 +1,20 @@
 """``tdcd reproduce``: the paper's figures and sentences, and one page about them. Nothing else imports them."""
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from tdcd.cli.options import OnDevices, chosen_devices, interruptible
 from tdcd.cli.terminal import errors, reported, screen
 from tdcd.reproduction.experiment import PAPER, SETS, expand, load_experiment
 
 if TYPE_CHECKING:
+    from tdcd.reproduction.claims import Claim
     from tdcd.reproduction.results import ExperimentResult
 
 
@@ -46,13 +50,13 @@ def reproduce(
 
     Each curve is run with several seeds, each run into its own folder. Figures that the folder has already stay on the
     page. Ctrl-C keeps what was done: the same command continues from there, curve by curve. Data sets are downloaded
-    once into $TDCD_DATA; where that fails, a stand-in is used, and the page says so wherever it matters.
+    once into $TDCD_DATA; where that fails, a stand-in is used, the page says so wherever it matters, and no sentence is
+    judged by it.
     """
-    from tdcd.cli.console import SweepDisplay, show_claims
+    from tdcd.cli.console import SweepDisplay
+    from tdcd.reproduction.claims import judge
     from tdcd.reproduction.measured import read_measured
-    from tdcd.reproduction.page import write_page
-    from tdcd.reproduction.promises import judge_promises
-    from tdcd.reproduction.remarks import judge_as_printed, judge_claims
+    from tdcd.reproduction.page import grouped, write_page
     from tdcd.reproduction.results import joined, read_results
     from tdcd.reproduction.sweep import run_experiment
 
@@ -82,6 +86,15 @@ def reproduce(
         if result.stand_in:
             line = f"{result.name} ran on {result.data}, NOT on the paper's data: {result.stand_in}"
             errors.print(line, style="bold yellow", highlight=False)
-    show_claims(screen, "the paper says", [*judge_claims(together), *judge_as_printed(together)])
-    show_claims(screen, "it should be so", judge_promises(together))
+    for title, says, claims in grouped(judge(together)):
+        _show(title, says, claims)
     screen.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def _show(title: str, says: str, claims: Sequence["Claim"]) -> None:
+    table = Table("figure", says, "verdict", "measured", title=title, title_justify="left")
+    for claim in claims:
+        style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
+        where = f"{claim.figure} (stand-in data)" if claim.mark else claim.figure
+        table.add_row(where, escape(claim.sentence), f"[{style}]{claim.words}[/{style}]", escape(claim.measured))
+    screen.print(table)

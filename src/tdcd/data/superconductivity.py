@@ -162,7 +162,7 @@ def _from_openml(folder: Path) -> tuple[list[str], NDArray[Any]]:
             looked=[*(folder / name for name in FOLDERS), home],
             tried={"https://www.openml.org, data set 'superconduct', version 1": reason(error)},
             by_hand=f"put the file from {PAGE}, as downloaded, into {folder / FOLDERS[0]}; "
-            "or use the source 'superconductors', a synthetic table of the same shape",
+            "only for trying things out, the source 'superconductors' is a synthetic table of the same shape",
         ) from error
     return list(bunch.feature_names), bunch.data
 

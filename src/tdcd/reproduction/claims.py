@@ -1,289 +1,365 @@
-"""The paper's claims of section 5, in its own words, judged by what was measured."""
+"""The claims: sentences and the comparisons that decide them, from the table ``claims.toml``.
 
-from collections.abc import Callable
+A comparison comes down to numbers that are to be above zero, seed by seed. All verdicts are taken alike: a claim holds
+if the t interval of every such number is above zero, it does not hold if one is below, and else these runs do not
+decide it. Thresholds are part of the table.
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
 
 import numpy as np
 
-from tdcd.reproduction.evidence import Claim, Quantity, listed, marks
-from tdcd.reproduction.results import CurveResult, ExperimentResult, Numbers, Results
-from tdcd.reproduction.statistics import errors, final, reached, rounds_by_curve, settled, slope, slowest_end, spread
+from tdcd.reproduction.experiment import AS_PRINTED
+from tdcd.reproduction.measures import MEASURES
+from tdcd.reproduction.results import ExperimentResult, Numbers, Results
+from tdcd.reproduction.statistics import CONFIDENCE, Interval, slope, t_interval
 
-SMALL = 0.05
-"""A spread below this fraction of the loss's fall counts as small."""
-RADICAL = 5.0
-"""So many times fewer rounds are a radical improvement."""
-SIGNIFICANT = 2.0
-"""So many times fewer bytes are a significant decrease."""
-POINTS = 0.005
-"""How far the test accuracy may be below that of central training: half a point."""
-
-Judge = Callable[[Results], Claim]
+Verdict = Literal["holds", "does not hold", "not decided at this size", "not judged on stand-in data"]
+STRICTER = 0.99
+"""A verdict that an interval of this confidence would not give holds by a hair."""
+SAME = 1e-9
+"""Formulas that differ by less are the same."""
 
 
-def _steps(result: ExperimentResult, values: Numbers, what: str) -> list[Quantity]:
-    """What each curve has more than the next, of ``[curves, seeds]`` values."""
-    pairs = zip(result.curves[:-1], result.curves[1:], strict=True)
-    return [
-        Quantity(f"{what}: {a.label} - {b.label}", values[place] - values[place + 1])
-        for place, (a, b) in enumerate(pairs)
-    ]
+@dataclass(frozen=True)
+class Quantity:
+    """Something to be above zero, seed by seed."""
+
+    what: str
+    values: Numbers
+    """``[seeds]``; a single number where nothing depends on the seed, such as bytes."""
+
+    @property
+    def interval(self) -> Interval:
+        """Of the mean over seeds."""
+        return t_interval(self.values)
 
 
-def _faster_with_q(figure: str) -> Judge:
-    def judge(results: Results) -> Claim:
-        result = results[figure]
-        rounds = rounds_by_curve(result)
-        return Claim(
-            f"{figure}/rate",
-            figure,
-            "We observe that with increasing values of Q, the convergence rate improves.",
-            "rounds to the loss at which the slowest curve ends fall with every step of Q",
-            f"{listed(result, rounds.mean(axis=1), '.1f')} rounds to a loss of {slowest_end(result).mean():.4f}",
-            tuple(_steps(result, rounds, "rounds")),
-            mark=marks(result),
-        )
+@dataclass(frozen=True)
+class Claim:
+    """A sentence and what we found."""
 
-    return judge
+    key: str
+    """What it is called in ``results.json``."""
+    figure: str
+    sentence: str
+    """The paper's words."""
+    check: str
+    """What is computed."""
+    measured: str
+    quantities: tuple[Quantity, ...]
+    section: str = "5"
+    """Of the paper; empty for a claim of ours."""
+    about: Literal["runs", "bound"] = "runs"
+    """What the sentence speaks of: measured runs, or the bound, which is a formula."""
+    mark: str = ""
+    """Says so if a stand-in for the data was used."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether every quantity is above zero."""
+        return self.at(CONFIDENCE)
+
+    def at(self, confidence: float) -> Verdict:
+        """The verdict by intervals of another confidence."""
+        if self.mark:
+            return "not judged on stand-in data"
+        intervals = [t_interval(quantity.values, confidence) for quantity in self.quantities]
+        if any(interval.high < 0 for interval in intervals):
+            return "does not hold"
+        return "holds" if all(interval.low > 0 for interval in intervals) else "not decided at this size"
+
+    @property
+    def by_a_hair(self) -> bool:
+        """Whether a 99 % interval would decide otherwise."""
+        return self.at(STRICTER) != self.verdict
+
+    @property
+    def words(self) -> str:
+        """The verdict, and what must be said with it."""
+        of = "of the bound" if self.about == "bound" and not self.mark else ""
+        hair = "by a hair: 99 % intervals would not decide it" if self.by_a_hair else ""
+        return ", ".join(part for part in (self.verdict, of, hair) if part)
+
+    @property
+    def as_printed(self) -> bool:
+        """Whether it is about the objective with lambda = 1."""
+        return self.figure in AS_PRINTED
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``results.json``."""
+        quantities = [
+            {"what": each.what, "by_seed": each.values, **each.interval._asdict()} for each in self.quantities
+        ]
+        return {**asdict(self), "quantities": quantities, "verdict": self.verdict, "by_a_hair": self.by_a_hair}
 
 
-def _fewer_rounds(figure: str) -> Judge:
-    def judge(results: Results) -> Claim:
-        result = results[figure]
-        rounds = rounds_by_curve(result)
-        first, last = result.curves[0].label, result.curves[-1].label
-        fewer = Quantity(f"rounds: {first} - {last}", rounds[0] - rounds[-1])
-        return Claim(
-            f"{figure}/rounds",
-            figure,
-            "This implies that by increasing the number of local iterations at clients, we can improve the overall "
-            "communication efficiency by reducing the total number of communication rounds required for a given loss.",
-            f"rounds to the loss at which the slowest curve ends, {last} against {first}",
-            f"{(rounds[0] / rounds[-1]).mean():.1f} times fewer rounds with {last}; by {fewer.interval}",
-            (fewer,),
-            mark=marks(result),
-        )
-
-    return judge
+def judge(results: Results) -> list[Claim]:
+    """The verdict on every claim whose experiments are in ``results``, in the order of the table."""
+    return [entry.judged(results) for entry in table() if all(name in results for name in entry.needs)]
 
 
-def _error_grows(results: Results) -> Claim:
-    result = results["error"]
-    found = errors(result)
-    converged = [place for place, gaps in enumerate(found) if np.isfinite(gaps).all()]
-    largest, diverged = converged[-1], [c.label for c in result.curves if c.diverged.all()]
-    more = Quantity(f"error: {result.curves[largest].label} - {result.curves[0].label}", found[largest] - found[0])
-    told = f"; {', '.join(diverged)} diverges on every seed" if diverged else ""
-    return Claim(
-        "fig2a/error",
-        "error",
-        "[...] however, as stated in Theorem 1, this can result in a larger convergence error.",
-        "the gap to the exact solution that stays after equally many local steps: the largest Q that converges against "
-        "the smallest",
-        f"gap {listed(result, found.mean(axis=1), '.2e', 'diverges')}; {more.what} is {more.interval}{told}",
-        (more,),
-        mark=marks(result),
+def differences() -> list[tuple[str, str]]:
+    """What the paper leaves open, and what we assumed."""
+    return [(entry["open"], entry["assumed"]) for entry in _read()["differences"]]
+
+
+def summed_up(claims: Sequence[Claim]) -> str:
+    """How many claims hold, in words."""
+    return f"{sum(claim.verdict == 'holds' for claim in claims)} of {len(claims)} hold"
+
+
+def comparisons_in_words(claims: Sequence[Claim]) -> str:
+    """How many comparisons verdicts rest on, and which verdicts would not stand if all were corrected for that."""
+    sizes = [len(quantity.values) for claim in claims for quantity in claim.quantities]
+    spread = sum(size > 1 for size in sizes)
+    if not spread:
+        return f"The {len(claims)} verdicts rest on {len(sizes)} comparisons, none of which depends on seeds."
+    corrected = 1 - (1 - CONFIDENCE) / spread
+    fallen = [claim.key for claim in claims if claim.at(corrected) != claim.verdict]
+    which = f"all but {len(fallen)} ({', '.join(fallen)}) would" if fallen else "all would"
+    return (
+        f"The {len(claims)} verdicts rest on {len(sizes)} comparisons, of which {spread} have a spread over seeds; "
+        f"each is taken by itself, at 95 %. With intervals wide enough for all {spread} together (Bonferroni), {which} "
+        "come out the same."
     )
 
 
-def _ends(result: ExperimentResult) -> Numbers:
-    return np.stack([final(curve) for curve in result.curves])
+def marked(text: str, mark: str) -> str:
+    """A name or caption with its mark, if there is one."""
+    return f"{text} · {mark}" if mark else text
 
 
-def _observable_but_small(figure: str) -> Judge:
-    def judge(results: Results) -> Claim:
-        result = results[figure]
-        ends, apart = _ends(result), spread(result)
-        seen = Quantity(f"final loss: {result.curves[-1].label} - {result.curves[0].label}", ends[-1] - ends[0])
-        # An effect is to be seen whichever way it goes; which way is another claim.
-        direction = 1.0 if seen.interval.mean >= 0 else -1.0
+@dataclass(frozen=True)
+class Comparison:
+    """An entry of ``compare``: a measure of an experiment, and what it is compared with."""
+
+    kind: str
+    measure: str
+    of: str
+    """The experiment."""
+    says: str = ""
+    """The comparison in words."""
+    value: float = 0.0
+    curve: str = ""
+    """Which curve: a label, or one of :data:`CURVES`; all of them, or all together, if empty."""
+    than: str = ""
+    """The curve, or the experiment, on the other side."""
+    times: float = 1.0
+    """What the other side is multiplied by."""
+    plus: float = 0.0
+    """What is added to this side."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The experiments that it compares."""
+        return (self.of, self.than) if self.kind == "wider" else (self.of,)
+
+    def quantities(self, results: Results) -> list[Quantity]:
+        """What is to be above zero."""
+        # A loss that no curve reaches, or a run that diverges, leaves differences without a value.
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return list(_KINDS[self.kind](self, results))
+
+
+CURVES: Mapping[str, Callable[[ExperimentResult], int]] = {
+    "first": lambda result: 0,
+    "second": lambda result: 1,
+    "last": lambda result: len(result.curves) - 1,
+    "last but one": lambda result: len(result.curves) - 2,
+    "last that converges": lambda result: max(at for at, c in enumerate(result.curves) if not c.diverged.any()),
+    "cheapest": lambda result: 1 + int(np.argmin(MEASURES["megabytes"].compute(result)[1:].mean(axis=1))),
+}
+"""Curves that are not named by their labels."""
+
+
+def _place(result: ExperimentResult, curve: str) -> int:
+    labels = [each.label for each in result.curves]
+    return CURVES[curve](result) if curve in CURVES else labels.index(curve)
+
+
+def _values(comparison: Comparison, results: Results) -> tuple[ExperimentResult, Numbers]:
+    result = results[comparison.of]
+    return result, MEASURES[comparison.measure].compute(result)
+
+
+def _falls(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+    """Every curve has less than the one before."""
+    result, values = _values(comparison, results)
+    for place, (a, b) in enumerate(zip(result.curves[:-1], result.curves[1:], strict=True)):
+        yield Quantity(f"{comparison.measure}: {a.label} - {b.label}", values[place] - values[place + 1])
+
+
+def _rises(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+    """The line through all curves rises, in their order."""
+    _, values = _values(comparison, results)
+    trend = slope(values, np.arange(len(values), dtype=float))
+    yield Quantity(f"{comparison.measure}: slope from curve to curve", trend)
+
+
+def _more(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+    """One curve has more than another."""
+    result, values = _values(comparison, results)
+    this, other = (_place(result, curve) for curve in (comparison.curve, comparison.than))
+    times = "" if comparison.times == 1 else f"{comparison.times:g} x "
+    plus = f" + {comparison.plus:g}" if comparison.plus else ""
+    yield Quantity(
+        f"{comparison.measure}: {result.curves[this].label} - {times}{result.curves[other].label}{plus}",
+        values[this] - comparison.times * values[other] + comparison.plus,
+    )
+
+
+def _apart(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+    """Two curves differ, whichever way."""
+    (found,) = _more(comparison, results)
+    direction = -1.0 if found.interval.mean < 0 else 1.0
+    yield Quantity(f"{found.what}, whichever way", direction * found.values)
+
+
+def _above(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+    """A number has more than a fixed value."""
+    for what, values in _against(comparison, results):
+        yield Quantity(f"{what} - {comparison.value:g}", values - comparison.value)
+
+
+def _below(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+    """A number has less than a fixed value."""
+    for what, values in _against(comparison, results):
+        yield Quantity(f"{comparison.value:g} - {what}", comparison.value - values)
+
+
+def _equals(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+    """A formula has a value."""
+    for what, values in _against(comparison, results):
+        yield Quantity(f"{SAME:g} - |{what} - {comparison.value:g}|", SAME - np.abs(values - comparison.value))
+
+
+def _against(comparison: Comparison, results: Results) -> Iterator[tuple[str, Numbers]]:
+    result, values = _values(comparison, results)
+    if len(values) == 1 and not comparison.curve:
+        yield comparison.measure, values[0]
+        return
+    places = [_place(result, comparison.curve)] if comparison.curve else range(1, len(values))
+    for place in places:
+        yield f"{comparison.measure} of {result.curves[place].label}", values[place]
+
+
+def _wider(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+    """A number of one experiment is above that of another."""
+    this, other = (MEASURES[comparison.measure].compute(results[name])[0] for name in comparison.needs)
+    yield Quantity(f"{comparison.measure}: {comparison.of} - {comparison.than}", this - other)
+
+
+_KINDS: Mapping[str, Callable[[Comparison, Results], Iterator[Quantity]]] = {
+    "falls": _falls,
+    "rises": _rises,
+    "more": _more,
+    "apart": _apart,
+    "above": _above,
+    "below": _below,
+    "equals": _equals,
+    "wider": _wider,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the table, on one figure."""
+
+    key: str
+    figure: str
+    sentence: str
+    compare: tuple[Comparison, ...]
+    shows: tuple[tuple[str, str], ...] = ()
+    """Measures and experiments that are shown beside those that are compared."""
+    section: str = ""
+    about: Literal["runs", "bound"] = "runs"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The experiments that are compared or shown."""
+        compared = [name for comparison in self.compare for name in comparison.needs]
+        return tuple(dict.fromkeys([*compared, *(of for _, of in self.shows)]))
+
+    def judged(self, results: Results) -> Claim:
+        """The claim, by these results."""
+        compared = [(each, each.quantities(results)) for each in self.compare]
+        quantities = [
+            quantity if each.of == self.figure else replace(quantity, what=f"{each.of}, {quantity.what}")
+            for each, found in compared
+            for quantity in found
+        ]
+        used = [results[name] for name in self.needs]
         return Claim(
-            f"{figure}/observable",
-            figure,
-            "We observe that the effect of increasing N is observable but not very strong.",
-            f"the largest and the smallest N end apart, and all within {SMALL:.0%} of the loss's fall",
-            f"{seen.what} is {seen.interval}; the curves end within {apart.mean():.2%} of the fall",
-            (Quantity(seen.what, direction * seen.values), Quantity("within 5 % of the fall", SMALL - apart)),
-            mark=marks(result),
-        )
-
-    return judge
-
-
-def _better_with_lower_n(figure: str) -> Judge:
-    def judge(results: Results) -> Claim:
-        result = results[figure]
-        ends = _ends(result)
-        trend = slope(ends, np.arange(len(ends), dtype=float))
-        wrong = [step.what for step in _steps(result, ends, "final loss") if step.interval.low > 0]
-        against = f"; but {', '.join(wrong)} is above zero" if wrong else ""
-        rises = Quantity("final loss per doubling of N", trend)
-        return Claim(
-            f"{figure}/lower-n",
-            figure,
-            "The inset figure shows the last five communication rounds, and we observe that the convergence rate "
-            "improves with lower value of N, which is as per Theorem 1.",
-            "the mean loss of the last five rounds rises with N: the slope of the line through all curves",
-            f"{listed(result, ends.mean(axis=1), '.5f')}; {rises.interval} per doubling{against}",
-            (rises,),
-            mark=marks(result),
-        )
-
-    return judge
-
-
-def _small_over_k(figure: str, key: str, sentence: str) -> Judge:
-    def judge(results: Results) -> Claim:
-        result = results[figure]
-        apart = spread(result)
-        return Claim(
-            f"{figure}/{key}",
-            figure,
-            sentence,
-            f"the curves of all K end within {SMALL:.0%} of the loss's fall",
-            f"within {apart.mean():.2%} of the fall; {listed(result, _ends(result).mean(axis=1), '.5f')}",
-            (Quantity("within 5 % of the fall", SMALL - apart),),
-            mark=marks(result),
-        )
-
-    return judge
-
-
-def _q_matters_more_than_k(over_q: str, over_k: str, *, with_error: bool) -> Judge:
-    def judge(results: Results) -> Claim:
-        rates = spread(results[over_q]), spread(results[over_k])
-        quantities = [Quantity("spread over Q - spread over K", rates[0] - rates[1])]
-        measured = f"rate: the curves end within {rates[1].mean():.2%} over K, {rates[0].mean():.2%} over Q"
-        used = [results[over_q], results[over_k]]
-        if with_error:
-            q, k = errors(results["error"]), errors(results["error-k"])[:3]
-            q = q[np.isfinite(q).all(axis=1)]
-            # As multiples of the smallest error of each, since the two differ in their minibatches.
-            ranges = [np.ptp(each, axis=0) / each.min(axis=0) for each in (q, k)]
-            quantities.append(Quantity("range of the error over Q - over K", ranges[0] - ranges[1]))
-            measured += f"; error: it varies by {ranges[1].mean():.0%} over K, {ranges[0].mean():.0%} over Q"
-            used += [results["error"], results["error-k"]]
-        return Claim(
-            f"{over_k}/less-than-q",
-            over_k,
-            "This shows that K does not play a large role as Q in its effect on the convergence rate or convergence "
-            "error.",
-            "the curves of all K end closer together than those of all Q, as fractions of the loss's fall"
-            + ("; and so do the gaps that stay, as multiples of the smallest" if with_error else ""),
-            measured,
+            self.key,
+            self.figure,
+            self.sentence,
+            "; ".join(dict.fromkeys(comparison.says for comparison in self.compare if comparison.says)),
+            "; ".join(self._told(results)),
             tuple(quantities),
-            mark=marks(*used),
+            self.section,
+            self.about,
+            "; ".join(dict.fromkeys(result.mark for result in used if result.mark)),
         )
 
-    return judge
+    def _told(self, results: Results) -> Iterator[str]:
+        """Every measure that is compared or shown, and the differences between curves that decide."""
+        compared = [(each.measure, name) for each in self.compare for name in each.needs]
+        for measure, name in dict.fromkeys([*compared, *self.shows]):
+            told = MEASURES[measure].told(results[name])
+            yield f"{name}: {told}" if len(self.needs) > 1 else told
+        for each in self.compare:
+            if each.kind in ("more", "apart", "rises"):
+                yield from (f"{found.what} is {found.interval}" for found in each.quantities(results))
 
 
-def _radically_faster(results: Results) -> Claim:
-    result = results["fig3a"]
-    rounds = rounds_by_curve(result)
-    first, last = result.curves[0].label, result.curves[-1].label
-    times = Quantity(f"rounds: {first} - {RADICAL:g} x {last}", rounds[0] - RADICAL * rounds[-1])
-    return Claim(
-        "fig3a/radically",
-        "fig3a",
-        "We observe that the convergence rate improves radically for larger values of Q.",
-        "rounds to the loss at which the slowest curve ends fall with every step of Q, and there are at least "
-        f"{RADICAL:g} times fewer with the largest Q than with the smallest",
-        f"{listed(result, rounds.mean(axis=1), '.1f')} rounds to a loss of {slowest_end(result).mean():.4f}",
-        (*_steps(result, rounds, "rounds"), times),
-        mark=marks(result),
+@cache
+def _read() -> dict[str, Any]:
+    return tomllib.loads(files("tdcd.reproduction").joinpath("claims.toml").read_text(encoding="utf-8"))
+
+
+def table() -> tuple[Entry, ...]:
+    """All entries of ``claims.toml``, those on the objective as it is printed after the others."""
+    plain, printed = [], []
+    for entry in _read()["claims"]:
+        for figure in entry["figures"]:
+            plain.append(_entry(entry, figure))
+            if entry.get("printed"):
+                printed.append(_with_lambda_one(plain[-1]))
+    return (*plain, *printed)
+
+
+def _entry(entry: Mapping[str, Any], figure: str) -> Entry:
+    compare = tuple(Comparison(**{"of": figure, **comparison}) for comparison in entry["compare"])
+    key = entry["key"] if "/" in entry["key"] else f"{figure}/{entry['key']}"
+    shows = tuple((shown["measure"], shown.get("of", figure)) for shown in entry.get("shows", ()))
+    section, about = entry.get("section", ""), entry.get("about", "runs")
+    return Entry(key, figure, entry["sentence"], compare, shows, section, about)
+
+
+def _with_lambda_one(entry: Entry) -> Entry:
+    """The same on the figures with lambda = 1, as far as there are any."""
+
+    def named(name: str) -> str:
+        return f"{name}-lambda1"
+
+    compare = tuple(
+        replace(each, of=named(each.of), than=named(each.than) if each.kind == "wider" else each.than)
+        for each in entry.compare
+        if all(named(name) in AS_PRINTED for name in each.needs)
     )
-
-
-def _similar_to_convex(results: Results) -> Claim:
-    convex, other = (results[name] for name in ("fig2a", "fig3a"))
-    quantities = [*_steps(convex, rounds_by_curve(convex), "ridge, rounds")]
-    quantities += _steps(other, rounds_by_curve(other), "CNN, rounds")
-    return Claim(
-        "fig3a/similar",
-        "fig3a",
-        "This result is similar to what we obtained from the convex case.",
-        "rounds to the loss at which the slowest curve ends fall with every step of Q, in both figures",
-        f"ridge: {listed(convex, rounds_by_curve(convex).mean(axis=1), '.1f')}; "
-        f"CNN: {listed(other, rounds_by_curve(other).mean(axis=1), '.1f')} rounds",
-        tuple(quantities),
-        mark=marks(convex, other),
+    shows = tuple((measure, named(of)) for measure, of in entry.shows if named(of) in AS_PRINTED)
+    return Entry(
+        entry.key.replace(entry.figure, named(entry.figure)),
+        named(entry.figure),
+        entry.sentence,
+        compare,
+        shows,
+        entry.section,
+        entry.about,
     )
-
-
-def _spent(curve: CurveResult, level: Numbers) -> Numbers:
-    return reached(curve, level, curve.megabytes)
-
-
-def _cheaper_with_q(results: Results) -> Claim:
-    result = results["fig3a"]
-    plain, *others = result.curves
-    level = final(plain)
-    megabytes = [_spent(curve, level) for curve in result.curves]
-    best = min(others, key=lambda curve: float(_spent(curve, level).mean()))
-    saved = Quantity(
-        f"MB: {plain.label} - {SIGNIFICANT:g} x {best.label}", megabytes[0] - SIGNIFICANT * _spent(best, level)
-    )
-    ends = Quantity(f"final loss: {plain.label} - {best.label}", level - final(best))
-    return Claim(
-        "fig3a/cheaper",
-        "fig3a",
-        "Hence, by choosing Q carefully it is possible to significantly decrease the communication cost without losing "
-        "performance.",
-        f"the Q that takes the fewest bytes to the loss at which Q = 1 ends takes at least {SIGNIFICANT:g} times "
-        "fewer, and its own final loss is not above that of Q = 1",
-        f"{listed(result, [each.mean() for each in megabytes], ',.3g')} MB to a loss of {level.mean():.4f}; "
-        f"{ends.what} is {ends.interval}",
-        (saved, ends),
-        mark=marks(result),
-    )
-
-
-def _performs_well(results: Results) -> Claim:
-    ridge, cnn = results["error"], results["accuracy"]
-    assert ridge.optimum is not None
-    two_tier, central = (curve.metric[:, -1] for curve in cnn.curves if curve.metric is not None)
-    best = min(ridge.curves, key=lambda curve: float(np.nan_to_num(settled(curve).mean(), nan=np.inf)))
-    start = best.losses[:, 0]
-    closed = (start - settled(best)) / (start - ridge.optimum)
-    behind = Quantity("accuracy: two tiers - central + 0.5 points", two_tier - central + POINTS)
-    return Claim(
-        "all/performs-well",
-        "accuracy",
-        "Overall, we observe that TDCD performs well with both convex and non-convex objectives.",
-        f"ridge: at least {1 - SMALL:.0%} of the way to the exact solution; CNN: test accuracy at most 0.5 points "
-        "below the same network trained centrally for as many steps",
-        f"ridge: {closed.mean():.2%} of the way; CNN: {two_tier.mean():.2%} against {central.mean():.2%}",
-        (Quantity("ridge: part of the way - 95 %", closed - (1 - SMALL)), behind),
-        mark=marks(ridge, cnn),
-    )
-
-
-_LOW_OVER_K = "We observe that variation of convergence rate is low with varying K."
-_MILD = "Similar to the convex case, we again observe that the effect of K is very mild."
-SECTION_5: tuple[tuple[tuple[str, ...], Judge], ...] = (
-    (("fig2a",), _faster_with_q("fig2a")),
-    (("error",), _error_grows),
-    (("fig2a",), _fewer_rounds("fig2a")),
-    (("fig2b",), _observable_but_small("fig2b")),
-    (("fig2b",), _better_with_lower_n("fig2b")),
-    (("fig2c",), _small_over_k("fig2c", "low", _LOW_OVER_K)),
-    (("fig2a", "fig2c", "error", "error-k"), _q_matters_more_than_k("fig2a", "fig2c", with_error=True)),
-    (("fig3a",), _radically_faster),
-    (("fig2a", "fig3a"), _similar_to_convex),
-    (("fig3a",), _cheaper_with_q),
-    (("fig3b",), _small_over_k("fig3b", "mild", _MILD)),
-    (("error", "accuracy"), _performs_well),
-)
-"""The experiments that each claim needs, and how it is judged."""
-AS_PRINTED: tuple[tuple[tuple[str, ...], Judge], ...] = (
-    (("fig2a-lambda1",), _faster_with_q("fig2a-lambda1")),
-    (("fig2a-lambda1",), _fewer_rounds("fig2a-lambda1")),
-    (("fig2b-lambda1",), _observable_but_small("fig2b-lambda1")),
-    (("fig2b-lambda1",), _better_with_lower_n("fig2b-lambda1")),
-    (("fig2c-lambda1",), _small_over_k("fig2c-lambda1", "low", _LOW_OVER_K)),
-    (
-        ("fig2a-lambda1", "fig2c-lambda1"),
-        _q_matters_more_than_k("fig2a-lambda1", "fig2c-lambda1", with_error=False),
-    ),
-)
-"""The same with lambda = 1."""

@@ -19,6 +19,8 @@ from tdcd.reproduction.experiment import NAMES, Axis
 
 FORMAT = 2
 """Of ``results.json``."""
+LAST = 5
+"""Final losses are means over this many last evaluations, if there are many."""
 Numbers = NDArray[np.float64]
 
 
@@ -57,8 +59,16 @@ class CurveResult:
 
     @property
     def diverged(self) -> NDArray[np.bool_]:
-        """``[seeds]``."""
-        return np.asarray(~np.isfinite(self.losses).all(axis=1))
+        """``[seeds]``: whether a run ends above where it began, or at no number."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(~np.isfinite(self.losses).all(axis=1) | (self.last_losses > self.losses[:, 0]))
+
+    @property
+    def last_losses(self) -> Numbers:
+        """``[seeds]``: the mean of the last evaluations, at most a quarter of all."""
+        count = max(1, min(LAST, self.losses.shape[1] // 4))
+        last: Numbers = self.losses[:, -count:].mean(axis=1)
+        return last
 
 
 class Limit(NamedTuple):

@@ -93,7 +93,10 @@ def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
     try:
         source_table(check_config(experiment.curves[0].keys))
     except DataUnavailable as error:
-        return stand_in(experiment), str(error).splitlines()[0]
+        # A file that is there and is not the right one is a mistake, which nothing else makes up for.
+        if not error.by_hand:
+            raise
+        return stand_in(experiment), f"{str(error).splitlines()[0]}; {error.by_hand}"
     return experiment, ""
 
 
