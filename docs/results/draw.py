@@ -26,8 +26,8 @@ PICTURES = {
 """Figures under their headings; the step sizes have a part of their own."""
 STEP_SIZES = """On the paper's own table the condition that Theorem 1 prints admits step sizes that diverge; the
 condition with the factor N, at which its proof arrives, does not. With N = 16 and Q = 50 the printed condition admits
-eta = 0.0018, and the loss is {diverged:.0e} after {rounds} rounds; without any noise it diverges as well. At the
-largest step size of the condition with N, 0.00046, it falls to {kept:.3f}.
+eta = 0.0018, and the loss is {diverged:.0e} after {rounds} rounds; without any noise it diverges as well. With
+eta = 0.00046, inside the condition with N, it falls to {kept:.3f}.
 [../theory.md](../theory.md#the-step-size-the-papers-condition-lacks-a-factor-n) says why."""
 READING = """A verdict **by a hair** is one that 99 % intervals would not give. Sentences about the bound are judged by
 its formula, with what was measured beside it. [../reproducing.md](../reproducing.md) says how a verdict is taken, and
@@ -52,7 +52,9 @@ def main(paths: Sequence[str]) -> None:
 
 
 def _page(results: Results, claims: Sequence[Claim]) -> Iterator[str]:
+    paper = [claim for claim in claims if claim.section and not claim.as_printed]
     yield from ("# Results: every sentence of the paper that can be judged, on its own data", "")
+    yield from (f"Of what the paper says in sections 3, 4 and 5, {summed_up(paper)}.", "")
     for title, says, some in grouped(claims):
         yield from (f"## {title}: {summed_up(some)}", "")
         yield from _table(

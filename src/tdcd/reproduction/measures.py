@@ -199,8 +199,8 @@ MEASURES: Mapping[str, Measure] = {
         lambda result: np.stack([_to_first_end(result, curve, curve.megabytes) for curve in result.curves]),
     ),
     "accuracy": Measure("accuracy {}", ".2%", _each(_metric)),
-    "spread": Measure("the curves end within {} of the loss's fall", ".2%", _one(spread)),
-    "range of the error": Measure("the gap that stays varies by {}", ".0%", _one(_error_range)),
+    "spread": Measure("the curves end within {} of the loss's fall", "z.2%", _one(spread)),
+    "range of the error": Measure("the gap that stays varies by {}", "z.0%", _one(_error_range)),
     "power of the error": Measure("the gap that stays grows with the power {}", ".2f", _one(_power)),
     "third quarter": Measure("gap {} in the third quarter of the run", ".2e", _one(lambda r: _quarters(r)[0])),
     "last quarter": Measure("{} in the last", ".2e", _one(lambda r: _quarters(r)[1])),
@@ -250,7 +250,7 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "excess": Measure(
         "loss against the first: {}",
-        "+.2%",
+        "+z.2%",
         lambda result: np.stack([excess(curve, result.curves[0]) for curve in result.curves]),
     ),
     "hub share": Measure(

@@ -12,7 +12,7 @@ from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.pictures import save_png
 from tdcd.reproduction.claims import Claim, comparisons_in_words, differences, judge, marked, summed_up
-from tdcd.reproduction.experiment import Axis
+from tdcd.reproduction.experiment import REMARKS, Axis
 from tdcd.reproduction.measured import Measured
 from tdcd.reproduction.provenance import made_in_words
 from tdcd.reproduction.results import CurveResult, ExperimentResult, Results, write_results
@@ -24,6 +24,7 @@ SMALL = 0.05
 FAR = 10.0
 """A curve that diverged is drawn up to so many times the loss before training."""
 LOSS = "training loss of the global model"
+GAP = "gap to the exact solution"
 AXES: dict[Axis, tuple[str, str]] = {
     "rounds": ("communication rounds", "against communication rounds"),
     "steps": ("local steps", "against local steps"),
@@ -121,11 +122,16 @@ def _verdicts(title: str, says: str, claims: Sequence[Claim]) -> Iterator[html.H
 
 
 def draw_all(results: Results, out: Path) -> None:
-    """The picture of every figure, over its first axis, and that of the largest step sizes."""
+    """The picture of every figure, over its first axis, and that of the largest step sizes.
+
+    Where the error is what is measured, the gap to the exact solution is drawn in place of the loss.
+    """
     for name, result in results.items():
-        axis = result.against[0]
-        curves = figure_curves(result, axis)
-        save_png(out / f"{name}.png", curves, AXES[axis][0], LOSS, inset=result.inset, note=result.mark)
+        label, path, note = AXES[result.against[0]][0], out / f"{name}.png", result.mark
+        if name in REMARKS:
+            save_png(path, gap_curves(result), label, GAP, log_y=True, note=note)
+        else:
+            save_png(path, figure_curves(result, result.against[0]), label, LOSS, inset=result.inset, note=note)
         if result.limits:
             save_limits(out / f"{name}-limits.png", result)
 
@@ -143,11 +149,17 @@ def figure_curves(result: ExperimentResult, x: Axis = "rounds", below: float = 0
     return drawn
 
 
+def gap_curves(result: ExperimentResult) -> list[Curve]:
+    """How far the mean loss is above the exact solution, over the first axis."""
+    assert result.optimum is not None
+    return [replace(curve, spread=None) for curve in figure_curves(result, result.against[0], result.optimum)]
+
+
 def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
     drawn = [(svg, marked(caption, result.mark)) for svg, caption in _figures(result)]
     costs = [axis for axis in result.against if axis not in ("rounds", "steps")]
     head = ["", "final loss", "spread over seeds", *(AXES[axis][0] for axis in costs)]
-    head += ["gap to the exact solution"] * (result.optimum is not None)
+    head += [GAP] * (result.optimum is not None)
     data = f"{result.data}, standing in for the paper's" if result.stand_in else result.data
     return html.section(
         result.title,
@@ -182,9 +194,7 @@ def _figures(result: ExperimentResult) -> Iterator[tuple[html.Html, str]]:
         inset = None if place else result.inset
         yield line_figure(figure_curves(result, axis), label, LOSS, inset=inset), caption
     if result.optimum is not None:
-        axis, gap = result.against[0], "gap to the exact solution"
-        gaps = [replace(curve, spread=None) for curve in figure_curves(result, axis, result.optimum)]
-        yield line_figure(gaps, AXES[axis][0], gap, log_y=True), gap
+        yield line_figure(gap_curves(result), AXES[result.against[0]][0], GAP, log_y=True), GAP
     for silos in dict.fromkeys(limit.silos for limit in result.limits):
         yield line_figure(limit_curves(result, silos), "local steps Q", LIMITS, log_y=True), f"{LIMITS}, N = {silos}"
     if result.metric is not None:
