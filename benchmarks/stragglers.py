@@ -16,11 +16,11 @@ from typing import Any
 
 from benchmarks.far_hubs import FarHub, holds_port
 from tdcd.config import check_config
-from tdcd.experiments.experiment import merge
-from tdcd.experiments.measured import Measured, MeasuredCurve
-from tdcd.experiments.sweep import predicted_ends
 from tdcd.records.history import Record, read_history
 from tdcd.records.run_folder import toml_text
+from tdcd.reproduction.experiment import merge
+from tdcd.reproduction.measured import Measured, MeasuredCurve
+from tdcd.reproduction.sweep import predicted_ends
 from tdcd.runtime.process.forking import environment
 from tdcd.runtime.process.launch import Trial
 

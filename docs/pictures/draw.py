@@ -34,7 +34,7 @@ LAYERS = [
         "Studies",
         [
             ("audit", "attacks on what|each party sees"),
-            ("experiments", "the paper's figures|and claims"),
+            ("reproduction", "the paper's figures|and claims"),
             ("planning", "how many local steps;|the bound of a run"),
             ("compare", "TDCD beside|its baselines"),
             ("theory", "Theorem 1 and its|constants"),

@@ -60,8 +60,8 @@ from pathlib import Path
 from tdcd.training.silo_only import train_silo_only
 from tdcd.compare import compare, plan_all
 from tdcd.config import check_config
-from tdcd.experiments.experiment import Curve, Experiment
-from tdcd.experiments.sweep import run_experiment
+from tdcd.reproduction.experiment import Curve, Experiment
+from tdcd.reproduction.sweep import run_experiment
 from tdcd.core.network import PRESETS
 from tdcd.planning import measure_bound, recommend_local_steps
 from tdcd.training.run import execute, simulate

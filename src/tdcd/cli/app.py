@@ -13,6 +13,7 @@ from tdcd import __version__
 from tdcd.cli.align import align
 from tdcd.cli.audit import audit
 from tdcd.cli.certificates import certs_app
+from tdcd.cli.compare import compare
 from tdcd.cli.compiled import keep_compiled, silence_alarms
 from tdcd.cli.doctor import doctor
 from tdcd.cli.federation import client, hub, up
@@ -20,9 +21,9 @@ from tdcd.cli.init import init
 from tdcd.cli.labels import labels
 from tdcd.cli.planning import bound, plan
 from tdcd.cli.predict import export, predict
+from tdcd.cli.reproduce import reproduce
 from tdcd.cli.run import report, run
 from tdcd.cli.status import status
-from tdcd.cli.studies import compare, reproduce
 from tdcd.cli.tables import check, split
 from tdcd.cli.track import track
 from tdcd.cli.verify import verify

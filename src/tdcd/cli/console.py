@@ -1,7 +1,7 @@
 """What the terminal shows: live progress and result tables. A command imports only what it shows."""
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tdcd.audit import Audit
     from tdcd.compare.comparison import Comparison
     from tdcd.config import Config
-    from tdcd.experiments.evidence import Claim
     from tdcd.federation.silos import SiloIds
     from tdcd.planning import Forecast, MeasuredBound, Ranking, Recommendation
     from tdcd.theory import Progress as Estimate
@@ -199,17 +198,6 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def show_claims(console: Console, says: str, claims: Sequence["Claim"]) -> None:
-    """The verdicts, where there are any."""
-    table = Table("figure", says, "verdict", "measured")
-    for claim in claims:
-        style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
-        where = f"{claim.figure} (stand-in data)" if claim.mark else claim.figure
-        table.add_row(where, claim.sentence, Text(claim.verdict, style), claim.measured)
-    if claims:
-        console.print(table)
 
 
 def show_comparison(console: Console, comparison: "Comparison", page: Path) -> None:

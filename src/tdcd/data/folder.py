@@ -26,6 +26,9 @@ def data_folder(folder: str | Path | None = None) -> Path:
 class DataUnavailable(OSError):  # noqa: N818
     """Public data is neither in the data folder nor to be had from the network, or is not what it should be."""
 
+    by_hand = ""
+    """How to get data that is absent; empty if it is there, and wrong."""
+
 
 def unavailable(what: str, *, looked: Iterable[Path], tried: Mapping[str, str], by_hand: str) -> DataUnavailable:
     """The error for absent data: where it was looked for, why each address failed, and how to get it by hand."""
@@ -33,4 +36,6 @@ def unavailable(what: str, *, looked: Iterable[Path], tried: Mapping[str, str], 
     lines += [f"  looked for {path}" for path in looked]
     lines += [f"  tried {address}: {reason}" for address, reason in tried.items()]
     lines += [f"  by hand: {by_hand}", f"  (the environment variable {VARIABLE} names another data folder)"]
-    return DataUnavailable("\n".join(lines))
+    error = DataUnavailable("\n".join(lines))
+    error.by_hand = by_hand
+    return error

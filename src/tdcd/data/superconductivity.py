@@ -1,12 +1,16 @@
 """The UCI Superconductivity table: 21,263 superconductors, 81 features, the critical temperature in K."""
 
+import gzip
 import hashlib
+import io
 import warnings
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,35 +34,112 @@ FACTS = (
 """Published figures of the real table: a column, its statistic, the value, and how far the rounding may be off."""
 
 
+FOLDERS = ("superconductivity", "superconduct")
+"""Where files are looked for in the data folder; in that itself, those whose names begin like these."""
+ENDINGS = (".csv", ".csv.gz", ".arff", ".arff.gz", ".zip")
+LARGEST = 1 << 28
+"""Bytes of a file, unpacked, that are read at most; the table has a tenth of them."""
+
+
 def superconductivity(folder: Path) -> Table:
-    """The real table, from ``folder/superconductivity/train.csv`` (the UCI file) or else from OpenML.
+    """The real table, from a file in ``folder`` or else from OpenML.
 
-    OpenML's copy is kept in ``folder/openml``. Either must have the right columns and rows and the published
-    figures in ``FACTS``. The values' sha256 is also compared with ``folder/superconductivity/sha256``. No digest of
-    the table is published, so that file is written by the first load that passes the other checks: it shows that
-    the data has changed since, not that it was right then. It covers the order of the rows, which a seed relies on.
+    A file may be UCI's or OpenML's as downloaded: ``.csv`` or ``.arff``, gzipped or not, or UCI's ``.zip``; what it is
+    called does not matter in ``folder/superconductivity`` and ``folder/superconduct``. OpenML's copy is kept in
+    ``folder/openml``. Each must have the right columns and rows and the published figures in ``FACTS``.
+
+    Copies differ in the order of their rows, which a seed relies on: rows are put into one order, whatever the copy.
+    The sha256 of the values is then compared with the file ``sha256`` beside the data. No digest of the table is
+    published, so the first load that passes the other checks writes it: it shows that the data has changed since, not
+    that it was right then.
     """
-    file = folder / "superconductivity" / "train.csv"
-    if file.is_file():
-        where, names, values = str(file), *_from_csv(file)
-    else:
-        where, names, values = "OpenML's 'superconduct'", *_from_openml(folder, file)
-    table = _checked(where, names, values)
-    _compare_digest(where, table, file.with_name("sha256"))
-    features, labels = table[:, :-1], table[:, -1]
-    return Table("superconductivity", features, labels, "regression", COLUMNS)
+    places = [folder / name for name in FOLDERS]
+    refused: list[str] = []
+    table = None
+    for file in _candidates(folder, places):
+        try:
+            where, table = str(file), _checked(str(file), *_read(file))
+            break
+        except DataUnavailable as error:
+            refused.append(str(error))
+    if table is None:
+        if refused:
+            raise DataUnavailable("; ".join(refused))
+        where = "OpenML's 'superconduct'"
+        table = _checked(where, *_from_openml(folder))
+    table = _in_one_order(table)
+    _compare_digest(where, table, next((place for place in places if place.is_dir()), places[0]) / "sha256")
+    return Table("superconductivity", table[:, :-1], table[:, -1], "regression", COLUMNS)
 
 
-def _from_csv(file: Path) -> tuple[list[str], NDArray[Any]]:
+def _candidates(folder: Path, places: Sequence[Path]) -> Iterator[Path]:
+    """Files that may be the table, the UCI file's own name first."""
+    for place in (*places, folder):
+        if place.is_dir():
+            files = (file for file in place.iterdir() if file.name.lower().endswith(ENDINGS) and file.is_file())
+            named = [file for file in files if place != folder or file.name.lower().startswith("superconduct")]
+            yield from sorted(named, key=lambda file: (file.name != "train.csv", file.name))
+
+
+def _read(file: Path) -> tuple[list[str], NDArray[Any]]:
+    """The names of the columns, and the values; what a file is shows in its first bytes, not in its name."""
     try:
-        with file.open(encoding="utf-8-sig") as lines:
-            names = [name.strip().strip('"') for name in lines.readline().split(",")]
-            return names, np.loadtxt(lines, delimiter=",", ndmin=2)
-    except ValueError as error:
+        with file.open("rb") as raw:
+            start = raw.read(4)
+            raw.seek(0)
+            if start.startswith(b"PK"):
+                with zipfile.ZipFile(raw) as archive, archive.open(_member(archive)) as member:
+                    return _parsed(member)
+            if start.startswith(b"\x1f\x8b"):
+                with gzip.open(raw) as unpacked:
+                    return _parsed(unpacked)
+            return _parsed(raw)
+    except (ValueError, EOFError, OSError, KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataUnavailable(f"{file} is not the UCI table: {error}") from error
 
 
-def _from_openml(folder: Path, file: Path) -> tuple[list[str], NDArray[Any]]:
+def _member(archive: zipfile.ZipFile) -> str:
+    """The table's name in UCI's archive."""
+    names = [name for name in archive.namelist() if name.rsplit("/", 1)[-1] == "train.csv"]
+    if len(names) != 1:
+        raise ValueError(f"the archive has {len(names)} files called train.csv")
+    return names[0]
+
+
+def _parsed(source: IO[bytes] | gzip.GzipFile) -> tuple[list[str], NDArray[Any]]:
+    """The columns of a CSV or an ARFF file."""
+    content = source.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST} bytes")
+    lines = io.StringIO(content.decode("utf-8-sig"))
+    line = lines.readline()
+    if not line.lstrip().startswith(("%", "@")):
+        names = [_bare(name) for name in line.split(",")]
+    else:
+        names = []
+        while line and line.strip().lower() != "@data":
+            if line.lower().startswith("@attribute"):
+                names.append(_bare(line.split(None, 2)[1]))
+            line = lines.readline()
+    if missing := [name for name in (*COLUMNS, LABEL) if name not in names]:
+        raise ValueError(f"it has no column '{missing[0]}'")
+    return names, np.loadtxt(lines, delimiter=",", ndmin=2, comments="%")
+
+
+def _bare(name: str) -> str:
+    return name.strip().strip("\"'")
+
+
+def _in_one_order(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rows in an order that does not depend on the copy: sorted, and then shuffled in a fixed way.
+
+    Sorted rows would make shards of consecutive rows very different from each other.
+    """
+    ordered = table[np.lexsort(_rounded(table).T)]
+    return ordered[np.random.default_rng(464).permutation(len(table))]
+
+
+def _from_openml(folder: Path) -> tuple[list[str], NDArray[Any]]:
     from sklearn.datasets import fetch_openml  # noqa: PLC0415 - takes a second, which other sources need not wait
 
     home = folder / "openml"
@@ -78,10 +159,10 @@ def _from_openml(folder: Path, file: Path) -> tuple[list[str], NDArray[Any]]:
     except (OSError, ValueError, HTTPException) as error:
         raise unavailable(
             "the Superconductivity table",
-            looked=[file, home],
+            looked=[*(folder / name for name in FOLDERS), home],
             tried={"https://www.openml.org, data set 'superconduct', version 1": reason(error)},
-            by_hand=f"unpack train.csv from {PAGE} into {file.parent}; "
-            "or use the source 'superconductors', a synthetic table of the same shape",
+            by_hand=f"put the file from {PAGE}, as downloaded, into {folder / FOLDERS[0]}; "
+            "only for trying things out, the source 'superconductors' is a synthetic table of the same shape",
         ) from error
     return list(bunch.feature_names), bunch.data
 
@@ -104,9 +185,14 @@ def _checked(where: str, names: Sequence[str], values: NDArray[Any]) -> NDArray[
     return table
 
 
+def _rounded(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Copies of the table may print the last digits differently; + 0 makes -0 a 0."""
+    rounded: NDArray[np.float64] = table.round(6) + 0.0
+    return rounded
+
+
 def _compare_digest(where: str, table: NDArray[np.float64], record: Path) -> None:
-    # Rounded, because copies of the table may print the last digits differently; + 0 makes -0 a 0.
-    digest = hashlib.sha256((table.round(6) + 0.0).astype("<f8").tobytes()).hexdigest()
+    digest = hashlib.sha256(_rounded(table).astype("<f8").tobytes()).hexdigest()
     if record.is_file():
         known = record.read_text().strip()
         if known != digest:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tdcd.report.axes import log_tick
 from tdcd.report.figures import COLOURS, DASHES, FEW_POINTS, LINE_WIDTH, Curve, printable, spans_decades
 
-_STYLE = {
+STYLE = {
     "text.parse_math": False,
     "font.size": 10,
     "axes.spines.top": False,
@@ -24,6 +24,7 @@ _STYLE = {
     "lines.linewidth": LINE_WIDTH,
     "lines.markersize": 3.5,
 }
+"""Of all pictures, for matplotlib."""
 
 
 def save_png(
@@ -43,7 +44,7 @@ def save_png(
 
     lines = [curve.points() for curve in curves]
     logarithmic = spans_decades([line[1] for line in lines]) if log_y is None else log_y
-    with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
+    with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings():
         # A name in other letters is no reason to complain.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
         drawing = Figure(figsize=(6, 3.6), layout="constrained")

@@ -17,9 +17,11 @@ from tdcd.config import ConfigError, override
 FIGURES = ("fig2a", "fig2b", "fig2c", "fig3a", "fig3b")
 REMARKS = ("error", "error-n", "error-k", "error-eta")
 """On what the paper says after Theorem 1."""
+FINDINGS = ("stability",)
+"""What we found on the paper's own data, and it does not say."""
 AS_PRINTED = ("fig2a-lambda1", "fig2b-lambda1", "fig2c-lambda1")
 """With the objective as the paper prints it, lambda = 1."""
-PAPER = (*FIGURES, *REMARKS, "accuracy")
+PAPER = (*FIGURES, *REMARKS, *FINDINGS, "accuracy")
 """What is run unless something else is asked for."""
 SETS = {
     "lambda1": AS_PRINTED,
@@ -72,6 +74,8 @@ class Experiment:
     """Where time is predicted: what the phi of a round takes, as a share of its local steps."""
     full_size: bool = True
     """Whether it is as large as the paper has it."""
+    limits: tuple[tuple[int, int], ...] = ()
+    """Pairs of N and Q whose largest step sizes are computed."""
 
     @property
     def num_runs(self) -> int:
@@ -109,6 +113,7 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
         label, quick = keys.pop("label"), keys.pop("quick", {})
         smaller |= not full and bool(quick)
         curves.append(Curve(label, override(merge(base, keys if full else merge(keys, quick)), assignments)))
+    limits = found.get("limits", {"silos": [], "local_steps": []})
     chosen = found["chosen"] + ([] if full else found.get("quick_chosen", []))
     return Experiment(
         name,
@@ -121,11 +126,12 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
         tuple(found.get("against", Experiment.against)),
         found.get("phi_share", Experiment.phi_share),
         not smaller,
+        tuple((n, q) for n in limits["silos"] for q in limits["local_steps"]),
     )
 
 
 def _read(name: str) -> dict[str, Any]:
-    found = tomllib.loads(files("tdcd.experiments").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    found = tomllib.loads(files("tdcd.reproduction").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
     like = found.pop("like", None)
     return merge(_read(like), found) if like else found
 

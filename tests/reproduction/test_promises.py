@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tdcd.experiments.promises import excess, judge_promises, seconds_to
-from tdcd.experiments.results import CurveResult, ExperimentResult
+from tdcd.reproduction.claims import judge
+from tdcd.reproduction.measures import MEASURES, excess
+from tdcd.reproduction.results import CurveResult, ExperimentResult
 
 ROUNDS = np.arange(0, 101, 5)
 LONGER = np.arange(0, 121, 5)
@@ -17,7 +18,7 @@ def falling(label, *, rounds=ROUNDS, pace=1.0, above=0.0, hub=1.0):
 
 
 def judged(name, *curves):
-    found = judge_promises({name: ExperimentResult(name, name, "table", curves)})
+    found = [claim for claim in judge({name: ExperimentResult(name, name, "table", curves)}) if not claim.section]
     return [(claim.figure, claim.verdict) for claim in found], [claim.measured for claim in found]
 
 
@@ -31,14 +32,14 @@ def test_three_times_sooner_at_the_loss_of_the_run_in_step(pace, verdict):
         "stragglers-ridge", falling("in step"), falling("both", rounds=LONGER, pace=pace, above=0.001)
     )
     assert verdicts == [("stragglers-ridge", verdict), ("stragglers-ridge", "holds")]
-    assert measured[0].startswith(f"{1 / pace:.1f} times; in step: ")
-    assert measured[1] == "both: +0.10 %"
+    assert measured[0].startswith(f"{1 / pace:.1f} times sooner; in step: ")
+    assert measured[1] == "loss against the first: in step: +0.00%, both: +0.10%"
 
 
 def test_what_never_gets_there_is_not_sooner():
     verdicts, measured = judged("stragglers-cnn", falling("in step"), falling("both", pace=0.1, above=5.0))
     assert verdicts == [("stragglers-cnn", "does not hold")] * 2
-    assert "both: inf" in measured[0]
+    assert "both: diverged s" in measured[0] or "both: never s" in measured[0]
 
 
 def test_curves_are_compared_where_the_run_in_step_ends():
@@ -46,8 +47,9 @@ def test_curves_are_compared_where_the_run_in_step_ends():
 
 
 def test_seconds_by_seed():
-    level = np.array([1.0, 1.1]) * np.exp(-0.05 * 40)
-    assert seconds_to(falling("in step", pace=0.5), level) == pytest.approx([20.0, 20.0])
+    plain, quick = falling("in step"), falling("both", rounds=LONGER, pace=0.5)
+    found = MEASURES["seconds"].compute(ExperimentResult("stragglers-ridge", "", "table", (plain, quick)))
+    assert found[1] == pytest.approx(found[0] / 2)
 
 
 @pytest.mark.parametrize(
@@ -62,5 +64,6 @@ def test_few_bits(share, above, verdict):
     )
     verdicts, measured = judged("bits-cnn", *curves)
     assert verdicts[0] == ("bits-cnn", verdict)
-    assert measured[0] == f"{share:.3f} of the bytes, loss {100 * above:+.2f} %"
+    assert f"8 bits: {share:.3f}, 4 bits: {share / 2:.3f} of the first one's bytes between hubs" in measured[0]
+    assert f"8 bits: {above:+z.2%}" in measured[0]
     assert verdicts[1][1] == "holds"

@@ -10,15 +10,17 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.experiments.experiment import NAMES, Axis
+from tdcd.reproduction.experiment import NAMES, Axis
 
 FORMAT = 2
 """Of ``results.json``."""
+LAST = 5
+"""Final losses are means over this many last evaluations, if there are many."""
 Numbers = NDArray[np.float64]
 
 
@@ -57,8 +59,29 @@ class CurveResult:
 
     @property
     def diverged(self) -> NDArray[np.bool_]:
-        """``[seeds]``."""
-        return np.asarray(~np.isfinite(self.losses).all(axis=1))
+        """``[seeds]``: whether a run ends above where it began, or at no number."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(~np.isfinite(self.losses).all(axis=1) | (self.last_losses > self.losses[:, 0]))
+
+    @property
+    def last_losses(self) -> Numbers:
+        """``[seeds]``: the mean of the last evaluations, at most a quarter of all."""
+        count = max(1, min(LAST, self.losses.shape[1] // 4))
+        last: Numbers = self.losses[:, -count:].mean(axis=1)
+        return last
+
+
+class Limit(NamedTuple):
+    """The largest step sizes of ridge regression with N silos and Q local steps."""
+
+    silos: int
+    local_steps: int
+    stable: float
+    """Beyond it, the expected round map is not stable."""
+    proof: float
+    """Of the condition that the proof of Theorem 1 arrives at."""
+    printed: float
+    """Of the condition that Theorem 1 prints."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +105,9 @@ class ExperimentResult:
     metric: str | None = None
     against: tuple[Axis, ...] = ("rounds", "megabytes")
     made: dict[str, Any] = field(default_factory=dict)
-    """Versions, hardware, precision and times; see :func:`tdcd.experiments.provenance.made_with`."""
+    """Versions, hardware, precision and times; see :func:`tdcd.reproduction.provenance.made_with`."""
+
+    limits: tuple[Limit, ...] = ()
 
     @property
     def num_seeds(self) -> int:
@@ -111,7 +136,7 @@ def joined(*results: Results) -> dict[str, ExperimentResult]:
 
 def write_results(out: Path, results: Results, claims: list[dict[str, Any]], *, tables: bool = True) -> None:
     """Write ``results.json``, and all curves of every figure as ``NAME.csv`` unless no ``tables`` are wanted."""
-    figures = {name: _plain(asdict(result)) for name, result in results.items()}
+    figures = {name: _plain(_entry(result)) for name, result in results.items()}
     text = json.dumps({"format": FORMAT, "claims": _plain(claims), "figures": figures}, indent=1)
     # Lists of numbers on one line each: a line of its own for every number is hard to read.
     text = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
@@ -120,6 +145,12 @@ def write_results(out: Path, results: Results, claims: list[dict[str, Any]], *, 
     for name, result in results.items() if tables else ():
         with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(_table(result))
+
+
+def _entry(result: ExperimentResult) -> dict[str, Any]:
+    entry = asdict(result)
+    limits = entry.pop("limits")
+    return {**entry, "limits": [limit._asdict() for limit in limits]} if limits else entry
 
 
 def read_results(path: Path) -> dict[str, ExperimentResult]:
@@ -138,6 +169,7 @@ def read_results(path: Path) -> dict[str, ExperimentResult]:
 def _result(figure: dict[str, Any]) -> ExperimentResult:
     curves = tuple(_curve(curve) for curve in figure.pop("curves"))
     lists: dict[str, Any] = {name: tuple(figure.pop(name)) for name in ("chosen", "against")}
+    lists["limits"] = tuple(Limit(**limit) for limit in figure.pop("limits", ()))
     return ExperimentResult(curves=curves, **lists, **figure)
 
 

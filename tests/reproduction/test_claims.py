@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from made_up import ROUNDS, SEEDS, diverging, experiment, falling
 
-from tdcd.experiments.remarks import judge_as_printed, judge_claims
-from tdcd.experiments.statistics import final, reached, settled, slope, spread, spread_at_equal_steps, t_interval
+from tdcd.reproduction.claims import comparisons_in_words, differences, judge, table
+from tdcd.reproduction.experiment import AS_PRINTED, NAMES
+from tdcd.reproduction.measures import MEASURES
+from tdcd.reproduction.results import Limit
+from tdcd.reproduction.statistics import final, reached, settled, slope, spread, spread_at_equal_steps, t_interval
 
 
 def verdicts(**results):
-    return {claim.key: claim.verdict for claim in judge_claims(results)}
+    return {claim.key: claim.verdict for claim in judge(results)}
 
 
 def labelled(curves, labels):
@@ -19,7 +22,7 @@ def labelled(curves, labels):
 
 
 def test_only_claims_with_results_are_checked():
-    assert judge_claims({}) == []
+    assert judge({}) == []
     assert {*verdicts(fig2a=experiment("fig2a", [falling(0.01), falling(0.1)]))} == {"fig2a/rate", "fig2a/rounds"}
 
 
@@ -27,8 +30,12 @@ def test_only_claims_with_results_are_checked():
 def test_faster_with_q(rates, verdict):
     curves = [falling(rate) for rate in rates]
     assert {*verdicts(fig2a=experiment("fig2a", curves)).values()} == {verdict}
-    printed = judge_as_printed({"fig2a-lambda1": experiment("fig2a-lambda1", curves)})
-    assert {claim.verdict for claim in printed} == {verdict}
+    printed = judge({"fig2a-lambda1": experiment("fig2a-lambda1", curves)})
+    assert [(claim.key, claim.verdict) for claim in printed] == [
+        ("fig2a-lambda1/rate", verdict),
+        ("fig2a-lambda1/rounds", verdict),
+    ]
+    assert all(claim.as_printed for claim in printed)
 
 
 def test_equal_curves_decide_nothing():
@@ -53,8 +60,8 @@ def test_spread_is_a_share_of_the_fall():
 def test_a_larger_error_of_the_largest_q_that_converges():
     grows = [falling(1.0, floor=floor, local_steps=q) for q, floor in ((1, 0.1), (5, 0.09), (25, 0.3))]
     assert verdicts(error=experiment("error", [*grows, diverging()], optimum=0.0))["fig2a/error"] == "holds"
-    (claim,) = (c for c in judge_claims({"error": experiment("error", [*grows, diverging()], 0.0)}) if "fig2a" in c.key)
-    assert "Q = 50 diverges on every seed" in claim.measured
+    (claim,) = (c for c in judge({"error": experiment("error", [*grows, diverging()], 0.0)}) if "fig2a" in c.key)
+    assert "Q = 50: diverged; error: Q = 25 - Q = 1 is 0.2 (" in claim.measured
     falls = experiment("error", grows[::-1], optimum=0.0)
     assert verdicts(error=falls)["fig2a/error"] == "does not hold"
     noisy = [falling(1 + q / 100, floor=0.5, noise=0.1, local_steps=q) for q in (1, 5, 25)]
@@ -106,6 +113,8 @@ def test_intervals_and_slopes():
     # One seed that does not get there decides nothing, whichever way.
     assert np.isnan(t_interval(np.array([1.0, np.inf]))).all()
     assert np.isnan(t_interval(np.array([1.0, -np.inf]))).all()
+    # All of them do.
+    assert t_interval(np.array([-np.inf, -np.inf])).high == -np.inf
     assert slope(np.array([[1.0], [3.0], [5.0]]), np.array([0.0, 1.0, 2.0])).tolist() == [2.0]
 
 
@@ -147,8 +156,14 @@ def test_remarks_after_the_theorem():
         }
     )
     assert found["section4/non-zero"] == found["section4/n"] == found["section4/k"] == "holds"
-    steep = over("error-n", (0.01, 0.2, 5.0), ("N = 1", "N = 4", "N = 16"))
-    assert verdicts(**{"error-n": steep})["section4/n"] == "does not hold"
+    # What the paper says of its bound is judged by the bound, whatever was measured; that stands beside it.
+    steep = {"error-n": over("error-n", (0.01, 0.2, 0.9), ("N = 1", "N = 4", "N = 16"))}
+    (claim,) = judge(steep)
+    assert claim.words == "holds, of the bound"
+    power = slope(np.log([[0.01], [0.2], [0.9]]), np.log([1.0, 4.0, 16.0]))[0]
+    assert f"the bound's third term grows with the power 2; the gap that stays grows with the power {power:.2f}" in (
+        claim.measured
+    )
 
 
 def test_a_small_step_size_ends_lower_and_later():
@@ -164,4 +179,72 @@ def test_a_small_step_size_ends_lower_and_later():
 
 def test_stand_ins_are_marked_in_every_claim():
     result = replace(experiment("fig2a", [falling(0.01), falling(0.1)]), stand_in="no network")
-    assert {claim.mark for claim in judge_claims({"fig2a": result})} == {"stand-in data: table"}
+    claims = judge({"fig2a": result})
+    assert {claim.mark for claim in claims} == {"stand-in data: table"}
+    assert {claim.verdict for claim in claims} == {"not judged on stand-in data"}
+
+
+def test_the_table_names_measures_and_experiments_that_there_are():
+    entries = table()
+    assert len({entry.key for entry in entries}) == len(entries)
+    for entry in entries:
+        assert {*entry.needs, entry.figure} <= {*NAMES}
+        assert {each.measure for each in entry.compare} | {measure for measure, _ in entry.shows} <= {*MEASURES}
+        assert entry.sentence
+        assert any(each.says for each in entry.compare)
+    assert sum(entry.figure in AS_PRINTED for entry in entries) == 6
+    compared = {each.measure for entry in entries for each in entry.compare}
+    assert compared | {measure for entry in entries for measure, _ in entry.shows} == {*MEASURES}
+    assert len(differences()) >= 8
+
+
+def test_a_curve_that_ends_above_its_start_has_diverged_however_finite():
+    grows = replace(falling(0.1), losses=np.exp(0.6 * ROUNDS) * np.ones((SEEDS, 1)), label="Q = 50", local_steps=50)
+    assert grows.diverged.all()
+    claims = judge({"fig2a": experiment("fig2a", [falling(0.02), grows])})
+    # More local steps do not make it faster, and no number is as large as what it reached.
+    assert [claim.verdict for claim in claims] == ["does not hold"] * 2
+    for claim in claims:
+        assert "Q = 50: diverged" in claim.measured
+        assert not {"nan", "inf"} & {*claim.measured.replace("(", " ").split()}
+
+
+def test_what_one_seed_spoils_is_not_decided():
+    losses = falling(0.1).losses.copy()
+    losses[2, 4:] = np.nan
+    (rate, _) = judge({"fig2a": experiment("fig2a", [falling(0.02), replace(falling(0.1), losses=losses)])})
+    assert rate.verdict == "not decided at this size"
+    assert "diverged with 1 of 5 seeds" in rate.measured
+
+
+def test_a_verdict_by_a_hair_says_so():
+    """The ends differ by 1 with a spread such that a 95 % interval excludes zero and a 99 % one does not."""
+    half = {0.95: 2.776445, 0.99: 4.604095}
+    deviation = 5**0.5 / ((half[0.95] + half[0.99]) / 2)
+    jitter = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+    jitter *= deviation / jitter.std(ddof=1)
+    low = falling(1.0, floor=0.1)
+    high = replace(low, losses=low.losses + 0.01 * (1 + jitter)[:, None] * (ROUNDS > 0))
+    hair, clear = (judge({"fig2b": experiment("fig2b", [low, curve])})[0] for curve in (high, falling(1.0, floor=0.11)))
+    assert hair.words == "holds, by a hair: 99 % intervals would not decide it"
+    assert clear.words == "holds"
+
+
+def test_how_many_comparisons_there_are():
+    claims = judge({"fig2a": experiment("fig2a", [falling(0.01), falling(0.02), falling(0.1)])})
+    assert comparisons_in_words(claims) == (
+        "The 2 verdicts rest on 3 comparisons, of which 3 have a spread over seeds; each is taken by itself, at 95 %. "
+        "With intervals wide enough for all 3 together (Bonferroni), all would come out the same."
+    )
+
+
+def test_the_printed_condition_fails_where_it_admits_what_is_not_stable():
+    def stability(printed):
+        limits = (Limit(4, 5, 0.02, 0.005, 0.01), Limit(16, 50, 0.0014, 0.00046, printed))
+        return {"stability": experiment("stability", [diverging("eta = 0.0018"), falling(0.1)], limits=limits)}
+
+    assert verdicts(**stability(0.0018)) == {
+        "section4/condition": "does not hold",
+        "stability/condition-with-n": "holds",
+    }
+    assert verdicts(**stability(0.0013))["section4/condition"] == "holds"

@@ -3,7 +3,7 @@
 import pytest
 
 from tdcd.config import check_config
-from tdcd.experiments.experiment import AS_PRINTED, FIGURES, NAMES, PAPER, SETS, expand, load_experiment, merge
+from tdcd.reproduction.experiment import AS_PRINTED, FIGURES, NAMES, PAPER, SETS, expand, load_experiment, merge
 
 
 @pytest.mark.parametrize("full", [False, True])

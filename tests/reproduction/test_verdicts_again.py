@@ -9,7 +9,7 @@ from made_up import diverging, experiment, falling
 from verdicts_again import Figure, quantities, verdict
 
 from command import tdcd
-from tdcd.experiments.page import write_page
+from tdcd.reproduction.page import write_page
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "results.json"
 
@@ -38,12 +38,13 @@ def everything():
     stay = [falling(1.0 + 0.01 * q, floor=0.3 + 0.01 * q, noise=1e-3, local_steps=q) for q in (1, 5, 25)]
     for place, curves in enumerate((ends, stay)):
         curves[:] = [replace(curve, label=f"N = {2 ** (place + at)}") for at, curve in enumerate(curves)]
+    both_vary = [replace(curve, label=f"{curve.label}, B = 20") for curve in ends[3:]]
     named = {"fig2a": falls, "fig2b": ends, "fig2c": ends[:3], "fig3a": falls, "fig3b": ends[:3]}
     metric = [replace(curve, metric=1 - curve.losses) for curve in ends[:2]]
     results = {name: experiment(name, curves) for name, curves in named.items()} | {
         "error": experiment("error", [*stay, diverging()], optimum=0.0),
         "error-n": experiment("error-n", stay, optimum=0.0),
-        "error-k": experiment("error-k", ends, optimum=0.0),
+        "error-k": experiment("error-k", [*ends[:3], *both_vary], optimum=0.0),
         "error-eta": experiment("error-eta", [*falls[1:], diverging(), falls[2]], optimum=0.0),
         "accuracy": experiment("accuracy", metric),
     }

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tdcd.cli.app import app
-from tdcd.experiments.measured import Measured, read_measured
+from tdcd.reproduction.measured import Measured, read_measured
 
 IN_STEP = {"label": "in step", "rounds": [0, 5, 10], "losses": [1.0, 0.5, 0.4]}
 FOUND = {

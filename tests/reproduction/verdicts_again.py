@@ -14,8 +14,9 @@ class Figure:
     def __init__(self, curves, optimum):
         self.y, self.x, self.mb = ([np.array(c[k], float) for c in curves] for k in ("losses", "rounds", "megabytes"))
         self.end = np.stack([y[:, -max(1, min(5, y.shape[1] // 4)) :].mean(axis=1) for y in self.y])
-        self.start, halves = self.y[0][:, 0], [y[:, y.shape[1] // 2 :].mean(axis=1) for y in self.y]
-        self.gap = np.stack([half for half in halves if np.isfinite(half).all()]) - (optimum or 0)
+        self.end[~(self.end <= [y[:, 0] for y in self.y])] = np.inf  # it diverged
+        self.start, kept = self.y[0][:, 0], [y for y, e in zip(self.y, self.end, strict=True) if np.isfinite(e).all()]
+        self.gap = np.stack([y[:, y.shape[1] // 2 :].mean(axis=1) for y in kept]) - (optimum or 0)
         self.closed = 1 - self.gap[self.gap.mean(axis=1).argmin()] / (self.start - (optimum or 0))
         self.rounds = self.to(np.where(np.isfinite(self.end), self.end, -np.inf).max(axis=0), self.x)
         self.spread = np.ptp(self.end, axis=0) / (self.start - self.end.min(axis=0))

@@ -9,10 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.experiments.results import CurveResult, ExperimentResult, Numbers
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Numbers
 
-LAST = 5
-"""Final losses are means over this many last evaluations, if there are many."""
 CONFIDENCE = 0.95
 
 
@@ -25,40 +23,42 @@ class Interval(NamedTuple):
 
     def __str__(self) -> str:
         """In words."""
+        if not np.isfinite(self.mean):
+            return "no number, since a curve diverged or did not get there"
         return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})"
 
 
-def t_interval(values: Numbers) -> Interval:
-    """The 95 % interval of a mean over seeds; of a single value, the value; where one is not finite, nothing is known.
+def t_interval(values: Numbers, confidence: float = CONFIDENCE) -> Interval:
+    """The interval of a mean over seeds; of a single value, the value.
+
+    Nothing is known where some are not finite. All the same infinity, by runs that all diverge, is as clear as can be.
 
     >>> print(t_interval(np.array([1.0, 2.0, 3.0])))
     2 (-0.484 to 4.48)
     """
     from scipy.special import stdtrit  # noqa: PLC0415  (slow to import)
 
-    mean = float(np.mean(values)) if np.isfinite(values).all() else np.nan
-    if len(values) == 1 or np.isnan(mean):
+    finite = np.isfinite(values).all()
+    mean = float(np.mean(values)) if finite else float(values[0]) if (values == values[0]).all() else np.nan
+    if len(values) == 1 or not finite:
         return Interval(mean, mean, mean)
     error = float(np.std(values, ddof=1)) / np.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
+    half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
     return Interval(mean, mean - half, mean + half)
 
 
 def final(curve: CurveResult) -> Numbers:
-    """``[seeds]``: the mean loss of the last evaluations, at most a quarter of all."""
-    count = max(1, min(LAST, curve.losses.shape[1] // 4))
-    last: Numbers = curve.losses[:, -count:].mean(axis=1)
-    return last
+    """``[seeds]``: the mean loss of the last evaluations; infinite if the run diverged."""
+    return np.where(curve.diverged, np.inf, curve.last_losses)
 
 
 def settled(curve: CurveResult) -> Numbers:
     """``[seeds]``: the mean loss of the second half of the run: of one that has converged, what stays."""
-    half: Numbers = curve.losses[:, curve.losses.shape[1] // 2 :].mean(axis=1)
-    return half
+    return np.where(curve.diverged, np.inf, curve.losses[:, curve.losses.shape[1] // 2 :].mean(axis=1))
 
 
 def reached(curve: CurveResult, level: Numbers, over: NDArray[np.int64] | Numbers | None = None) -> Numbers:
-    """``[seeds]``: where each seed's loss first comes down to its ``level``; infinite if never.
+    """``[seeds]``: where each seed's loss first comes down to its ``level``; infinite if never, or if the run diverges.
 
     Between evaluations the loss is taken to fall along a line.
 
@@ -69,7 +69,7 @@ def reached(curve: CurveResult, level: Numbers, over: NDArray[np.int64] | Number
     found = np.full(len(level), np.inf)
     for seed, (losses, goal) in enumerate(zip(curve.losses, level, strict=True)):
         below = losses <= goal
-        if below.any():
+        if below.any() and not curve.diverged[seed]:
             place = int(below.argmax())
             found[seed] = axis[place]
             if place:
@@ -93,8 +93,8 @@ def rounds_by_curve(result: ExperimentResult) -> Numbers:
 def errors(result: ExperimentResult) -> Numbers:
     """``[curves, seeds]``: the gap to the exact solution that stays; infinite after a run diverged."""
     assert result.optimum is not None
-    gaps = np.stack([settled(curve) for curve in result.curves]) - result.optimum
-    return np.where(np.isfinite(gaps), gaps, np.inf)
+    gaps: Numbers = np.stack([settled(curve) for curve in result.curves]) - result.optimum
+    return gaps
 
 
 def spread(result: ExperimentResult) -> Numbers:

@@ -15,12 +15,14 @@ from tdcd.compare.compute import Compute
 from tdcd.compare.prediction import predict
 from tdcd.config import Config, check_config
 from tdcd.data import DataUnavailable
-from tdcd.experiments.experiment import FALLBACKS, Curve, Experiment, merge
-from tdcd.experiments.provenance import made_with
-from tdcd.experiments.results import CurveResult, ExperimentResult
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
+from tdcd.reproduction.experiment import FALLBACKS, Curve, Experiment, merge
+from tdcd.reproduction.provenance import made_with
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Limit
+from tdcd.theory.stability import RoundMap
+from tdcd.theory.step_size import max_step_size
 from tdcd.training.run import simulate
 from tdcd.training.sweep.plans import planned, source_table
 from tdcd.training.sweep.runner import SweepProgress, Task, run_all
@@ -72,7 +74,18 @@ def run_experiment(
         experiment.metric,
         experiment.against,
         made_with(last.config, [task.folder for task in tasks]),
+        tuple(_limits(last.config, experiment.limits)),
     )
+
+
+def _limits(config: Config, wanted: Sequence[tuple[int, int]]) -> Iterator[Limit]:
+    """The largest step sizes on an experiment's table, with other N and Q."""
+    for silos in dict.fromkeys(silos for silos, _ in wanted):
+        changed = config.model_copy(update={"federation": config.federation.model_copy(update={"silos": silos})})
+        rounds = RoundMap.of(planned(changed).federation, config.model.l2)
+        for steps in (steps for other, steps in wanted if other == silos):
+            proof, printed = (max_step_size(rounds.constants, steps, silos, each) for each in ("proof", "printed"))
+            yield Limit(silos, steps, rounds.largest_stable(steps, proof), proof, printed)
 
 
 def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
@@ -80,7 +93,10 @@ def _with_available_data(experiment: Experiment) -> tuple[Experiment, str]:
     try:
         source_table(check_config(experiment.curves[0].keys))
     except DataUnavailable as error:
-        return stand_in(experiment), str(error).splitlines()[0]
+        # A file that is there and is not the right one is a mistake, which nothing else makes up for.
+        if not error.by_hand:
+            raise
+        return stand_in(experiment), f"{str(error).splitlines()[0]}; {error.by_hand}"
     return experiment, ""
 
 

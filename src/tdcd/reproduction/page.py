@@ -2,26 +2,30 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tdcd.core.words import counted
-from tdcd.experiments.claims import SMALL
-from tdcd.experiments.evidence import Claim, marked, summed_up
-from tdcd.experiments.experiment import Axis
-from tdcd.experiments.measured import Measured
-from tdcd.experiments.promises import judge_promises
-from tdcd.experiments.provenance import made_in_words
-from tdcd.experiments.remarks import judge_as_printed, judge_claims
-from tdcd.experiments.results import CurveResult, ExperimentResult, Results, write_results
-from tdcd.experiments.statistics import final, spread_at_equal_steps
 from tdcd.report import html
 from tdcd.report.figures import Curve, line_figure
 from tdcd.report.pictures import save_png
+from tdcd.reproduction.claims import Claim, comparisons_in_words, differences, judge, marked, summed_up
+from tdcd.reproduction.experiment import REMARKS, Axis
+from tdcd.reproduction.measured import Measured
+from tdcd.reproduction.provenance import made_in_words
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Results, write_results
+from tdcd.reproduction.stability import LIMITS, limit_curves, save_limits
+from tdcd.reproduction.statistics import final, spread_at_equal_steps
 
+SMALL = 0.05
+"""Curves that end within this fraction of the loss's fall nearly coincide."""
+FAR = 10.0
+"""A curve that diverged is drawn up to so many times the loss before training."""
 LOSS = "training loss of the global model"
+GAP = "gap to the exact solution"
 AXES: dict[Axis, tuple[str, str]] = {
     "rounds": ("communication rounds", "against communication rounds"),
     "steps": ("local steps", "against local steps"),
@@ -47,37 +51,50 @@ def write_page(
     Returns:
         The page's path.
     """
-    claims, printed, promises = judge_claims(results), judge_as_printed(results), judge_promises(results)
-    write_results(out, results, [claim.as_json() for claim in (*claims, *printed, *promises)])
-    for name, result in results.items():
-        draw(result, out / f"{name}.png")
+    claims = judge(results)
+    write_results(out, results, [claim.as_json() for claim in claims])
+    draw_all(results, out)
     stand_ins = {r.data: r.stand_in for r in results.values() if r.stand_in}
     on = {data: ", ".join(name for name, r in results.items() if r.data == data) for data in stand_ins}
     parts = [
         html.header(
             "Reproduction",
             "Multi-tier federated learning for vertically partitioned data",
-            ["Das and Patterson, ICASSP 2021", *_sizes(results)],
+            ["Das and Patterson, ICASSP 2021"],
             badge="stand-in data" if stand_ins else "",
         ),
         *(
             html.notice(f"{on[data]}: run on {data}, not on the paper's data. {why}", "alarm")
             for data, why in stand_ins.items()
         ),
-        *_verdicts("What the paper says", "the paper says", claims),
-        *_verdicts("The ridge figures with lambda = 1, as the paper prints its objective", "the paper says", printed),
-        *_verdicts("What overlap, periods and few bits are for", "it should be so", promises),
-        html.paragraph(HOW_DECIDED),
-        *(
-            _section(result, [c for c in (*claims, *printed, *promises) if c.figure == name])
-            for name, result in results.items()
+        *(part for title, says, some in grouped(claims) for part in _verdicts(title, says, some)),
+        html.paragraph(f"{HOW_DECIDED} {comparisons_in_words(claims)}" if claims else ""),
+        html.section(
+            "Where a run of ours and the paper could still differ",
+            html.table(["the paper leaves open", "what we assumed"], differences(), prose=True),
         ),
+        *(_section(result, [c for c in claims if c.figure == name]) for name, result in results.items()),
         *(measured.section() if measured else ()),
+        html.section("Size", *(html.paragraph(f"{line}.") for line in _sizes(results))),
         html.section("Run it again", html.command("\n".join(_commands(results, assignments)))),
     ]
     page = out / "reproduce.html"
     page.write_text(html.page("Reproduction of TDCD", *parts), encoding="utf-8")
     return page
+
+
+def grouped(claims: Sequence[Claim]) -> Iterator[tuple[str, str, list[Claim]]]:
+    """The claims under their headings: whose they are, and on which objective."""
+    paper = [claim for claim in claims if claim.section and not claim.as_printed]
+    for section in sorted({claim.section for claim in paper}):
+        some = [claim for claim in paper if claim.section == section]
+        yield f"What the paper says in section {section}", "the paper says", some
+    printed = [claim for claim in claims if claim.as_printed]
+    if printed:
+        yield "The ridge figures with lambda = 1, as the paper prints its objective", "the paper says", printed
+    ours = [claim for claim in claims if not claim.section]
+    if ours:
+        yield "What we say", "it should be so", ours
 
 
 def _sizes(results: Results) -> list[str]:
@@ -99,37 +116,51 @@ def _commands(results: Results, assignments: Sequence[str]) -> list[str]:
 
 
 def _verdicts(title: str, says: str, claims: Sequence[Claim]) -> Iterator[html.Html]:
-    """A table of claims, where there are any."""
-    head = ["figure", says, "verdict", "measured", "how it is checked"]
-    rows = [(_place(c), c.sentence, c.verdict, c.measured, c.check) for c in claims]
-    if claims:
-        yield html.section(f"{title}: {summed_up(claims)}", html.table(head, rows, prose=True))
+    """A table of claims."""
+    head = [says, "verdict", "measured", "how it is checked", "figure"]
+    rows = [(c.sentence, c.words, c.measured, c.check, marked(c.figure, c.mark)) for c in claims]
+    yield html.section(f"{title}: {summed_up(claims)}", html.table(head, rows, prose=True))
 
 
-def _place(claim: Claim) -> str:
-    """Where a claim is from, and what must be said about its data."""
-    section = f", section {claim.section}" if claim.section else ""
-    return marked(f"{claim.figure}{section}", claim.mark)
+def draw_all(results: Results, out: Path) -> None:
+    """The picture of every figure, over its first axis, and that of the largest step sizes.
+
+    Where the error is what is measured, the gap to the exact solution is drawn in place of the loss.
+    """
+    for name, result in results.items():
+        label, path, note = AXES[result.against[0]][0], out / f"{name}.png", result.mark
+        if name in REMARKS:
+            save_png(path, gap_curves(result), label, GAP, log_y=True, note=note)
+        else:
+            save_png(path, figure_curves(result, result.against[0]), label, LOSS, inset=result.inset, note=note)
+        if result.limits:
+            save_limits(out / f"{name}-limits.png", result)
 
 
-def draw(result: ExperimentResult, path: Path) -> None:
-    """The picture of a figure, over its first axis."""
-    axis = result.against[0]
-    save_png(path, figure_curves(result, axis), AXES[axis][0], LOSS, inset=result.inset, note=result.mark)
+def figure_curves(result: ExperimentResult, x: Axis = "rounds", below: float = 0.0) -> list[Curve]:
+    """The curves' means over seeds, less what is ``below``, with their standard deviation as a band."""
+    drawn = []
+    for curve in result.curves:
+        losses, label = curve.losses, curve.label
+        if curve.diverged.any():
+            with np.errstate(invalid="ignore"):
+                losses = np.where(losses < FAR * losses[:, :1], losses, np.nan)
+            label = f"{label} ({'' if curve.diverged.all() else 'some '}diverged)"
+        drawn.append(Curve(label, getattr(curve, x), _mean(losses) - below, _deviation(losses)))
+    return drawn
 
 
-def figure_curves(result: ExperimentResult, x: Axis = "rounds") -> list[Curve]:
-    """The curves' means over seeds with their standard deviation as a band."""
-    return [
-        Curve(curve.label, getattr(curve, x), _mean(curve.losses), _deviation(curve.losses)) for curve in result.curves
-    ]
+def gap_curves(result: ExperimentResult) -> list[Curve]:
+    """How far the mean loss is above the exact solution, over the first axis."""
+    assert result.optimum is not None
+    return [replace(curve, spread=None) for curve in figure_curves(result, result.against[0], result.optimum)]
 
 
 def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
     drawn = [(svg, marked(caption, result.mark)) for svg, caption in _figures(result)]
     costs = [axis for axis in result.against if axis not in ("rounds", "steps")]
     head = ["", "final loss", "spread over seeds", *(AXES[axis][0] for axis in costs)]
-    head += ["gap to the exact solution"] * (result.optimum is not None)
+    head += [GAP] * (result.optimum is not None)
     data = f"{result.data}, standing in for the paper's" if result.stand_in else result.data
     return html.section(
         result.title,
@@ -140,7 +171,7 @@ def _section(result: ExperimentResult, claims: Sequence[Claim]) -> html.Html:
         html.figures(drawn),
         *_at_equal_steps(result),
         html.table(head, [_row(result, curve, costs) for curve in result.curves], numbers=True),
-        *(html.notice(f"“{c.sentence}” — {c.verdict}: {c.measured}.") for c in claims),
+        *(html.notice(f"“{c.sentence}” — {c.words}: {c.measured}.") for c in claims),
         *_decided_by(claims),
         html.paragraph("Chosen here, where the paper is silent: " + "; ".join(result.chosen) + "."),
         html.paragraph(f"Made with {made_in_words(result.made)}."),
@@ -164,9 +195,9 @@ def _figures(result: ExperimentResult) -> Iterator[tuple[html.Html, str]]:
         inset = None if place else result.inset
         yield line_figure(figure_curves(result, axis), label, LOSS, inset=inset), caption
     if result.optimum is not None:
-        axis, gap = result.against[0], "gap to the exact solution"
-        gaps = [Curve(c.label, getattr(c, axis), _mean(c.losses) - result.optimum) for c in result.curves]
-        yield line_figure(gaps, AXES[axis][0], gap, log_y=True), gap
+        yield line_figure(gap_curves(result), AXES[result.against[0]][0], GAP, log_y=True), GAP
+    for silos in dict.fromkeys(limit.silos for limit in result.limits):
+        yield line_figure(limit_curves(result, silos), "local steps Q", LIMITS, log_y=True), f"{LIMITS}, N = {silos}"
     if result.metric is not None:
         metric = [
             Curve(c.label, c.megabytes, _mean(c.metric), _deviation(c.metric))
@@ -184,15 +215,17 @@ def _decided_by(claims: Sequence[Claim]) -> Iterator[html.Html]:
 def _intervals(claims: Sequence[Claim]) -> Iterator[list[str]]:
     for claim in claims:
         for each in claim.quantities:
-            low, high = each.interval[1:]
-            yield [each.what, f"{each.interval.mean:.4g}", f"{low:.4g} to {high:.4g}", str(len(each.values))]
+            mean, low, high = each.interval
+            known = np.isfinite(mean)
+            numbers = [f"{mean:.4g}", f"{low:.4g} to {high:.4g}"] if known else [str(each.interval), "–"]
+            yield [each.what, *numbers, str(len(each.values)) if len(each.values) > 1 else "exact"]
 
 
 def _row(result: ExperimentResult, curve: CurveResult, costs: Sequence[Axis]) -> list[str]:
     ends = final(curve)
     label = marked(curve.label, result.mark)
-    if curve.diverged.all():
-        return [label, "diverges", *["–"] * (1 + len(costs) + (result.optimum is not None))]
+    if curve.diverged.any():
+        return [label, "diverged", *["–"] * (1 + len(costs) + (result.optimum is not None))]
     row = [label, f"{ends.mean():.5f}", f"{ends.std(ddof=1):.1e}"]
     row += [f"{getattr(curve, axis)[-1]:,.3g}" for axis in costs]
     return row if result.optimum is None else [*row, f"{ends.mean() - result.optimum:.2e}"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tdcd.experiments.results import CurveResult, ExperimentResult
+from tdcd.reproduction.results import CurveResult, ExperimentResult
 
 ROUNDS = np.arange(0, 101, 5)
 SEEDS = 5

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import urllib.request
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +15,11 @@ from tdcd import Federation, load, standardize
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
-from tdcd.experiments.experiment import NAMES, Curve, Experiment, load_experiment, merge
-from tdcd.experiments.page import write_page
-from tdcd.experiments.results import joined, read_results
-from tdcd.experiments.sweep import predicted_ends, ridge_optimum, run_experiment, stand_in
+from tdcd.data import DataUnavailable
+from tdcd.reproduction.experiment import NAMES, Curve, Experiment, load_experiment, merge
+from tdcd.reproduction.page import write_page
+from tdcd.reproduction.results import joined, read_results
+from tdcd.reproduction.sweep import predicted_ends, ridge_optimum, run_experiment, stand_in
 
 BASE = {
     "data": {"source": "diabetes"},
@@ -137,21 +139,30 @@ def test_no_curve_goes_below_the_optimum(done):
     assert all((curve.losses > result.optimum).all() for curve in result.curves)
 
 
-def test_absent_data_is_replaced_and_said_loudly(tmp_path):
-    """A broken file in the data folder is as good as no network."""
+def test_a_file_that_is_not_the_table_is_refused(tmp_path):
     (tmp_path / "data" / "superconductivity").mkdir(parents=True)
     (tmp_path / "data" / "superconductivity" / "train.csv").write_text("nothing\n1\n")
     wanted = {"source": "superconductivity", "rows": 200, "folder": str(tmp_path / "data")}
+    with pytest.raises(DataUnavailable, match=r"train\.csv is not the UCI table: it has no column 'number_"):
+        run_experiment(tiny(data=wanted), tmp_path / "out")
+
+
+def test_absent_data_is_replaced_and_said_loudly(tmp_path, monkeypatch):
+    # All requests go to a proxy that is not there; urllib looks for proxies when it makes its opener.
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    wanted = {"source": "superconductivity", "rows": 200, "folder": str(tmp_path / "data")}
     result = run_experiment(tiny(data=wanted), tmp_path / "out")
     assert result.data == "superconductors (synthetic)"
-    assert "train.csv" in result.stand_in
+    assert f"as downloaded, into {tmp_path / 'data' / 'superconductivity'}" in result.stand_in
     page = write_page(tmp_path / "out", {"fig2a": result}).read_text()
     assert (result.name, result.stand_in != "") == ("fig2a", True)
     # In the caption of every figure, in every row of every table, in every picture and every line of the table.
     mark = "stand-in data: superconductors (synthetic)"
     assert page.count(f" · {mark}</figcaption>") == page.count("<figure>") == 3
     assert page.count(f'<th scope="row">Q = 1 · {mark}</th>') == 1
-    assert page.count(f'<th scope="row">fig2a, section 5 · {mark}</th>') == 2
+    assert page.count(f"<td>fig2a · {mark}</td>") == 2
+    assert page.count("<td>not judged on stand-in data</td>") == 2
     with (tmp_path / "out" / "fig2a.csv").open() as lines:
         assert {row["data"] for row in csv.DictReader(lines)} == {mark}
     assert json.loads((tmp_path / "out" / "results.json").read_text())["claims"][0]["mark"] == mark
@@ -218,7 +229,7 @@ def late():
     plain = merge({**BASE, "federation": {}}, {"silos": silos, "network": network, "train": {"local_steps": 4}})
     both = merge(plain, {"silos": [silos[0], {**silos[1], "period": 2}], "train": {"overlap": 1}})
     curves = (Curve("in step", plain), Curve("both", both))
-    return Experiment("stragglers-tiny", "Late", curves, 2, ("a",), against=("seconds", "rounds"), phi_share=0.5)
+    return Experiment("stragglers-ridge", "Late", curves, 2, ("a",), against=("seconds", "rounds"), phi_share=0.5)
 
 
 def test_predicted_time_follows_the_slow_silo(tmp_path):
@@ -232,9 +243,9 @@ def test_predicted_time_follows_the_slow_silo(tmp_path):
     assert plain[0] == both[0] == 0
     ends = predicted_ends(check_config(experiment.curves[1].keys), 6, 0.5)
     assert both.tolist() == [ends[index] for index in (0, 2, 4, 6)]
-    page = write_page(tmp_path, {"stragglers-tiny": result}).read_text()
-    assert "What overlap, periods and few bits are for" in page
+    page = write_page(tmp_path, {"stragglers-ridge": result}).read_text()
+    assert "What we say" in page
     assert "What the paper says" not in page
     assert "predicted seconds" in page
     numbers = json.loads((tmp_path / "results.json").read_text())
-    assert numbers["figures"]["stragglers-tiny"]["curves"][1]["seconds"][-1] == pytest.approx(ends[6], rel=1e-5)
+    assert numbers["figures"]["stragglers-ridge"]["curves"][1]["seconds"][-1] == pytest.approx(ends[6], rel=1e-5)
