@@ -50,6 +50,10 @@ def test_the_page_names_the_clients_that_hubs_went_on_without(make_run):
 
 def test_the_page_says_what_is_kept_from_whom():
     assert not [*protections({})]
+    for weighted in ({"train": {"class_weights": "balanced"}}, {"silos": [{"name": "a", "weight": "w"}]}):
+        assert not [*protections(weighted)]
+        (text,) = protections({"federation": {"labels": "a"}, **weighted})
+        assert "They also get what samples weigh." in text
     federation, exchange = {"labels": "<bank>", "label_epsilon": 0.5}, {"protect": "mask", "protect_blocks": True}
     (text,) = protections({"federation": federation, "exchange": exchange})
     assert "Only &lt;bank&gt; has labels; the other silos get slopes of the loss" in text
