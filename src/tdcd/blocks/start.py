@@ -1,5 +1,7 @@
 """Initial blocks."""
 
+from math import prod
+
 import numpy as np
 
 from tdcd.blocks.base import Block
@@ -32,6 +34,20 @@ def start_block(
             raise ValueError(f"silo '{name}': {error}" if name else str(error)) from None
     with jax.enable_x64(settings.dtype == "float64"):
         return map_tree(lambda leaf: jnp.asarray(leaf, settings.dtype), drawn)
+
+
+def block_bytes(block: Block, settings: Settings, feature_shape: tuple[int, ...], num_outputs: int) -> int:
+    """The size of a silo's block, without making one; of a block that cannot be traced, that of one row of features."""
+    itemsize = np.dtype(settings.dtype).itemsize
+    if type(block) is Linear:
+        return prod(feature_shape) * num_outputs * itemsize
+    try:
+        key = jax.eval_shape(_key, np.uint32(0), np.uint32(0), np.uint32(0))
+        leaves = jax.tree.leaves(jax.eval_shape(lambda key: block.init(key, feature_shape, num_outputs), key))
+    except Exception:
+        # Whatever its author may raise: it refuses the shape itself when it starts.
+        return prod(feature_shape) * itemsize
+    return itemsize * sum(int(leaf.size) for leaf in leaves)
 
 
 @compiled()
