@@ -1,5 +1,7 @@
 """Initial blocks."""
 
+from math import prod
+
 import numpy as np
 
 from tdcd.blocks.base import Block
@@ -51,6 +53,20 @@ def _misfit(block: Block, started: Tree, shape: tuple[int, ...], num_outputs: in
         f"{kind} maps 2 samples of shape {shape} to phi of shape {phi.shape}, but the task needs (2, {num_outputs}): "
         "one row per sample, one score per output"
     )
+
+
+def block_bytes(block: Block, settings: Settings, feature_shape: tuple[int, ...], num_outputs: int) -> int:
+    """The size of a silo's block, without making one; of a block that cannot be traced, that of one row of features."""
+    itemsize = np.dtype(settings.dtype).itemsize
+    if type(block) is Linear:
+        return prod(feature_shape) * num_outputs * itemsize
+    try:
+        key = jax.eval_shape(_key, np.uint32(0), np.uint32(0), np.uint32(0))
+        leaves = jax.tree.leaves(jax.eval_shape(lambda key: block.init(key, feature_shape, num_outputs), key))
+    except Exception:
+        # Whatever its author may raise: it refuses the shape itself when it starts.
+        return prod(feature_shape) * itemsize
+    return itemsize * sum(int(leaf.size) for leaf in leaves)
 
 
 @compiled()

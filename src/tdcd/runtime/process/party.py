@@ -238,7 +238,7 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         addresses={hub: address for hub, address in addresses.items() if hub in peers},
         listen=(own.listen or _everywhere(addresses[party])) if party in addresses else None,
         tls=tls,
-        max_message_bytes=int(job.config.runtime.max_message_mb * 2**20),
+        max_message_bytes=job.most_bytes,
         lease_s=job.config.runtime.lease_s,
         revocations=revocations,
         tell=_tell_of_port,

@@ -12,6 +12,7 @@ from tdcd.federation.party_names import hub_of
 from tdcd.prediction.missing import check_without
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
+from tdcd.records.run_folder import RunFolder
 from tdcd.records.run_folder.durable import read_json
 from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job, secret_of
@@ -59,7 +60,10 @@ def predict_with_peers(
     if job.config.federation.labels in without:
         raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
     # Blocks and loss of the file that was given: a run folder may be somebody else's.
-    model = Model.load(run, job.blocks, chosen_loss(job.config.model), allow_code=allow_code)
+    files = RunFolder(run).model
+    # The code of another silo's own block is not imported unless its part of the model is here; no block is needed then.
+    blocks = [job.block(one if files.file(name).is_file() else index) for one, name in enumerate(job.config.silo_names)]
+    model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
     mine = job, index, secret_of(job, own), model.silo_scores(silo, data), _model_of(run)
     hub = PredictHub(*mine, [hub_of(one) for one in without])
     if is_masked:

@@ -114,6 +114,8 @@ class PredictHub:
                 f"the blocks do not belong together: {message.sender} has {theirs}, {self.name} {self._model}"
             )
         found: NDArray[np.uint8] = take(message.digests, "digests", np.uint8, [None, self._digests.shape[1]])
+        if len(places_in(found)) != len(found):
+            raise RejectedMessage("'digests' has a sample twice")
         return found
 
 

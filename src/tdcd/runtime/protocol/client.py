@@ -26,6 +26,7 @@ from tdcd.runtime.protocol.client_masks import ClientMasks
 from tdcd.runtime.protocol.groups import Remaining
 from tdcd.runtime.protocol.instructions import Ending
 from tdcd.runtime.protocol.job import Job, timing_of
+from tdcd.runtime.protocol.limits import block_beyond, scores_beyond
 from tdcd.runtime.protocol.messages import (
     Begin,
     Bye,
@@ -47,6 +48,7 @@ from tdcd.runtime.protocol.structure import Array, Message, named
 from tdcd.runtime.protocol.taking import LEAVES_OUT, are_finite, take, take_all, take_json, take_mask, take_weights
 from tdcd.runtime.protocol.welcoming import check_welcome, labels_in, places_in
 from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
+from tdcd.tables.parts.one_hot import MOST_LEVELS
 from tdcd.tables.preparation import Preparation
 
 OF_ANY_RUN = frozenset({Who, Welcome, Stop})
@@ -159,6 +161,8 @@ class Client:
         """The hub says which samples the rows are, and what the labels mean."""
         if message.session != self._session:
             raise RejectedMessage(f"it welcomes another process of {self.name}")
+        if beyond := scores_beyond(self.job, self.silo, message.num_samples, message.num_outputs):
+            raise RejectedMessage(f"'num_samples': {beyond}")
         check_welcome(message, len(self.data.ids), self.job.config.model, has_labels=self._has_labels)
         if wrong := self._masks.agree(message.cards, message.run):
             self.ending = Ending("refused", wrong)
@@ -178,14 +182,27 @@ class Client:
             return self.introduce()
         try:
             preparation = Preparation.from_json(take_json(message.preparation, "preparation"))
+            self._check_width(preparation)
             features = self.data.prepared(preparation, message.bias, self.job.settings.dtype)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RejectedMessage(f"'preparation' does not fit the rows: {error}") from None
         return self._ready(message, features)
 
+    def _check_width(self, preparation: Preparation) -> None:
+        """Refuse a preparation of other columns, or with more features of one than it can have."""
+        assert self.data.table is not None
+        if preparation.parts.keys() != self.data.table.features.keys():
+            raise ValueError("it is of other columns")
+        for name, part in preparation.parts.items():
+            most = max(MOST_LEVELS, self.job.config.model.bins or 0) + 2
+            if len(part.names(name)) > most:
+                raise ValueError(f"column '{name}' would be more than {most} features")
+
     def _ready(self, message: Message, features: NDArray[Any]) -> list[Message]:
         welcome = self._welcome
         assert welcome is not None
+        if beyond := block_beyond(self.job, self.silo, features.shape[1:], welcome.num_outputs):
+            raise RejectedMessage(f"'num_outputs': {beyond}")
         rows, config = len(self.data.ids), self.job.config
         train, test = places_in(welcome, rows)
         labels, objective = labels_in(welcome, rows, has_labels=self._has_labels), objective_of(config, welcome.loss)

@@ -5,7 +5,6 @@ the silo's preparation; hubs tell each other how large their silos are. A mismat
 """
 
 import hashlib
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from tdcd.runtime.protocol.agreeing import MaskAgreement, is_other_key, refuse_f
 from tdcd.runtime.protocol.comparing import check_outputs, compare_settings, difference
 from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.limits import block_beyond, scores_beyond
 from tdcd.runtime.protocol.messages import (
     ColumnSummary,
     Enrol,
@@ -143,8 +143,9 @@ class Handshake:
     def client_ready(self, message: Ready) -> list[Message]:
         """A client's features are ready."""
         shape = message.feature_shape
-        if math.prod(shape) > self.job.config.runtime.max_message_mb * 2**20:
-            raise RejectedMessage(f"'feature_shape' is {[*shape]}: no message could carry a block for so many features")
+        outputs = 1 if not self.run or self.sample_index is None else self.sample_index.outputs(self.job.config).count
+        if beyond := block_beyond(self.job, self.silo, shape, outputs):
+            raise RejectedMessage(f"'feature_shape': {beyond}")
         other, known = next(iter(self.ready.items()), ("", shape))
         if known != shape:
             shapes = f"{[*shape]} at {message.sender} and {[*known]} at {other}"
@@ -208,8 +209,10 @@ class Handshake:
             raise IncompatibleParties(
                 f"train.batch_size = {batch}: there are only {counted(samples, 'training sample')}"
             )
-        self.phase, digests = "comparing", index.digests(self.secret)
         outputs = index.outputs(self.job.config) if self.has_labels else None
+        if beyond := scores_beyond(self.job, self.silo, len(index.ids), 1 if outputs is None else outputs.count):
+            raise IncompatibleParties(beyond)
+        self.phase, digests = "comparing", index.digests(self.secret)
         # If one silo alone has labels, no other gets a digest by which it could test a guess.
         is_shared = self._label_hub is None
         hello = Hello(
@@ -242,6 +245,9 @@ class Handshake:
             check_outputs(theirs, self.job, peer == self._label_hub)
             if peer == self._label_hub and self.sample_index is not None:
                 self.sample_index = replace(self.sample_index, told=theirs.outputs)
+                count = 1 if theirs.outputs is None else theirs.outputs.count
+                if beyond := scores_beyond(self.job, self.silo, len(self.sample_index.ids), count):
+                    raise IncompatibleParties(f"{peer}: {beyond}")
         hellos = {**self._peer_hellos, self.name: mine}
         nonces = [hellos[hub].nonce for hub in self.job.hubs]
         keys = [card.public.hex() for card in (hellos[hub].card for hub in self.job.hubs) if card is not None]
@@ -277,7 +283,7 @@ class Handshake:
         summaries = {client: self._summaries[client] for client in self.clients}
         try:
             self.preparation = Preparation.of_clients(summaries, self.job.config)
-        except ValueError as error:
+        except (ValueError, TypeError, ArithmeticError) as error:
             raise IncompatibleParties(str(error)) from None
         return [self._prepare(client) for client in self.clients]
 
@@ -289,6 +295,9 @@ class Handshake:
     def _open(self) -> list[Message]:
         assert self.sample_index is not None
         shape = next(iter(self.ready.values()))
+        outputs = self.sample_index.outputs(self.job.config)
+        if beyond := block_beyond(self.job, self.silo, shape, outputs.count):
+            raise IncompatibleParties(beyond)
         self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks)
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         refuse_few_blocks(self.job, self.name, rows)

@@ -83,6 +83,11 @@ class Job:
         return settings_of(self.config)
 
     @cached_property
+    def most_bytes(self) -> int:
+        """Of a message."""
+        return int(self.config.runtime.max_message_mb * 2**20)
+
+    @cached_property
     def variant(self) -> Variant:
         """The member of the TDCD family."""
         return variant_of(self.config)

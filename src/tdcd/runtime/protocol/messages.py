@@ -4,7 +4,7 @@
 them, which checks the types. :mod:`tdcd.runtime.protocol.parts` checks what types cannot say, such as a round's shapes.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -39,6 +39,8 @@ from tdcd.runtime.protocol.structure import (
     Shape,
 )
 
+MOST_ROUNDS = 10_000
+"""Whose phi a client may send at once; a silo with a period sends that of all its rounds."""
 Status = Literal["finished", "diverged", "refused"]
 
 
@@ -88,7 +90,7 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
 class Phi(Message, frozen=True, kw_only=True, tag="phi"):
     """Phi of the client's rows, for each round that its silo sends phi of in this one."""
 
-    phi: tuple[Named, ...]
+    phi: Annotated[tuple[Named, ...], msgspec.Meta(max_length=MOST_ROUNDS)]
 
 
 class Block(Message, frozen=True, kw_only=True, tag="block"):

@@ -32,6 +32,10 @@ MOST_CLASSES = 100_000
 """More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
 
 
+MOST_CHARACTERS = 200
+"""Of a label that is a text."""
+
+
 class IncompatibleParties(Exception):  # noqa: N818
     """Parties that cannot train together; the text names both and what differs."""
 
@@ -80,6 +84,12 @@ class Enrolment:
             raise RejectedMessage("it must have either 'labels' or 'label_names'")
         if names is not None and len(names) != len(ids):
             raise RejectedMessage("'label_names' must be one text per id")
+        # An array of texts takes the room of its longest one for each.
+        longest = max(map(len, names or ()), default=0)
+        if longest > MOST_CHARACTERS:
+            raise IncompatibleParties(
+                f"a label of {message.sender} is a text of {longest} characters: {MOST_CHARACTERS} are allowed"
+            )
         numbers = names if labels is None else take(labels, "labels", np.float64, [len(ids)])
         held_out = None if message.held_out is None else take_mask(message.held_out, "held_out", len(ids))
         weights = None if message.weights is None else take(message.weights, "weights", np.float64, [len(ids)])

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 MOST_NUMBERS = 2**40
 """Of an array; and no axis is longer."""
+MOST_ARRAYS = 10_000
+"""Of a block: an array of no numbers takes a few bytes of a message, and a hundred times as many in memory."""
 _Name = Annotated[str, Meta(max_length=200)]
 # Safetensors has its own use for one name.
 _NameInFiles = Annotated[str, Meta(pattern=r"^(?!__metadata__$)[^\x00-\x1f\x7f-\x9f]{0,200}$")]
@@ -72,9 +74,9 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
 
 
 Arrays = Mapping[str, NDArray[Any]]
-Named = dict[_Name, Array]
+Named = Annotated[dict[_Name, Array], Meta(max_length=MOST_ARRAYS)]
 """The arrays of a block, or of an exchange, by name: those with expected names are taken, and the others left."""
-NamedInFiles = dict[_NameInFiles, Array]
+NamedInFiles = Annotated[dict[_NameInFiles, Array], Meta(max_length=MOST_ARRAYS)]
 """The same, if they go into a file as they are."""
 
 
