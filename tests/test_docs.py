@@ -27,6 +27,7 @@ def two_tables(tmp_path, monkeypatch):
     for prefix, first in (("", 0), ("new_", 200)):
         ids = np.arange(first, first + 200)
         bank = pd.DataFrame({"id": ids, "age": draw.uniform(20, 70, 200), "income": draw.lognormal(8, 1, 200)})
+        bank["since"] = [f"2024-{1 + row % 12:02}-{1 + row % 28:02}" for row in range(200)]
         bank["city"] = draw.choice(["rome", "oslo"], 200)
         bank.loc[::9, "income"] = np.nan
         bureau = pd.DataFrame({"id": ids, "late": draw.poisson(1, 200), "cards": draw.integers(0, 5, 200)})
@@ -44,6 +45,8 @@ def test_snippets_run_one_after_the_other(path, two_tables):
         exec(compile(code, "snippet", "exec"), known)
     if path.name == "README.md":
         assert sum(bool(line) for line in SNIPPETS[path][0].splitlines()) <= 10
+        # A date that pandas reads as texts is a feature, as in tdcd run.
+        assert "since" in known["federation"].silos[0].columns
     if path.name == "python.md":
         first, *others = (known[name].scores(known["new"]) for name in ("model", "same", "also_the_same"))
         for other in others:

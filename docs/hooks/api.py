@@ -11,7 +11,7 @@ PAGES = {
     "data": (
         "Data and federations",
         "Who holds which columns and rows.",
-        ["Federation", "Silo", "Table", "load", "standardize"],
+        ["Federation", "Silo", "Table", "load", "standardize", "DataWarning"],
     ),
     "models": (
         "Models and estimators",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tdcd.prediction.model import Model
     from tdcd.records.history import Record
     from tdcd.simulation.simulate import Simulation
+    from tdcd.tables.errors import DataWarning
     from tdcd.training.result import Result
     from tdcd.training.train import train
 
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Block",
     "Cnn",
+    "DataWarning",
     "Federation",
     "Huber",
     "LabelsAt",
@@ -78,6 +80,7 @@ _MODULES = {
     "tdcd.core.timing": ("Overlap",),
     "tdcd.core.variant": ("Variant",),
     "tdcd.simulation.simulate": ("Simulation",),
+    "tdcd.tables.errors": ("DataWarning",),
     "tdcd.training.result": ("Result",),
     "tdcd.training.train": ("train",),
 }

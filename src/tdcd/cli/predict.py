@@ -111,8 +111,14 @@ def predict(
         if out is None:
             return
         ordered = {name: parts[name] if name not in gone else no_scores(model) for name in model.silos}
-        options = {"common_only": common, "without": gone, "stand_ins": model.stand_ins, "in_order_of": silo}
-        predictions = combine(ordered, allow_missing, **options)
+        predictions = combine(
+            ordered,
+            allow_missing,
+            common_only=common,
+            without=gone,
+            stand_ins=model.stand_ins,
+            in_order_of=silo,
+        )
         first = next(name for name in model.silos if name not in gone)
         id_column, mark = model.part(silo or first).columns.id, allow_missing or bool(gone)
         write_predictions(out, predictions, model.label_encoding, model.loss, id_column=id_column, mark_missing=mark)

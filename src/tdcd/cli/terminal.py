@@ -57,7 +57,7 @@ def reported() -> Iterator[None]:
                     show(message, category, *where)
 
             warnings.simplefilter("always", DataWarning)
-            warnings.showwarning = as_a_line
+            warnings.showwarning = as_a_line  # type: ignore[assignment]
             yield
     except (ValueError, OSError) as error:
         errors.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)

@@ -141,7 +141,7 @@ def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[s
             continue
         if not known:
             found[name] = "is blank in every training row: leave it out"
-        elif isinstance(part, OneHot) and part.other:
+        elif isinstance(column, CategoryStats) and isinstance(part, OneHot) and part.other:
             found[name] = (
                 f"has one level left, 'other', since each of its {len(column.levels)} levels has fewer training rows "
                 f"than data.rare = {rare}, so the model learns nothing from it: lower data.rare, or leave it out"

@@ -8,6 +8,7 @@ import numpy as np
 from tdcd.core.objective import Objective
 from tdcd.data.table import Scaling
 from tdcd.federation.silos import Federation, Silo
+from tdcd.tables.errors import caution
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.parts import Scaled
 from tdcd.tables.preparation import Preparation
@@ -56,3 +57,20 @@ def save_prepared(folder: Path, federation: Federation, objective: Objective) ->
     """Keep in a run folder what it takes to use the model on raw rows."""
     preparations = {silo.name: preparation_of(silo) for silo in federation.silos}
     save_preparations(folder, preparations, encoding_of(federation, objective))
+
+
+def say_what_labels_are(federation: Federation, objective: Objective) -> None:
+    """Warn of labels that can be trained on, but may be a mistake."""
+    different = np.unique(federation.labels)[:3] * federation.label_scale + federation.label_mean
+    if len(different) == 1:
+        number = int(different[0])
+        known = objective.kind.target != "amount" and number < len(federation.classes)
+        label = repr(federation.classes[number]) if known else f"{different[0]:g}"
+        caution(f"every training label is {label}: there is nothing to learn")
+    # Counts of at most one are no classes.
+    takes_amounts = objective.kind.target == "amount" and objective.kind.standardizes
+    if takes_amounts and len(different) == 2 and np.allclose(different, [0, 1], atol=1e-6):
+        caution(
+            f"the labels are 0 and 1, and the {objective.kind.name} loss predicts amounts: the logistic loss predicts "
+            "probabilities"
+        )

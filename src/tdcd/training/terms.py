@@ -2,15 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from tdcd.core.knowledge import LabelsAt, LabelsEverywhere
 from tdcd.core.losses import fitting
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation
-from tdcd.tables.errors import caution
 
 MADE = "Federation.from_frames"
 
@@ -84,20 +81,3 @@ def _with_knowledge(federation: Federation, variant: Variant | None) -> Variant 
             "sample weighs; leave one of them out"
         )
     return chosen
-
-
-def say_what_labels_are(federation: Federation, objective: Objective) -> None:
-    """Warn of labels that can be trained on, but may be a mistake."""
-    different = np.unique(federation.labels)[:3] * federation.label_scale + federation.label_mean
-    if len(different) == 1:
-        number = int(different[0])
-        known = objective.kind.target != "amount" and number < len(federation.classes)
-        label = repr(federation.classes[number]) if known else f"{different[0]:g}"
-        caution(f"every training label is {label}: there is nothing to learn")
-    # Counts of at most one are no classes.
-    takes_amounts = objective.kind.target == "amount" and objective.kind.standardizes
-    if takes_amounts and len(different) == 2 and np.allclose(different, [0, 1], atol=1e-6):
-        caution(
-            f"the labels are 0 and 1, and the {objective.kind.name} loss predicts amounts: the logistic loss predicts "
-            "probabilities"
-        )

@@ -36,12 +36,12 @@ from tdcd.records.metrics import metrics
 from tdcd.records.patience import Stopping
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
-from tdcd.tables.prepared import encoding_of, save_prepared
+from tdcd.tables.prepared import encoding_of, save_prepared, say_what_labels_are
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 from tdcd.training.result import Result
 from tdcd.training.subsets import Trained, write_subsets
-from tdcd.training.terms import on_terms, say_what_labels_are
+from tdcd.training.terms import on_terms
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1

@@ -26,7 +26,7 @@ from tdcd.runtime.process.forking import PartyProcess, environment, start_party,
 from tdcd.runtime.process.trial_data import write_rows
 from tdcd.runtime.protocol.job import Job, shared_digest
 from tdcd.runtime.storage.status import read_status
-from tdcd.tables.prepared import save_prepared
+from tdcd.tables.prepared import save_prepared, say_what_labels_are
 
 ALIGNMENT = "alignment.json"
 """In the folder of a trial's data: what the silos lost by keeping to the common ids."""
@@ -72,6 +72,7 @@ class Trial:
         if folder.exists() and any(folder.iterdir()):
             raise FileExistsError(f"{folder} is there already and is not an empty folder: choose another --out")
         planned = plan(config)
+        say_what_labels_are(planned.federation, planned.objective)
         job = Job(_at(config, [f"127.0.0.1:{port}" for port in _free_ports(len(config.silos))]))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         options = write_rows(planned, (folder / "data").resolve())
