@@ -43,6 +43,8 @@ def test_a_hub_that_lost_its_key_cannot_go_on(masked, tmp_path):
     assert lab.outcomes["hub.lab"] == "refused"
     assert "came with another key for masks" in (tmp_path / "hub.lab" / "status.json").read_text()
     assert "hub.clinic" not in lab.outcomes
+    for party in [*lab.drivers]:
+        lab.crash(party)
     key.write_text(kept)
     assert set(Lab(config, data, tmp_path, 1).run(reference).outcomes.values()) == {"finished"}
 

@@ -1,8 +1,10 @@
 """Keys for masks on certificates: whose they are is checked, and a hub's last as long as its run folder."""
 
+import shutil
+
 import pytest
 
-from tdcd.runtime.certificates.agreement import Certified, ForgedCardError, Keys
+from tdcd.runtime.certificates.agreement import Certified, ForgedCardError, Keys, RevokedCardError
 from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.certificates.revoke import revoke
 from tdcd.runtime.storage.mask_key import mask_key
@@ -59,9 +61,13 @@ def test_a_revoked_certificate_binds_nothing(tmp_path):
     me, before = keys(tmp_path, "hub.a").pair(PURPOSE), keys(tmp_path, "hub.b").pair(PURPOSE).card()
     me.agree("hub.b", PURPOSE, before)
     revoke(tmp_path, ["hub.b"])
-    with pytest.raises(ForgedCardError, match="a certificate that was revoked"):
+    with pytest.raises(RevokedCardError, match="a certificate that was revoked"):
         me.agree("hub.b", PURPOSE, before)
+    without = shutil.copytree(tmp_path, tmp_path / "without", ignore=shutil.ignore_patterns("*.crl"))
     issue(tmp_path, "hub.b", ["127.0.0.1"], renew=True)
+    text = r"the certificate of 'hub\.b~2', and list 0 \(.*\) expects 'hub\.b': copy the issuer's latest revoked\.crl"
+    with pytest.raises(RevokedCardError, match=text):
+        keys(without, "hub.a").pair(PURPOSE).agree("hub.b", PURPOSE, keys(tmp_path, "hub.b").pair(PURPOSE).card())
     me.agree("hub.b", PURPOSE, keys(tmp_path, "hub.b").pair(PURPOSE).card())
 
 

@@ -17,7 +17,7 @@ from tdcd.runtime.protocol.agreeing import refuse_few_blocks
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.groups import Group
 from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Steps, Welcome, Who
+from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Steps, Welcome
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.structure import arrays_of
 from tdcd.runtime.protocol.wire import RejectedMessage
@@ -264,15 +264,28 @@ def test_what_cannot_work_gets_a_sentence(sections, text):
         with_keys(RIDGE, **sections)
 
 
-def test_a_hub_remembers_no_client_key_but_that_of_the_run(protected):
-    """A client that comes back with another key is turned away: its masks would not cancel."""
-    config, data, *_ = protected
-    fresh = InProcess(config, data, seed=5)
-    fresh.start()
-    while fresh.machines[HUB].round < 2:
-        fresh.deliver()
-    other = Client(fresh.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "", Keys.of_secret(CLIENTS[0], b"new"))
+@pytest.mark.parametrize("answered", range(4))
+@pytest.mark.parametrize("sections", [PROTECT, {"silos": RIDGE["silos"][1:], **PROTECT}])
+def test_a_client_that_comes_back_with_another_key_makes_all_masks_anew(sections, answered):
+    """As after a revocation: however many have sent their block of the round, the run is that without a break."""
+    config = with_keys(RIDGE, **sections)
+    data = shards(plan(config))
+    undisturbed, fresh = InProcess(config, data, seed=5).run(), InProcess(config, data, seed=5)
     hub: Hub = fresh.machines[HUB]
-    called = next(one for one in hub.joined(CLIENTS[0]) if isinstance(one, Who))
-    turned = hub.receive(other.receive(called)[0])
-    assert any("came back with another key for masks" in getattr(one, "reason", "") for one in turned)
+    fresh.start()
+    while not (hub.round == 2 and hub.phase == "stepping" and len(hub.rounds.questions._answers) >= min(answered, 2)):
+        assert fresh.deliver()
+    for pair in [pair for pair in fresh.queues if CLIENTS[0] in pair]:
+        fresh.queues[pair].clear()
+    silo = fresh.machines[HUB].job.hubs.index(HUB)
+    keys = Keys(CLIENTS[0], b"new", Keys.of_secret(CLIENTS[0], bytes.fromhex(hub.job.digest)).signer)
+    fresh.machines[CLIENTS[0]] = Client(hub.job, silo, CLIENTS[0], data[CLIENTS[0]], "new", keys)
+    fresh.act(HUB, hub.joined(CLIENTS[0]))
+    for _ in range(4):
+        while fresh.deliver():
+            pass
+        fresh.act(HUB, hub.remind())
+    assert hub.handshake.renewals == 1
+    assert fresh.ends[HUB].status == "finished"
+    both = [[record.to_json() for record in office.history[HUB]] for office in (fresh, undisturbed)]
+    assert both[0] == both[1]

@@ -32,6 +32,10 @@ class ForgedCardError(ValueError):
     """A card that is not the party's; the text says why."""
 
 
+class RevokedCardError(ForgedCardError):
+    """A card with a certificate that this party's list of revoked ones does not honour; another list may."""
+
+
 class Signer(Protocol):
     """Signs for one party, and checks what others have signed."""
 
@@ -148,8 +152,14 @@ class Certified:
         if facts.name != party:
             raise ForgedCardError(f"{where} comes with the certificate of {facts.name}")
         self._revoked.changed()
-        if facts.common_name != self._revoked.current.current_name(party):
-            raise ForgedCardError(f"{where} comes with a certificate that was revoked")
+        revoked = self._revoked.current
+        if facts.common_name in revoked.keys:
+            raise RevokedCardError(f"{where} comes with a certificate that was revoked")
+        if facts.common_name != revoked.current_name(party):
+            raise RevokedCardError(
+                f"{where} comes with the certificate of '{facts.common_name}', and list {revoked.number} "
+                f"({revoked.source}) expects '{revoked.current_name(party)}': copy the issuer's latest {REVOKED} here"
+            )
         if not facts.not_before <= datetime.now(UTC) <= facts.not_after:
             raise ForgedCardError(f"{where} comes with a certificate that expired, or is not valid yet")
         try:

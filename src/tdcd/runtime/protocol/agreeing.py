@@ -59,10 +59,10 @@ def refuse_few_blocks(job: Job, hub: str, rows: Sequence[int]) -> None:
         )
 
 
-def is_other_key(before: Hello | Enrolment, now: Hello | Enrolment) -> bool:
-    """Whether a party that introduces itself again has another key than before."""
+def is_other_key(before: Enrolment, now: Enrolment) -> bool:
+    """Whether a client that introduces itself again has another key than before."""
     return _public(before) != _public(now)
 
 
-def _public(party: Hello | Enrolment) -> bytes | None:
-    return None if party.card is None else party.card.public
+def _public(client: Enrolment) -> bytes | None:
+    return None if client.card is None else client.card.public

@@ -15,7 +15,7 @@ from tdcd.config.protection import FEWEST_LEFT
 from tdcd.core.fixed_point import FixedBlocks, beyond
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, named_leaves
-from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
+from tdcd.runtime.certificates.agreement import ForgedCardError, Keys, RevokedCardError
 from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.masks import Masks
 from tdcd.runtime.protocol.cards import Card
@@ -43,12 +43,13 @@ class ClientMasks:
         self._are_used = job.config.exchange.protect_blocks
         self._pair = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).pair(BLOCKS, kept_with=rows)
         self._exchange, self._dtype = job.variant.block_exchange, job.settings.dtype
+        self._cards: Mapping[str, Card] = {}
         self._secrets: dict[str, bytes] = {}
-        self._run = ""
+        self._run = self._keys = ""
         self._masks = lru_cache(maxsize=4)(self._make)
         self._last: tuple[int, Group | None] = (-1, None)
-        self._sent: dict[tuple[str, int], dict[Group, bytes]] = {}
-        """By run and round: the groups that blocks were sent for, and a digest of each block."""
+        self._sent: dict[tuple[str, int], dict[tuple[tuple[int, ...], int], bytes]] = {}
+        """By run and round: the clients and rows that blocks were sent for, and a digest of each block."""
         self._newest: dict[str, int] = {}
         """By run: the last round that a block was sent of."""
 
@@ -60,14 +61,22 @@ class ClientMasks:
         """Take what the hub passed on; what is wrong with it, if anything is."""
         # Masks are of all clients' keys: with another one's, they are others.
         public = [cards[client].public.hex() for client in self._clients if client in cards]
-        self._last, self._run = (-1, None), " ".join([run, *public])
+        self._last, self._run, self._keys = (-1, None), run, " ".join(public)
         self._masks.cache_clear()
-        others = [client for client in self._clients if client != self._name] if self._are_used else []
-        try:
-            self._secrets = {client: self._pair.agree(client, BLOCKS, cards.get(client)) for client in others}
-        except ForgedCardError as error:
-            return str(error)
+        self._cards, self._secrets = cards, {}
+        for client in self._clients if self._are_used else ():
+            try:
+                self._agree_with(client)
+            except RevokedCardError:
+                # It need not be in any group; and the list of revoked certificates may be on its way.
+                continue
+            except ForgedCardError as error:
+                return str(error)
         return ""
+
+    def _agree_with(self, client: str) -> None:
+        if client not in (*self._secrets, self._name):
+            self._secrets[client] = self._pair.agree(client, BLOCKS, self._cards.get(client))
 
     def is_other_group(self, round_index: int, group: Group | None) -> bool:
         """Whether a question asks for the block of a round once more, for the sum of another group."""
@@ -101,7 +110,7 @@ class ClientMasks:
         of_round = self._sent.setdefault((self._run, round_index), {})
         self._newest[self._run] = max(round_index, self._newest.get(self._run, 0))
         self._sent.pop((self._run, round_index - REMEMBERED - 1), None)
-        if of_round.setdefault(group, content) != content:
+        if of_round.setdefault((group.clients, group.rows), content) != content:
             # The difference of two blocks with the same masks has none.
             raise RejectedMessage("it asks for another block of a round that was answered")
         sizes = [part.size for part in parts.values()]
@@ -125,9 +134,14 @@ class ClientMasks:
         if round_index < self._newest.get(self._run, 0) - REMEMBERED:
             raise RejectedMessage(f"it is of round {round_index}, which was over long ago")
         known = self._sent.get((self._run, round_index), {})
-        if not all({*members} <= {*one.clients} for one in known):
+        if not all({*members} <= {*clients} for clients, _ in known):
             raise RejectedMessage("'group' has clients that were not in the round's sum before")
+        for client in [self._clients[member] for member in members] if self._are_used else ():
+            try:
+                self._agree_with(client)
+            except ForgedCardError as error:
+                raise RejectedMessage(str(error)) from None
 
     def _make(self, group: Group) -> Masks:
         names = [self._clients[index] for index in group.clients]
-        return Masks(self._name, self._secrets, names, f"{self._run} {group.rows}")
+        return Masks(self._name, self._secrets, names, f"{self._run} {self._keys} {group.rows} {group.renewal}")

@@ -23,3 +23,5 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By index, in order."""
     rows: Count
     """The training rows that they hold together."""
+    renewal: Count = 0
+    """How often clients' keys, and so all masks, have been renewed: a block with former masks is told by it."""

@@ -76,6 +76,8 @@ class Handshake:
         """What each hub, this one too, says about its silo."""
         self.published: dict[str, Hello | Opening] = {}
         """What this hub tells its peers."""
+        self.renewals = 0
+        """How often a client came back with another key for masks."""
         self.secret, self._nonce, self._label_hub = secret, nonce, job.audience.label_hub
         self._agreement = MaskAgreement(job, silo, keys or Keys.of_secret(self.name, secret), nonce)
         self._masks: Masks | None = None
@@ -126,10 +128,13 @@ class Handshake:
         is_other = before is not None and self.sample_index is not None and not before.is_same(enrolment)
         if is_other or self._rows.get(client, enrolment.rows) != enrolment.rows:
             raise IncompatibleParties(f"{client} came back with other rows than it had when the run began")
-        if before is not None and self.sample_index is not None and is_other_key(before, enrolment):
-            raise IncompatibleParties(f"{client} came back with another key for masks: start {self.name} again, too")
         self._enrolments[client] = enrolment
         self.ready.pop(client, None)
+        if before is not None and self.run and is_other_key(before, enrolment):
+            # Its certificate is a new one. All clients make their masks anew, each with the keys of all.
+            self.ready.clear()
+            self.renewals += 1
+            return [self._welcome(one) for one in self.clients if one in self._enrolments]
         return [self._welcome(client)] if self.run else []
 
     def client_summary(self, message: ColumnSummary) -> list[Message]:

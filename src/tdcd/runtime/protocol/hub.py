@@ -199,7 +199,11 @@ class Hub:
         if type(message) is Stop and not from_client:
             return self._on_stop(message)
         if type(message) is Enrol and from_client:
-            return [*self.handshake.client_enrol(message)]
+            renewals = self.handshake.renewals
+            welcomes = self.handshake.client_enrol(message)
+            if self.rounds is not None and self.handshake.renewals > renewals:
+                self.rounds.questions.renew_masks()
+            return [*welcomes]
         if type(message) is Hello and not from_client:
             return [*self.handshake.peer_hello(message)]
         if message.run != self.handshake.run:

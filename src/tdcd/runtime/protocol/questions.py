@@ -41,7 +41,7 @@ class Questions:
         self.absences = Absences(self.clients, absences)
         self.asked: dict[str, Message] = {}
         """By client: what it has not answered."""
-        self._are_over = False
+        self._are_over, self._renewal = False, 0
         self._answers: dict[str, Message] = {}
 
     def ask(self, round_index: int, questions: Sequence[Message]) -> list[Instruction]:
@@ -52,9 +52,18 @@ class Questions:
         if self._adds_up and self._wants_block(questions[0]):
             clients = tuple(index for index in range(len(questions)) if index not in out)
             rows = sum(self._compute.rows_of(index, held_out=False) for index in clients)
-            asked = [one.replace(group=Group(clients, rows)) for one in asked]
+            asked = [one.replace(group=Group(clients, rows, self._renewal)) for one in asked]
         self.asked = {one.receiver: one for one in asked}
         return [*asked]
+
+    def renew_masks(self) -> None:
+        """Clients have other masks from now on: those who have sent a block of this round are asked once more.
+
+        They are when they are ready, see :meth:`back`.
+        """
+        self._renewal += 1
+        if self._questions and self._adds_up and self._wants_block(self._questions[0]) and not self._are_over:
+            self.ask(self._questions[0].round, self._questions)
 
     def _wants_block(self, question: Message) -> bool:
         return Block in self._answers_to[type(question)]
