@@ -61,7 +61,7 @@ def predict_with_peers(
         raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
     # Blocks and loss of the file that was given: a run folder may be somebody else's.
     files = RunFolder(run).model
-    # The code of another silo's own block is not imported unless its part of the model is here; no block is needed then.
+    # The code of a block of another silo is imported only if its part of the model is here, and needed only then.
     blocks = [job.block(one if files.file(name).is_file() else index) for one, name in enumerate(job.config.silo_names)]
     model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
     mine = job, index, secret_of(job, own), model.silo_scores(silo, data), _model_of(run)
