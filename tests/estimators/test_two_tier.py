@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -121,6 +122,12 @@ def test_a_run_that_diverges_says_so():
     X, y = load_diabetes(return_X_y=True)
     with pytest.raises(ValueError, match=r"training diverged with step_size = 50\.0: lower it"):
         TwoTierRegressor(2, 2, rounds=30, step_size=50.0).fit(X, y)
+    with pytest.warns(
+        ConvergenceWarning, match=r"The training loss ended at .* the step size is 1\.5: lower it"
+    ) as said:
+        fitted = TwoTierRegressor(2, 2, rounds=4, step_size=1.5).fit(X, y)
+    assert said[0].filename == __file__
+    assert np.isfinite(fitted.predict(X)).all()
 
 
 def test_weights_of_classes_and_samples_are_those_of_the_loss(frame):

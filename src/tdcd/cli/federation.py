@@ -89,7 +89,7 @@ def hub(
     It listens on one port, for its clients and for other hubs, and writes a run folder. It waits for whoever is
     missing, and says who. A hub that was stopped or killed continues when the same command is given again.
 
-    Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the loss diverged, 130 interrupted.
+    Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the run diverged, 130 interrupted.
     """
     from tdcd.runtime.process.log import open_log
     from tdcd.runtime.process.party import own_file, read_job, run_hub
@@ -122,7 +122,7 @@ def client(
     ones, with federation.label_epsilon), sums and counts of its columns, phi and blocks; never a row of features. A
     client that was killed continues when the same command is run again.
 
-    Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the loss diverged, 130 interrupted.
+    Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the run diverged, 130 interrupted.
     """
     from tdcd.runtime.process.log import open_log
     from tdcd.runtime.process.party import own_file, read_job, run_client

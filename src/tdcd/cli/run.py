@@ -44,7 +44,7 @@ def run(
 
     Ctrl-C ends after the current round and leaves a folder that `tdcd run --resume DIR` continues, bit for bit.
 
-    Exit status: 0 finished, 2 bad input, 3 the loss diverged, 130 interrupted.
+    Exit status: 0 finished, 2 bad input, 3 the run diverged, 130 interrupted.
     """
     with LivePage(watch) as page:
         _run(config, out, settings or [], resume, allow_code, devices, coordinator, process, processes, page)

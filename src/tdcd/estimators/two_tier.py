@@ -27,6 +27,7 @@ from tdcd.prediction.model import Model
 from tdcd.records.history import Record
 from tdcd.tables.frames import arrow_of
 from tdcd.training.frames import train_frames
+from tdcd.training.train import warn_of_divergence
 
 
 class _TwoTier(BaseEstimator):  # type: ignore[misc]
@@ -119,6 +120,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         if result.history[-1].diverged:
             raise ValueError(f"training diverged with step_size = {self.step_size}: lower it")
         self.model_, self.history_ = result.model, result.history
+        if result.status == "diverged":
+            warn_of_divergence(result, stacklevel=4)
         if result.status == "interrupted":
             # A search over parameters, or a loop, is to end as well.
             raise KeyboardInterrupt

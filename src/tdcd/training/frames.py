@@ -17,7 +17,7 @@ from tdcd.training.train import train
 def train_frames(
     keys: Mapping[str, Any], tables: Mapping[str, pa.Table], classes: tuple[str, ...], out: Path | str | None = None
 ) -> Result:
-    """Train on one table per silo.
+    """Train on one table per silo; whoever calls this looks at the status of the result.
 
     Args:
         keys: a configuration.
@@ -42,4 +42,5 @@ def train_frames(
         config=described,
         execution=planned.execution,
         variant=planned.variant,
+        quiet=True,
     )

@@ -159,12 +159,12 @@ def train(
         Manifest(run.folder).seal()
     verdict = "" if status == "interrupted" else run.verdict
     reason = "; ".join(filter(None, [verdict, run.in_words if status == "finished" else ""]))
-    if verdict:
-        status = "diverged"
-        if not quiet:
-            _warn(f"{reason}; the step size is {settings.step_size:g}: lower it, or see tdcd plan")
     by_silo = dict(zip(run.names, hub_blocks, strict=True))
-    return Result(run.history, by_silo, kept, status, simulation, federation, folder, reason)
+    status = "diverged" if verdict else status
+    result = Result(run.history, by_silo, kept, status, simulation, federation, folder, reason)
+    if verdict and not quiet:
+        warn_of_divergence(result, stacklevel=3)
+    return result
 
 
 def _blocks(blocks: Block | str | Sequence[Block | str], num_silos: int) -> tuple[Block, ...]:
@@ -197,10 +197,13 @@ def _settings(settings: Settings | Mapping[str, Any] | None) -> Settings:
     return Settings(**given)
 
 
-def _warn(words: str) -> None:
+def warn_of_divergence(result: Result, stacklevel: int) -> None:
+    """Say in scikit-learn's way that a run diverged, and what to do."""
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415  (only those who are warned need it)
 
-    warnings.warn(f"{words[:1].upper()}{words[1:]}.", ConvergenceWarning, stacklevel=3)
+    size = result.simulation.settings.step_size
+    words = f"{result.reason[:1].upper()}{result.reason[1:]}; the step size is {size:g}: lower it, or see tdcd plan."
+    warnings.warn(words, ConvergenceWarning, stacklevel=stacklevel)
 
 
 @contextmanager

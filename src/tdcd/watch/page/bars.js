@@ -30,11 +30,14 @@ export function timeBars(time) {
   });
 }
 
-/** Bytes since the start by kind of link. */
-export function byteBars(sent, rounds) {
-  const total = LINKS.reduce((sum, [link]) => sum + sent[link], 0) || 1;
+/** Bytes since the start by kind of link; those of evaluations, where they were counted, in one bar of their own. */
+export function byteBars(sent, rounds, evaluated) {
+  const sum = (counts) => LINKS.reduce((before, [link]) => before + counts[link], 0);
+  const total = sum(sent) || 1;
+  const evaluation = evaluated ? [html("div", { class: "bar" },
+    html("dt", {}, "evaluations"), html("dd", {}, html("small", {}, `${bytes(sum(evaluated))} besides`)))] : [];
   return LINKS.map(([link, title]) => html("div", { class: "bar" },
     html("dt", {}, title),
     html("dd", {}, bar(["work", sent[link] / total]),
-      html("small", {}, `${bytes(sent[link])} (${Math.round((100 * sent[link]) / total)} %)${rounds ? `, ${bytes(sent[link] / rounds)} per round` : ""}`))));
+      html("small", {}, `${bytes(sent[link])} (${Math.round((100 * sent[link]) / total)} %)${rounds ? `, ${bytes(sent[link] / rounds)} per round` : ""}`)))).concat(evaluation);
 }

@@ -73,7 +73,7 @@ export class Run {
     this.figures = html("div", { class: "figures" });
     this.federation = new Part("Federation", federation);
     this.time = new Part("Work and waiting", ({ time }) => timeBars(time), "dl");
-    this.bytes = new Part("Bytes sent", ({ sent, round }) => byteBars(sent, round), "dl");
+    this.bytes = new Part("Bytes sent", ({ sent, round, evaluated }) => byteBars(sent, round, evaluated), "dl");
     this.node = html("article", { class: "run", "data-run": id },
       html("h2", {}, this.name, " ", this.badge), this.facts, this.words, this.problems, this.progress, this.cards,
       this.figures, this.federation.node, this.time.node, this.bytes.node);
@@ -97,7 +97,8 @@ export class Run {
     this.showCards(run, round, rounds);
     this.federation.update({ silos: run.silos ?? [], num_silos: run.num_silos ?? 0 }, run.silos?.length);
     this.time.update({ time: run.time ?? [] }, run.time?.length);
-    this.bytes.update({ sent: run.latest?.bytes, round: run.latest?.round }, run.latest);
+    const { bytes: sent, round: measured, evaluation_bytes: evaluated } = run.latest ?? {};
+    this.bytes.update({ sent, round: measured, evaluated }, run.latest);
   }
 
   showCards(run, round, rounds) {
