@@ -8,7 +8,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tdcd.cli.console import show_alignment
 from tdcd.cli.terminal import EXIT_INPUT, reported, screen, show_labels
 from tdcd.config import Config, check_config, read_config
 from tdcd.core.words import counted
@@ -16,7 +15,6 @@ from tdcd.tables.client_table import cautions, describe, find_silo, label_balanc
 from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
 from tdcd.tables.randomized import check_protected
-from tdcd.tables.readiness import check_tables
 from tdcd.tables.rows import RawRows
 
 
@@ -57,6 +55,9 @@ def check(
 
 def _check_all(config: Config) -> None:
     """Check every table that is here."""
+    from tdcd.cli.console import show_alignment  # noqa: PLC0415 - see tdcd.cli.app
+    from tdcd.tables.readiness import check_tables  # noqa: PLC0415
+
     found = check_tables(config)
     shown = Table(box=rich.box.SIMPLE_HEAD)
     for heading in ("silo", "client", "table", "rows", "features", "labels"):
