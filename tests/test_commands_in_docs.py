@@ -92,8 +92,7 @@ def _unknown(keys, section=Config, path=""):
     return found
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_help_is_in_groups_and_every_command_has_an_example_that_it_takes():
+def test_help_is_in_groups_and_every_command_has_an_example_that_it_takes(tmp_path):
     wrong = {}
     for name, command in COMMANDS.items():
         example = re.fullmatch(r"Example: `(.*)`", command.epilog or "")
@@ -101,12 +100,13 @@ def test_help_is_in_groups_and_every_command_has_an_example_that_it_takes():
         assert example[1].startswith(f"{name} "), name
         wrong[name] = _mistakes(example[1], whole=True)
     assert not any(wrong.values()), wrong
-    shown = tdcd("--help").stdout
+    shown = tdcd("--help", cwd=tmp_path).stdout
     assert all(f"─ {panel} ─" in shown for panel in PANELS)
     assert "─ Commands ─" not in shown
-    assert "Example: tdcd plan my.toml --network mobile" in tdcd("plan", "--help").stdout
+    assert "Example: tdcd plan my.toml --network mobile" in tdcd("plan", "--help", cwd=tmp_path).stdout
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_command_lines_are_ones_that_tdcd_takes(path):
     lines = {line for line in _shown(path.read_text(encoding="utf-8")) if re.match(r"tdcd [a-z-]", line[0])}
     wrong = {line[0]: mistakes for line in lines if (mistakes := _mistakes(*line))}

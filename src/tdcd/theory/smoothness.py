@@ -126,7 +126,7 @@ class _Gram(NamedTuple):
     @property
     def size(self) -> int:
         """The coordinates of all silos."""
-        return self.parts[-1].stop
+        return int(self.parts[-1].stop)
 
 
 def _rows(silo: Silo) -> Iterator[Vector]:
