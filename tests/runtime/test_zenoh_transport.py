@@ -408,8 +408,8 @@ def test_whoever_reaches_a_hubs_port_is_shown_its_certificate_and_nothing_older_
         listener.settimeout(SOON)
         dialled = {"hub.bank": f"localhost:{listener.getsockname()[1]}"}
         certified = tls_of(tmp_path, "client.bank.c1")
-        with ZenohTransport("client.bank.c1", ["hub.bank"], addresses=dialled, tls=certified):
-            with listener.accept()[0] as link:
-                first = link.recv(4096)
+        client = ZenohTransport("client.bank.c1", ["hub.bank"], addresses=dialled, tls=certified)
+        with client, listener.accept()[0] as link:
+            first = link.recv(4096)
     assert b"localhost" in first
     assert b"bank" not in first
