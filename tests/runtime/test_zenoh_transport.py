@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -457,3 +458,32 @@ def test_what_is_wrong_with_ones_own_files_and_addresses_is_said(certs, odd):
 def test_a_port_in_use_is_an_error(bank, certs):
     with pytest.raises(OSError, match=r"^hub\.shop cannot listen on 127\.0\.0\.1:\d+: .*Address already in use"):
         ZenohTransport(SHOP, [], addresses={}, listen=bank.network.addresses[HUB], tls=tls_of(certs, SHOP))
+
+
+def test_whoever_reaches_a_hubs_port_is_shown_its_certificate_and_nothing_older_than_tls_13(tmp_path):
+    """As docs/privacy.md says: an outsider learns the silo's name; a client that dials says the host name only."""
+    throwaway(tmp_path, {"hub.bank": ["127.0.0.1", "localhost"]}, ["client.bank.c1"])
+    address = free_address()
+    probe = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    probe.check_hostname, probe.verify_mode = False, ssl.CERT_NONE
+    host, port = address.rpartition(":")[::2]
+    certified = tls_of(tmp_path, "hub.bank")
+    with ZenohTransport("hub.bank", ["client.bank.c1"], addresses={}, listen=address, tls=certified):
+        with socket.create_connection((host, int(port))) as raw, probe.wrap_socket(raw) as link:
+            shown = x509.load_der_x509_certificate(link.getpeercert(binary_form=True))
+            assert (link.version(), shown.subject.rfc4514_string()) == ("TLSv1.3", "CN=hub.bank")
+        probe.maximum_version = ssl.TLSVersion.TLSv1_2
+        with (
+            socket.create_connection((host, int(port))) as raw,
+            pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"),
+        ):
+            probe.wrap_socket(raw)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(SOON)
+        dialled = {"hub.bank": f"localhost:{listener.getsockname()[1]}"}
+        certified = tls_of(tmp_path, "client.bank.c1")
+        client = ZenohTransport("client.bank.c1", ["hub.bank"], addresses=dialled, tls=certified)
+        with client, listener.accept()[0] as link:
+            first = link.recv(4096)
+    assert b"localhost" in first
+    assert b"bank" not in first

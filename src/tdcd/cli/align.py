@@ -26,8 +26,8 @@ def align(
         bool,
         typer.Option(
             "--psi/--digests",
-            help="Private set intersection, which shows nobody the ids that they lack; or keyed digests, for silos "
-            "that trust each other: anybody who has the federation's secret can test any id.",
+            help="Private set intersection: no silo learns an id that it lacks; or keyed digests, for silos that trust "
+            "each other: anybody who has the federation's secret can test any id.",
         ),
     ] = True,
     force: Force = False,
@@ -38,9 +38,10 @@ def align(
     """Find the ids that every silo has, before training: every hub runs this command, with --data or with its clients.
 
     Private set intersection protects against curious silos that follow the protocol, not against silos that cheat: a
-    silo can claim ids that it does not have. All learn how many ids each silo has. `tdcd client --ids OUT` trains on
-    the ids in OUT. The terminal says how many of your rows are lost, and what that does to the labels in them, if your
-    tables have any. About 17 s for 100,000 ids in each of two silos, both on one machine with two cores.
+    silo can claim ids that it does not have. All learn how many ids each silo has. With three silos or more, each also
+    learns which of its own ids every single other silo has. `tdcd client --ids OUT` trains on the ids in OUT. The
+    terminal says how many of your rows are lost, and what that does to the labels in them, if your tables have any.
+    About 17 s for 100,000 ids in each of two silos, both on one machine with two cores.
 
     Exit status: 0 done, 2 bad input or parties that do not fit together, 130 interrupted.
     """

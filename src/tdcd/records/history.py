@@ -1,5 +1,6 @@
 """The history of a run: one JSON line per evaluated round, the first before training."""
 
+import builtins
 import json
 import math
 from dataclasses import dataclass, field
@@ -76,7 +77,7 @@ class Record:
         return json.dumps(fields)
 
     @classmethod
-    def from_json(cls, line: str | bytes) -> Self:
+    def from_json(cls, line: str | builtins.bytes) -> Self:
         """The record of one line; ValueError for one that is none."""
         fields = parse_json(line)
         if isinstance(fields, dict):

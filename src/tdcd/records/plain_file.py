@@ -9,8 +9,9 @@ import os
 import stat
 import tomllib
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 MOST_BYTES = 256 << 20
 """Of a file that is read as a whole, unless its reader knows better."""
@@ -26,7 +27,7 @@ _KINDS = {
 }
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> BufferedReader:
     """Open a plain file for reading; OSError for anything else, without waiting for anybody."""
     # Opening a device can do something, so it is not opened at all; what is opened may be another file by then.
     _check_plain(path, path.stat())

@@ -1,8 +1,9 @@
 """Masks that cancel: each two members of a group draw the same numbers, one adds them and the other takes them away.
 
 The numbers are a key stream of ChaCha20. Its key follows from the secret that the two share, the run and the whole
-group; its nonce from what is masked and the round. So no stream is ever used for two different things, and a member
-that was restarted draws the same one again.
+group; its nonce from what is masked and the round. A member that was restarted draws the same stream again. It then
+hides the same numbers, which follow from the same state. :mod:`tdcd.runtime.protocol.client_masks` refuses to use one
+stream for others; but a process that was restarted does not know what it sent before.
 """
 
 import math
