@@ -5,6 +5,7 @@ from tdcd.theory.measure import Measured, bound_figure, gradient_norms
 from tdcd.theory.noise import Noise, sigmas
 from tdcd.theory.progress import Progress
 from tdcd.theory.smoothness import Constants, constants
+from tdcd.theory.stability import RoundMap
 from tdcd.theory.step_size import largest_overlap, max_step_size
 from tdcd.theory.theorem import Bound, bound, caveats, effective_clients, epsilon_caveats, initial_gap
 
@@ -14,6 +15,7 @@ __all__ = [
     "Measured",
     "Noise",
     "Progress",
+    "RoundMap",
     "bits_caveats",
     "bound",
     "bound_figure",
