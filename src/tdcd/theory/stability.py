@@ -50,7 +50,7 @@ class RoundMap:
 
     def _factors(self) -> tuple[Matrix, Sequence[tuple[slice, Matrix, Matrix]]]:
         """A triangular root of the Hessian, and every silo's own part of it as eigenvalues and eigenvectors."""
-        root: Matrix = np.linalg.cholesky(self.hessian)
+        root = np.linalg.cholesky(self.hessian).astype(np.float64)
         return root, [(block, *np.linalg.eigh(self.hessian[block, block])) for block in self.blocks]
 
     def radius(self, step_size: float, local_steps: int) -> float:
