@@ -48,7 +48,14 @@ PAGES = {
     "theory": (
         "Theorem 1",
         "The bound, the largest safe step size and what both need. [Theory](../../theory.md) explains them.",
-        ["theory.max_step_size", "theory.bound", "theory.constants", "theory.sigmas", "theory.gradient_norms"],
+        [
+            "theory.max_step_size",
+            "theory.bound",
+            "theory.constants",
+            "theory.sigmas",
+            "theory.gradient_norms",
+            "theory.RoundMap",
+        ],
     ),
 }
 

@@ -29,6 +29,10 @@ condition with the factor N, at which its proof arrives, does not. With N = 16 a
 eta = 0.0018, and the loss is {diverged:.0e} after {rounds} rounds; without any noise it diverges as well. With
 eta = 0.00046, inside the condition with N, it falls to {kept:.3f}.
 [../theory.md](../theory.md#the-step-size-the-papers-condition-lacks-a-factor-n) says why."""
+COPY = """The copy of the Superconductivity table has 76 of UCI's columns cell by cell. Five (`number_of_elements`,
+`gmean_fie`, `entropy_ThermalConductivity`, `wtd_entropy_ThermalConductivity` and `range_Valence`) were computed again
+from the compositions, by the published definitions; over all known cells that computation is off by at most 2.2e-13 of
+a column's mean."""
 READING = """A verdict **by a hair** is one that 99 % intervals would not give. Sentences about the bound are judged by
 its formula, with what was measured beside it. [../reproducing.md](../reproducing.md) says how a verdict is taken, and
 [results.json](results.json) has the losses of every seed, from which all verdicts follow."""
@@ -128,6 +132,7 @@ def _provenance(results: Results) -> Iterator[str]:
     for name, result in results.items():
         rows.setdefault((result.data, made_in_words(result.made)), []).append(f"{name} ({result.num_seeds} seeds)")
     yield from _table(["figures", "data", "made with"], [(", ".join(names), *made) for made, names in rows.items()])
+    yield from (COPY, "")
     yield "This page and the pictures are written by `python docs/results/draw.py results.json`."
 
 

@@ -7,7 +7,7 @@ import pytest
 from made_up import ROUNDS, SEEDS, diverging, experiment, falling
 
 from tdcd.reproduction.claims import comparisons_in_words, differences, judge, table
-from tdcd.reproduction.experiment import AS_PRINTED, NAMES
+from tdcd.reproduction.experiment import AS_PRINTED, NAMES, load_experiment
 from tdcd.reproduction.measures import MEASURES
 from tdcd.reproduction.results import Limit
 from tdcd.reproduction.statistics import final, reached, settled, slope, spread, spread_at_equal_steps, t_interval
@@ -192,6 +192,10 @@ def test_the_table_names_measures_and_experiments_that_there_are():
         assert {each.measure for each in entry.compare} | {measure for measure, _ in entry.shows} <= {*MEASURES}
         assert entry.sentence
         assert any(each.says for each in entry.compare)
+        for each in entry.compare:
+            # Compared seed by seed, unless it is a matter of bytes.
+            if each.kind == "wider" and each.measure != "saving":
+                assert len({load_experiment(name, full=True).num_seeds for name in each.needs}) == 1
     assert sum(entry.figure in AS_PRINTED for entry in entries) == 6
     compared = {each.measure for entry in entries for each in entry.compare}
     assert compared | {measure for entry in entries for measure, _ in entry.shows} == {*MEASURES}

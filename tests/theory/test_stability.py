@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from ridge_problem import Ridge, run_plainly
 
 from tdcd import Federation, Linear, Objective, Settings, Simulation, load, standardize
-from tdcd.theory import constants, max_step_size
-from tdcd.theory.stability import RoundMap
+from tdcd.theory import RoundMap, constants, max_step_size
 
 
 def as_matrix(problem, step_size, local_steps):

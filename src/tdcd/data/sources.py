@@ -26,7 +26,7 @@ def load(source: str, *, folder: str | Path | None = None, seed: int = 0, rows: 
     ``breast_cancer``     569      30 features    binary, 1 is benign; ships with scikit-learn
     ``diabetes``          442      10 features    progression after a year; ships with scikit-learn
     ``superconductors``   21,263   81 features    critical temperature; SYNTHETIC, drawn from the seed
-    ``superconductivity`` 21,263   81 features    critical temperature in K; the UCI table, from OpenML
+    ``superconductivity`` 21,263   81 features    critical temperature in K; the UCI table, from its file or OpenML
     ``mnist``             70,000   28 x 28 image  10 classes; the last 10,000 rows are its own test set
     ===================== ======== ============== ================================================================
 

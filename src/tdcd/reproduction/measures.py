@@ -109,7 +109,7 @@ def _hub_range(result: ExperimentResult) -> float:
 
 def _phi(curve: CurveResult) -> float:
     """MB that a hub sends in a round."""
-    return float(curve.hub_megabytes[-1]) / curve.rounds[-1] / max(curve.hub_messages, 1)
+    return float(curve.hub_megabytes[-1]) / int(curve.rounds[-1]) / max(curve.hub_messages, 1)
 
 
 def _converged_errors(result: ExperimentResult) -> tuple[Numbers, Numbers]:

@@ -68,7 +68,7 @@ def write_page(
             for data, why in stand_ins.items()
         ),
         *(part for title, says, some in grouped(claims) for part in _verdicts(title, says, some)),
-        html.paragraph(f"{HOW_DECIDED} {comparisons_in_words(claims)}" if claims else ""),
+        html.section("How a verdict is taken", html.paragraph(HOW_DECIDED), *_comparisons(claims)),
         html.section(
             "Where a run of ours and the paper could still differ",
             html.table(["the paper leaves open", "what we assumed"], differences(), prose=True),
@@ -113,6 +113,11 @@ def _commands(results: Results, assignments: Sequence[str]) -> list[str]:
     full = [name for name in results if name not in smaller]
     commands = [f"tdcd reproduce {' '.join(full)} --full{settings}"] if full else []
     return commands + ([f"tdcd reproduce {' '.join(smaller)}{settings}"] if smaller else [])
+
+
+def _comparisons(claims: Sequence[Claim]) -> Iterator[html.Html]:
+    if claims:
+        yield html.paragraph(comparisons_in_words(claims))
 
 
 def _verdicts(title: str, says: str, claims: Sequence[Claim]) -> Iterator[html.Html]:

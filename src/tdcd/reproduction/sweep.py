@@ -21,8 +21,7 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.reproduction.experiment import FALLBACKS, Curve, Experiment, merge
 from tdcd.reproduction.provenance import made_with
 from tdcd.reproduction.results import CurveResult, ExperimentResult, Limit
-from tdcd.theory.stability import RoundMap
-from tdcd.theory.step_size import max_step_size
+from tdcd.theory import RoundMap, max_step_size
 from tdcd.training.run import simulate
 from tdcd.training.sweep.plans import planned, source_table
 from tdcd.training.sweep.runner import SweepProgress, Task, run_all

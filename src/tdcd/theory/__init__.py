@@ -5,6 +5,7 @@ from tdcd.theory.measure import Measured, bound_figure, gradient_norms
 from tdcd.theory.noise import FEWEST_DRAWS, Noise, sigmas
 from tdcd.theory.progress import Progress
 from tdcd.theory.smoothness import Constants, UnfinishedError, constants
+from tdcd.theory.stability import RoundMap
 from tdcd.theory.step_size import largest_overlap, max_step_size
 from tdcd.theory.theorem import Bound, bound, caveats, effective_clients, epsilon_caveats, initial_gap
 
@@ -15,6 +16,7 @@ __all__ = [
     "Measured",
     "Noise",
     "Progress",
+    "RoundMap",
     "UnfinishedError",
     "bits_caveats",
     "bound",

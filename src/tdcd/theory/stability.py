@@ -48,10 +48,10 @@ class RoundMap:
         per_silo = tuple(float(np.linalg.norm(self.hessian[block], 2)) for block in self.blocks)
         return Constants(float(np.linalg.norm(self.hessian, 2)), per_silo, "exact", "")
 
-    def factors(self) -> tuple[Matrix, Sequence[tuple[slice, Matrix, Matrix]]]:
+    def _factors(self) -> tuple[Matrix, Sequence[tuple[slice, Matrix, Matrix]]]:
         """A triangular root of the Hessian, and every silo's own part of it as eigenvalues and eigenvectors."""
-        own = [(block, *np.linalg.eigh(self.hessian[block, block])) for block in self.blocks]
-        return np.linalg.cholesky(self.hessian), own
+        root = np.linalg.cholesky(self.hessian).astype(np.float64)
+        return root, [(block, *np.linalg.eigh(self.hessian[block, block])) for block in self.blocks]
 
     def radius(self, step_size: float, local_steps: int) -> float:
         """The spectral radius: by what factor the error of a round grows or falls, in the end.
@@ -60,11 +60,11 @@ class RoundMap:
         >>> round(two.radius(step_size=0.5, local_steps=1), 6), round(two.radius(step_size=1.0, local_steps=9), 6)
         (1.0, 1.0)
         """
-        return _radius(*self.factors(), step_size, local_steps)
+        return _radius(*self._factors(), step_size, local_steps)
 
     def largest_stable(self, local_steps: int, start: float) -> float:
         """The first step size above ``start``, at which rounds are stable, from which on they are not."""
-        root, own = self.factors()
+        root, own = self._factors()
         if not _radius(root, own, start, local_steps) <= 1:
             raise ValueError(f"rounds of {local_steps} local steps are not stable at the step size {start:g}")
         low, high = start, start
