@@ -61,8 +61,9 @@ class Record:
         # Not by dataclasses.asdict: its copies take longer than all the rest of a line.
         fields: dict[str, Any] = {**vars(self), "seconds": seconds}
         for name in ("absent", "unscored", "worse_than", *_EVALUATION):
-            if not fields[name]:
-                del fields[name]
+            # A field that was never set is not among them.
+            if not fields.get(name):
+                fields.pop(name, None)
         for name in _TRAFFIC & fields.keys():
             fields[name] = vars(fields[name])
         for name in ("train_loss", "test_loss"):
