@@ -128,7 +128,15 @@ def test_the_summary_tells_when_tdcds_loss_was_reached(done):
     assert [row[0] for row in rows] == LABELS
     assert [row[-1] for row in rows[:4]] == ["–", "all data in one place", "–", "each silo's rows in one place"]
     head, rows = costs(comparison)
-    assert head == ["", "rounds", "sent", "of it raw data", "predicted time", "time to TDCD's loss + 1%"]
+    assert head == [
+        "",
+        "rounds",
+        "sent",
+        "of it raw data",
+        "sent for evaluation",
+        "predicted time",
+        "time to TDCD's loss + 1%",
+    ]
     assert [row[0] for row in rows] == LABELS
     # 354 rows of 10 columns and a label, of 4 bytes each; to hubs, labels go with both silos' rows.
     assert rows[1][1:4] == ["18", "15.6 kB", "15.6 kB"]

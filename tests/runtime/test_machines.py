@@ -27,6 +27,7 @@ def simulated(config):
         planned.settings,
         rounds=config.train.rounds,
         evaluate_every=config.evaluate.every,
+        quiet=True,
     )
     return planned, result
 

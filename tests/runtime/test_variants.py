@@ -105,7 +105,7 @@ def simulated(config):
     planned = plan(config)
     rounds, every = config.train.rounds, config.evaluate.every
     parts = (planned.federation, planned.blocks, planned.objective, planned.settings)
-    return planned, train(*parts, rounds=rounds, evaluate_every=every, variant=planned.variant)
+    return planned, train(*parts, rounds=rounds, evaluate_every=every, variant=planned.variant, quiet=True)
 
 
 def assert_same_history(office, result):

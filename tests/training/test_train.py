@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from rich.console import Console
+from sklearn.exceptions import ConvergenceWarning
 
 from tdcd import Federation, Linear, Mlp, Objective, Settings, load, standardize, train
 from tdcd.cli.console import show_result
@@ -109,7 +110,9 @@ def test_divergence_stops_at_the_next_evaluation_and_keeps_the_last_finite_model
     rows, held_out = standardize(*load("diabetes").split(0.2, seed=0))
     federation = Federation.cut(rows, held_out, silos=2, clients=2)
     settings = Settings(local_steps=4, batch_size=64, step_size=step)
-    result = train(federation, block, Objective("squared"), settings, rounds=100, evaluate_every=2, out=tmp_path / "r")
+    parts = (federation, block, Objective("squared"), settings)
+    with pytest.warns(ConvergenceWarning, match="The loss stopped being a finite number by round"):
+        result = train(*parts, rounds=100, evaluate_every=2, out=tmp_path / "r")
     assert result.status == "diverged"
     assert result.history[-1].diverged
     assert not any(record.diverged for record in result.history[:-1])

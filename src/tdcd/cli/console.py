@@ -173,10 +173,8 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
     evaluated = last.evaluation_bytes
     also = "" if evaluated is None else f" and {bytes_in_words(evaluated.total)} for evaluation"
     spent = f"{bytes_in_words(last.bytes.total)} sent{also}, {duration(last.seconds)}"
-    console.print(
-        f"{counted(last.round, 'round')}, {counted(last.iteration, 'local step')}, {spent}, engine {result.engine}",
-        highlight=False,
-    )
+    words = f"{counted(last.round, 'round')}, {counted(last.iteration, 'local step')}, {spent}, engine {result.engine}"
+    console.print(words, soft_wrap=True, highlight=False)
     if result.status == "diverged":
         settings = result.simulation.settings
         console.print(

@@ -3,7 +3,7 @@
 import builtins
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -65,8 +65,9 @@ class Record:
         # Not by dataclasses.asdict: its copies take longer than all the rest of a line.
         fields: dict[str, Any] = {**vars(self), "seconds": seconds}
         for name in ("absent", "unscored", "worse_than", *_EVALUATION):
-            if not fields[name]:
-                del fields[name]
+            # A field that was never set is not among them.
+            if not fields.get(name):
+                fields.pop(name, None)
         for name in _TRAFFIC & fields.keys():
             fields[name] = vars(fields[name])
         for name in ("train_loss", "test_loss"):
@@ -86,7 +87,8 @@ class Record:
                 fields["train_loss"] = math.nan
             if unknown := fields.keys() - cls.__dataclass_fields__.keys():
                 raise ValueError(f"there is no field {min(unknown)!r}")
-        return msgspec.convert(fields, cls)
+        # Made anew, since msgspec leaves fields that are not given to the class, where vars() does not see them.
+        return replace(msgspec.convert(fields, cls))
 
 
 def read_history(path: Path) -> list[Record]:
