@@ -39,14 +39,14 @@ def trained(federation, loss="logistic", rounds=4, settings=SETTINGS, **options)
     return train(federation, Linear(), objective, settings, rounds=rounds, evaluate_every=2, **options)
 
 
-def from_files(frames, folder, federation):
+def from_files(frames, folder, federation, **extra):
     """The same by ``tdcd run``."""
     for name, table in frames.items():
         with (folder / f"{name}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(table.column_names)
             writer.writerows(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    train = {"rounds": 4, "batch_size": 32, "local_steps": 3, "step_size": 0.1}
+    train = {"rounds": 4, "batch_size": 32, "local_steps": 3, "step_size": 0.1, **extra}
     silos = [
         {"name": "bank", "table": "bank.csv", "clients": 3, "label": "owes"},
         {"name": "bureau", "table": "bureau.csv", "clients": 2, "categorical": ["town"]},
@@ -70,6 +70,13 @@ def test_frames_train_as_their_files_do(frames, tmp_path, federation):
     assert [one.bytes for one in ours.history] == [one.bytes for one in theirs.history]
 
 
+def test_weights_of_classes_with_labels_at_one_silo_are_those_of_files(frames, tmp_path):
+    federation = {"labels": "bank"}
+    ours = trained(made(frames, federation=federation).class_weighted("balanced"))
+    theirs = from_files(frames, tmp_path, federation, class_weights="balanced")
+    assert [one.train_loss for one in ours.history] == [one.train_loss for one in theirs.history]
+
+
 def test_what_contradicts_the_labels_is_refused(frames):
     federation = made(frames, federation={"labels": "bank"})
     for variant, message in (
@@ -79,8 +86,6 @@ def test_what_contradicts_the_labels_is_refused(frames):
     ):
         with pytest.raises(ValueError, match=message):
             trained(federation, variant=variant)
-    with pytest.raises(ValueError, match=r"federation.labels = 'bank': does not go with weights"):
-        trained(federation.class_weighted("balanced"))
     same = trained(federation, variant=Variant(knowledge=LabelsAt(0)), rounds=2)
     assert same.history[-1].train_loss == trained(federation, rounds=2).history[-1].train_loss
     twice = {**frames, "bureau": frames["bureau"].append_column("owes", [["no"] * ROWS])}

@@ -75,9 +75,4 @@ def _with_knowledge(federation: Federation, variant: Variant | None) -> Variant 
             f"variant: {part} = {getattr(chosen, part)} does not go with federation.labels = {silo!r}, since {why}; "
             "leave one of them out"
         )
-    if federation.weights is not None:
-        raise ValueError(
-            f"federation.labels = {silo!r}: does not go with weights, since silos without labels do not know what a "
-            "sample weighs; leave one of them out"
-        )
     return chosen
