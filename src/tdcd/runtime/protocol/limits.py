@@ -23,7 +23,8 @@ def scores_beyond(job: Job, silo: int, num_samples: int, num_outputs: int) -> st
     messages = 1 if job.peers(silo) else len(job.clients(silo))
     if num_samples * num_outputs * SCORE_BYTES <= messages * job.most_bytes:
         return ""
-    return f"the scores of {num_samples} samples with {num_outputs} outputs each are more than {_allowed(job)}"
+    scores = f"the scores of {num_samples} samples with {num_outputs} outputs each"
+    return f"{scores} are more than a message may have: {_advice(job)}"
 
 
 def block_beyond(job: Job, silo: int, feature_shape: tuple[int, ...], num_outputs: int) -> str:
@@ -32,8 +33,9 @@ def block_beyond(job: Job, silo: int, feature_shape: tuple[int, ...], num_output
     too_many = math.prod(feature_shape) * np.dtype(job.settings.dtype).itemsize > 2**20 * job.most_bytes
     if not too_many and block_bytes(job.block(silo), job.settings, feature_shape, num_outputs) <= job.most_bytes:
         return ""
-    return f"a block for features {[*feature_shape]} and {num_outputs} outputs is more than {_allowed(job)}"
+    block = f"a block for features {[*feature_shape]} and {num_outputs} outputs"
+    return f"{block} is more than a message may have: {_advice(job)}"
 
 
-def _allowed(job: Job) -> str:
-    return f"a message may have: raise runtime.max_message_mb = {job.config.runtime.max_message_mb:g} everywhere"
+def _advice(job: Job) -> str:
+    return f"raise runtime.max_message_mb = {job.config.runtime.max_message_mb:g} everywhere"
