@@ -3,7 +3,9 @@
 import json
 import re
 import resource
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from tdcd.runtime.protocol.instructions import State
 from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Checkpoint, PhiPart
 from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import IN_FILES, decode, encode
+from tdcd.runtime.protocol.wire import FORMAT, IN_FILES, PROTOCOL, RejectedMessage, decode, digest, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.storage.lock import is_alive
@@ -114,6 +116,31 @@ def state(round_index):
     phi = {"phi": Array.of(np.ones((2, 1)))}
     word = PhiPart("hub.a", "", round_index - 1, "run", received={"hub.b": "x"}, arrays=phi)
     return State("run", round_index, {"weights": np.full((2, 1), round_index)}, (word,), {5: {"hub.b": "y"}})
+
+
+def test_a_checkpoint_of_an_earlier_protocol_is_continued(tmp_path):
+    """It was written when the protocol had number 5, and so was the digest, which other hubs kept: an upgrade is told
+    by the numbers, and continues the run.
+    """
+    shutil.copy(Path(__file__).with_name("checkpoint_of_format_5.tdcd"), tmp_path / "0.tdcd")
+    checkpoints = Checkpoints(tmp_path, "hub.bank", "0123456789abcdef" * 2)
+    assert not checkpoints.complaints
+    state = checkpoints.newest
+    assert (state.round, state.recorded, state.hubs) == (5, 4, {})
+    assert (state.block["w"] == np.linspace(0, 1, 4).reshape(4, 1)).all()
+    written = ["6b629122446828f687702f73b6b9b66d", "bd0356d473c720c076c76e812504a4f9"]
+    assert [digest(part) for part in state.outbox] == written
+    checkpoints.save(state)
+    checkpoints.settle()
+    # On a link it would be refused, and so would a message be in a file.
+    content = (tmp_path / "0.tdcd").read_bytes()
+    own = {"sender": "hub.bank", "receiver": "hub.bank"}
+    with pytest.raises(RejectedMessage, match=f"^it is not a message of protocol {PROTOCOL}: run the same version"):
+        decode(content, **own)
+    (tmp_path / "0.tdcd").write_bytes(encode(decode(content, **own, form=IN_FILES)))
+    (complaint,) = Checkpoints(tmp_path, "hub.bank").complaints
+    text = f"it is not of format {FORMAT}, which this version of tdcd reads: continue with the version that wrote it"
+    assert complaint == f"{tmp_path / '0.tdcd'} is not used: {text}"
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path):

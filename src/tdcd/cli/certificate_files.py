@@ -62,6 +62,7 @@ def revoke_for(parties: Sequence[str], out: Path) -> None:
     _tell(
         f"{out / REVOKED} is list {revoked.number}: it revokes {', '.join(parties)}.\n"
         "Copy it to the certs folder of every hub, and of the clients of a revoked hub. It is signed, and no secret.\n"
+        "With exchange.protect_blocks, all clients of a revoked client's silo need it, too.\n"
         "Parties that run honour it within about a second, without a restart. Call them: they must have it.\n"
         "A party that may come back makes a new key, tdcd certs request --new-key, and you sign its request."
     )
