@@ -269,7 +269,8 @@ def test_ids_that_are_written_in_two_ways_get_a_hint(federation, tmp_path, bank,
     assert f"Warning: ids are compared as exact texts: others must write '{padded[0]}' with its zeros too" in said
     (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in bank["id"]))
     _, said = checked(federation, tmp_path / "padded.csv", "--ids", tmp_path / "ids.txt")
-    assert f"has none of the {ROWS} ids in {tmp_path / 'ids.txt'}: ids are compared as exact texts: '00000' in" in said
+    none = f"has none of the ids in {tmp_path / 'ids.txt'}, of which there are {ROWS}: "
+    assert f"{none}ids are compared as exact texts: '00000' in" in said
 
 
 def test_without_options_every_table_that_is_here_is_checked(federation, tmp_path, keys, bank, bureau):
