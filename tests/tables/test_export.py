@@ -87,8 +87,8 @@ def test_scores_by_hand_equal_predictions(keys, tmp_path, bank, bureau, loss):
         write_csv(tmp_path / f"new_{name}.csv", columns)
     parts = {name: Model.load(folder).silo_scores(name, tmp_path / f"new_{name}.csv") for name in ("bank", "bureau")}
     cells = {
-        "bank": [{"age": bank["age"][row], "debt": bank["debt"][row]} for row in (1, 2, 0)],
-        "bureau": [{"debt": bureau["debt"][row], "city": bureau["city"][row]} for row in (1, 2, 0)],
+        "bank": [{"age": bank["age"][row], "debt": bank["debt"][row]} for row in range(3)],
+        "bureau": [{"debt": bureau["debt"][row], "city": bureau["city"][row]} for row in range(3)],
     }
     np.testing.assert_allclose(combine(parts).scores, by_hand(folder, cells), rtol=1e-4, atol=1e-5)
 

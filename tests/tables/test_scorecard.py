@@ -64,7 +64,7 @@ def new_rows(tmp_path, bank, bureau):
     write_csv(tmp_path / "new_bureau.csv", bureau)
     names = {"bank": bank, "bureau": bureau}
     columns = [("bank", "age"), ("bank", "debt"), ("bureau", "debt"), ("bureau", "city")]
-    return [{(silo, column): names[silo][column][row] for silo, column in columns} for row in (1, 2, 0)]
+    return [{(silo, column): names[silo][column][row] for silo, column in columns} for row in range(3)]
 
 
 def scores(folder, tmp_path):
