@@ -13,11 +13,13 @@ from safetensors.numpy import save
 
 from command import tdcd
 from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, standardize, train
-from tdcd.config import ConfigError
+from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.named import find_function
 from tdcd.prediction.saved import KEY
 from tdcd.records.mark import digest_of
+from tdcd.records.run_folder import toml_text
 from tdcd.records.sweep_folder import SweepFolder
+from tdcd.runtime.process.launch import Trial
 from tdcd.watch.watcher import Watcher
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -190,3 +192,23 @@ def test_a_model_file_that_names_code_is_refused(tmp_path):
     (tmp_path / "model.tdcd").write_bytes(save(tensors, {KEY: json.dumps(about)}))
     with pytest.raises(ValueError, match=r"model.tdcd names code, .*working directory.*model.loss = 'os:abort'"):
         Model.load(tmp_path / "model.tdcd")
+
+
+def test_a_trial_that_is_continued_takes_code_of_the_file_that_was_given(folder, tmp_path_factory):
+    """The folder of a trial may be somebody else's: of what it says, only the addresses are used."""
+    (folder / "own.toml").write_text(CONFIG.replace("own_loss:Quantile", "trap:Quantile"))
+    (folder / "trap.py").write_text("from own_loss import Quantile\n")
+    elsewhere = tmp_path_factory.mktemp("theirs")
+    (elsewhere / "trap.py").write_text(TRAP)
+    theirs = check_config(read_config(folder / "own.toml")).model_dump()
+    theirs["model"]["folder"] = str(elsewhere)
+    for number, silo in enumerate(theirs["silos"], start=1):
+        silo["hub"] = f"127.0.0.1:{number}"
+    (folder / "trial").mkdir()
+    (folder / "trial/federation.toml").write_text(toml_text(theirs))
+    sys.modules.pop("trap", None)
+    trial = Trial.prepare(folder / "own.toml", [], folder / "trial")
+    assert not (elsewhere / "imported").exists()
+    assert [silo.hub for silo in trial.job.config.silos] == ["127.0.0.1:1", "127.0.0.1:2"]
+    assert read_config(folder / "trial/federation.toml")["model"]["folder"] == str(folder)
+    sys.modules.pop("trap", None)

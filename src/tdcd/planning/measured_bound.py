@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.config import ConfigError, stored_config
+from tdcd.config import ConfigError, check_config
 from tdcd.config.losses import chosen_loss
 from tdcd.config.members import variant_of
-from tdcd.config.named import resume_command
+from tdcd.config.named import refuse_code, resume_command
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.losses import no_curvature
 from tdcd.core.timing import Overlap
@@ -227,6 +227,8 @@ def _again(folder: Path, devices: int | None, *, allow_code: bool) -> tuple[Run,
         raise ConfigError(
             ["model.block = 'torch': Theorem 1's constants need second derivatives, which torch blocks lack"], where
         )
+    if not allow_code:
+        refuse_code(run.config, where)
     chosen = chosen_loss(config.model)
     if chosen is not None and (problem := no_curvature(chosen)):
         raise ConfigError([f"model.loss = {config.model.loss!r}: {problem}"], where)
