@@ -14,14 +14,14 @@ from tdcd.runtime.certificates.revoke import revoke
 from tdcd.runtime.process.launch import Trial
 
 pytestmark = pytest.mark.slow
-NORTH, SOUTH = "client.bank.north", "client.bank.south"
+NORTH, SOUTH, WEST = "client.bank.north", "client.bank.south", "client.bank.west"
 
 
 class Bank:
     """One silo with two clients, of whom one has a folder of its own without the list of revoked certificates."""
 
-    def __init__(self, folder, start, **keys):
-        silos = [{"name": "bank", "clients": ["north", "south"]}]
+    def __init__(self, folder, start, clients=("north", "south"), **keys):
+        silos = [{"name": "bank", "clients": [*clients]}]
         self.path = written(folder, RIDGE | {"silos": silos, "runtime": {"resend_s": 0.2}} | keys)
         self.home, self.site = folder / "trial", folder / "site"
         self.trial, self._start = Trial.prepare(self.path, [], self.home), start
@@ -86,3 +86,26 @@ def test_with_a_grace_period_the_run_goes_on_without_a_revoked_client(tmp_path):
         assert parties[1].wait(SOON) == 2
         last = (tmp_path / f"{NORTH}.log").read_text().replace("\n", " ")
         assert f"the certificate of {NORTH} was revoked (list 1, " in last
+
+
+def test_with_protected_blocks_the_replacement_has_a_new_key_and_nobody_else_ends(tmp_path):
+    """Clients without the list wait, and say which file they need; with it they make new masks, and the run goes on."""
+    endless = {"train": RIDGE["train"] | {"rounds": 10**6}, "evaluate": {"every": 10**6}}
+    with processes(tmp_path) as start:
+        names = ("north", "south", "west")
+        bank = Bank(tmp_path, start, names, exchange={"protect_blocks": True}, **endless)
+        north, *others = (bank.client(party, bank.site) for party in (NORTH, SOUTH, WEST))
+        wait_until(lambda: bank.status().get("round", 0) > 3, bank.hub, north, *others)
+        revoke(bank.certs, [NORTH])
+        wait_until(lambda: bank.status()["revoked"] == [NORTH], bank.hub, north, *others)
+        issue(bank.certs, NORTH)
+        stays = [bank.hub, *others, bank.client(NORTH, bank.certs)]
+
+        def asks_for_the_list(party):
+            whys = [line.get("why", "") for line in events(tmp_path / f"{party}.log") if line["event"] == "refused"]
+            return any("copy the issuer's latest revoked.crl here" in why for why in whys)
+
+        wait_until(lambda: asks_for_the_list(SOUTH) and asks_for_the_list(WEST), *stays)
+        before = bank.status()["round"]
+        (bank.site / "revoked.crl").write_bytes((bank.certs / "revoked.crl").read_bytes())
+        wait_until(lambda: bank.status()["round"] > before + 3, *stays)
