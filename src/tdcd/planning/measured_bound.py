@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.config import ConfigError, check_config
+from tdcd.config import ConfigError, stored_config
 from tdcd.config.losses import chosen_loss
 from tdcd.config.members import variant_of
 from tdcd.config.named import refuse_code, resume_command
