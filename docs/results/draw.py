@@ -117,9 +117,12 @@ def _accuracy(results: Results) -> Iterator[str]:
     two_tier, central = (np.asarray(curve.metric)[:, -1] for curve in result.curves)
     yield from ("## Test accuracy against central training", "", f"{'. '.join(result.chosen)}.", "")
     yield from _table(
-        ["", *(f"seed {seed}" for seed in range(result.num_seeds)), "mean"],
+        [f"{result.num_seeds} seeds", "mean", "standard deviation", "lowest", "highest"],
         [
-            (curve.label, *(f"{value:.2%}" for value in (*values, values.mean())))
+            (
+                curve.label,
+                *(f"{value:.2%}" for value in (values.mean(), values.std(ddof=1), values.min(), values.max())),
+            )
             for curve, values in zip(result.curves, (two_tier, central), strict=True)
         ],
     )

@@ -5,6 +5,7 @@ if the t interval of every such number is above zero, it does not hold if one is
 decide it. Thresholds are part of the table.
 """
 
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -80,8 +81,20 @@ class Claim:
         return self.at(STRICTER) != self.verdict
 
     @property
+    def seeds_needed(self) -> int:
+        """How many seeds would decide it if mean and spread stayed; 0 if it is decided, or no number would."""
+        needed = [0]
+        for quantity in self.quantities if self.verdict == "not decided at this size" else ():
+            mean, low, high = quantity.interval
+            if low <= 0 <= high and mean and np.isfinite(high):
+                needed.append(math.ceil(len(quantity.values) * ((high - low) / 2 / mean) ** 2))
+        return max(needed)
+
+    @property
     def words(self) -> str:
         """The verdict, and what must be said with it."""
+        if seeds := self.seeds_needed:
+            return f"{self.verdict}: about {float(f'{seeds:.1g}'):,.0f} seeds would be enough"
         of = "of the bound" if self.about == "bound" and not self.mark else ""
         hair = "by a hair: 99 % intervals would not decide it" if self.by_a_hair else ""
         return ", ".join(part for part in (self.verdict, of, hair) if part)

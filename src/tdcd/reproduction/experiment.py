@@ -119,7 +119,7 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
         name,
         found["title"],
         tuple(curves),
-        found["seeds"],
+        found["seeds"] if full else found.get("quick_seeds", found["seeds"]),
         tuple(chosen),
         found.get("inset"),
         found.get("metric"),
