@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.core.ledger import Ledger, PhiBytes, ScoresBytes, Traffic, by_link
+from tdcd.core.ledger import Ledger, PhiBytes, ScoresBytes, Told, Traffic, by_link
 
 
 @given(
@@ -37,7 +37,15 @@ def test_equals_every_message_added_up_for_any_row_split(silos, samples, outputs
 def test_evaluations_are_those_of_a_plain_loop(every, last, periods, is_star):
     """A silo's clients are asked in the first round of a period that has an evaluation in it."""
     silos, scores = len(periods), ScoresBytes(100, 50, 7)
-    ledger = Ledger([3] * silos, [2] * silos, PhiBytes(0, 0), 4, periods=periods, is_star=is_star, scores=scores)
+    ledger = Ledger(
+        [3] * silos,
+        [2] * silos,
+        PhiBytes(0, 0),
+        4,
+        periods=periods,
+        told=Told(0, 9) if is_star else None,
+        scores=scores,
+    )
     due = [one for one in range(last + 1) if one % every == 0 or one == last]
     for rounds in due:
         until = [one for one in due if one <= rounds]

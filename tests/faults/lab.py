@@ -164,6 +164,7 @@ class Lab:
         self.down.pop(party, None)
         self.running, folder = party, None
         try:
+            self.sessions += 1
             if party in self.job.hubs:
                 folder = Folder(self.folder / party, self.job, silo)
                 self.check(party)
@@ -181,10 +182,10 @@ class Lab:
                     keys=None
                     if isinstance(folder.restored, Shutdown)
                     else Keys(party, mask_key(folder.path), SharedSecret(self.secret)),
+                    first_call=1000 * self.sessions,
                 )
                 driver = HubDriver(hub, transport, folder, 2.0, lambda: self.now)
             else:
-                self.sessions += 1
                 client = Client(self.job, silo, party, self.data[party], str(self.sessions))
                 driver = ClientDriver(client, transport)
         except Crash:

@@ -49,7 +49,7 @@ def hub(tmp_path):
         "missing_s": {EVIL: 3.0},
         "left_out": [EVIL],
         "revoked": [EVIL],
-        "refused": {EVIL: EVIL},
+        "refused": {EVIL: 3},
         "phi_age": {EVIL: 2},
         "last_error": f"{EVIL}\n  connected   nobody",
         "status": None,

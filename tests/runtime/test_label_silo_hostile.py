@@ -194,7 +194,7 @@ class Lying(Attacked):
     [
         (LAB, {"outputs": None}, "hub.lab does not say what its labels ask for"),
         (LAB, {"outputs": Outputs("squared", 3)}, "hub.lab asks for 3 outputs, which does not fit 'squared'"),
-        (LAB, {"outputs": Outputs("softmax", 2**31 - 1)}, "hub.lab asks for 2147483647 outputs"),
+        (LAB, {"outputs": Outputs("softmax", 2**31 - 1)}, "hub.lab asks for 2,147,483,647 outputs"),
         (LAB, {"labels": "0" * 64}, "have different labels"),
         (BANK, {"outputs": Outputs("squared", 1)}, "hub.bank says what labels it has"),
         (BANK, {"held_out": "0" * 64}, "hold out different samples"),

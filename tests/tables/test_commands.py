@@ -273,14 +273,15 @@ def test_ids_that_are_written_in_two_ways_get_a_hint(federation, tmp_path, bank,
     assert f"{none}ids are compared as exact texts: '00000' in" in said
 
 
-def test_without_options_every_table_that_is_here_is_checked(federation, tmp_path, keys, bank, bureau):
-    status, said = called("check", federation)
+def test_without_options_every_table_that_is_here_is_checked(federation, tmp_path, keys, bank, bureau, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, said = called("check", federation.name)
     assert status == 0, said
     yes = sum(label == "yes" for label in bank["y"]) / ROWS
     first, second = sorted([(f"{yes:.1%}", "yes"), (f"{1 - yes:.1%}", "no")], reverse=True)
     shares = f"{first[1]} {first[0]}, {second[1]} {second[0]}"
-    assert f"bank 3 clients {tmp_path / 'bank.csv'} {ROWS} 2 {shares}" in said
-    assert f"bureau 2 clients {tmp_path / 'bureau.csv'} {ROWS} 2" in said
+    assert f"bank 3 clients bank.csv {ROWS} 2 {shares}" in said
+    assert f"bureau 2 clients bureau.csv {ROWS} 2" in said
     assert f"{ROWS} ids are in every silo:" in said
     assert f"bank {ROWS} {ROWS} 0 (0.0%) {shares} {shares}" in said
     assert said.endswith("Ready: 2 of 2 tables are here and ready.")
@@ -316,7 +317,8 @@ def test_without_options_every_table_that_is_here_is_checked(federation, tmp_pat
     assert (status, "give --silo, --client and --data to check one table, or no option" in said) == (2, True)
 
 
-def test_the_tables_of_clients_are_checked_together(tmp_path, keys, bank):
+def test_the_tables_of_clients_are_checked_together(tmp_path, keys, bank, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     halves = [{name: values[part] for name, values in bank.items()} for part in (slice(0, 50), slice(40, ROWS))]
     for place, half in enumerate(halves):
         write_csv(tmp_path / f"b{place}.csv", half)
@@ -326,9 +328,9 @@ def test_the_tables_of_clients_are_checked_together(tmp_path, keys, bank):
         "client": [{"name": f"c{n}", "table": f"b{n}.csv"} for n in (0, 1)],
     }
     (tmp_path / "federation.toml").write_text(toml_text(keys))
-    status, said = called("check", tmp_path / "federation.toml")
-    assert (status, f"bank c0 {tmp_path / 'b0.csv'} 50 2" in said) == (2, True)
-    assert f"silo 'bank': id '{bank['id'][40]}' is held by {tmp_path / 'b0.csv'} and by {tmp_path / 'b1.csv'}" in said
+    status, said = called("check", "federation.toml")
+    assert (status, "bank c0 b0.csv 50 2" in said) == (2, True)
+    assert f"silo 'bank': id '{bank['id'][40]}' is held by b0.csv and by b1.csv" in said
 
 
 def test_a_run_says_what_the_common_ids_cost(federation, tmp_path, keys, bank):

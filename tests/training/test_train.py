@@ -147,9 +147,9 @@ def test_misfits_with_the_data_come_at_once():
     with pytest.raises(ConfigError) as caught:
         plan(check_config(keys))
     assert caught.value.problems == [
-        "federation: silo 'silo1': 1438 rows cannot be spread over 2000 clients: every client needs a row",
+        "federation: silo 'silo1': 1,438 rows cannot be spread over 2,000 clients: every client needs a row",
         "model.loss = 'squared': 'digits' has 10 classes; use 'softmax'",
-        "train.batch_size = 1000000: there are only 1438 training samples",
+        "train.batch_size = 1000000: there are only 1,438 training samples",
     ]
     with pytest.raises(ConfigError, match="'diabetes' has columns, not images"):
         plan(check_config({"data": {"source": "diabetes"}, "federation": {"strips": True}}))

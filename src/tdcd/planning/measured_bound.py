@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.config import ConfigError, stored_config
+from tdcd.config import ConfigError, check_config
 from tdcd.config.losses import chosen_loss
 from tdcd.config.members import variant_of
 from tdcd.config.named import refuse_code, resume_command
@@ -222,7 +222,7 @@ def _again(folder: Path, devices: int | None, *, allow_code: bool) -> tuple[Run,
     """The run in ``folder``, ready to be run again; refused if that would be another run."""
     run = Run.read(folder)
     where = str(RunFolder(folder).config_file)
-    config = stored_config(run.config, where, allow_code=allow_code)
+    config = check_config(run.config, where)
     if "torch" in config.block_names:
         raise ConfigError(
             ["model.block = 'torch': Theorem 1's constants need second derivatives, which torch blocks lack"], where

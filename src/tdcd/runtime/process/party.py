@@ -29,6 +29,7 @@ from tdcd.runtime.process.metrics_server import PATTERN, Metrics
 from tdcd.runtime.protocol.client import Client
 from tdcd.runtime.protocol.hub import Hub
 from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.protocol.sessions import MOST_CALLS
 from tdcd.runtime.protocol.shutdown import Shutdown
 from tdcd.runtime.protocol.wire import PROTOCOL
 from tdcd.runtime.storage.failpoints import arm_as_asked
@@ -119,6 +120,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         restored=folder.restored,
         absences=folder.absences,
         keys=keys_of(job, job.hubs[index], own, folder.path) if is_masked else None,
+        first_call=secrets.randbelow(MOST_CALLS // 2),
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own, "train") as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)

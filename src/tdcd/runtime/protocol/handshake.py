@@ -56,12 +56,14 @@ class Handshake:
         nonce: str,
         restored: State | None = None,
         keys: Keys | None = None,
+        first_call: int = 0,
     ) -> None:
         """Take the silo's index, the federation's secret and a nonce of this run.
 
         Args:
             restored: what the hub continues from, if the run has begun already.
             keys: for masks; by default made of the secret, which hides nothing from those who have it.
+            first_call: see :class:`.Sessions`.
         """
         self.job, self.silo, self.name = job, silo, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
@@ -87,7 +89,7 @@ class Handshake:
         self._enrolments: dict[str, Enrolment] = {}
         self._peer_hellos: dict[str, Hello] = {}
         self._summaries: dict[str, Summary] = {}
-        self.sessions = Sessions(self.name)
+        self.sessions = Sessions(self.name, first_call)
 
     @property
     def has_labels(self) -> bool:

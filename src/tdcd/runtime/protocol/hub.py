@@ -47,6 +47,7 @@ class Hub:
         restored: State | Shutdown | None = None,
         absences: Sequence[Absence] = (),
         keys: Keys | None = None,
+        first_call: int = 0,
     ) -> None:
         """Take the silo's index and what was saved of it, if this is not its first start.
 
@@ -55,13 +56,14 @@ class Hub:
             nonce: drawn once for this run of the silo, and kept.
             absences: all that were made durable.
             keys: for masks; see :class:`.Handshake`.
+            first_call: drawn for this process, so that no answer to another process of the hub fits.
         """
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
         self._own_clients = frozenset(self.clients)
         self._silo, self._restored = silo, restored if isinstance(restored, State) else None
         self._nonce = nonce
-        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys)
+        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys, first_call)
         self.rounds: Rounds | None = None
         self.shutdown = restored if isinstance(restored, Shutdown) else None
         """The end of the run, when it has come."""

@@ -1,7 +1,5 @@
 """Which process of a client a hub talks to: clients go, and come back as other processes of the same name."""
 
-import secrets
-
 from tdcd.runtime.protocol.messages import Enrol, Who
 from tdcd.runtime.protocol.wire import RejectedMessage
 
@@ -16,11 +14,10 @@ class Sessions:
     that answer the same call, the first stays.
     """
 
-    def __init__(self, hub: str) -> None:
-        """Nobody has come."""
+    def __init__(self, hub: str, first_call: int) -> None:
+        """Nobody has come; another process of this hub, or a hub of another run, begins with another number."""
         self._hub = hub
-        # Another process of this hub, or a hub of another run, begins with another number.
-        self._last = secrets.randbelow(MOST_CALLS // 2)
+        self._last = first_call
         self._calls: dict[str, int] = {}
         self._current: dict[str, str] = {}
         self._answered: set[str] = set()

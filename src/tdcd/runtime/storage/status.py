@@ -84,7 +84,7 @@ def _left(party: str, days: float) -> str:
     >>> _left("hub.bank", 12.5), _left("hub.shop", -0.5)
     ('of hub.bank expires in 12 days: renew it', 'of hub.shop has expired: renew it')
     """
-    return f"of {party} {'has expired' if days < 0 else f'expires in {int(days)} days'}: renew it"
+    return f"of {party} {'has expired' if days < 0 else 'expires in ' + counted(int(days), 'day')}: renew it"
 
 
 def _ages(ages: dict[str, int]) -> str:
