@@ -330,7 +330,7 @@ def test_the_tables_of_clients_are_checked_together(tmp_path, keys, bank, monkey
     (tmp_path / "federation.toml").write_text(toml_text(keys))
     status, said = called("check", "federation.toml")
     assert (status, "bank c0 b0.csv 50 2" in said) == (2, True)
-    assert f"silo 'bank': id '{bank['id'][40]}' is held by b0.csv and by b1.csv" in said
+    assert f"silo 'bank': id '{bank['id'][40]}' is held by {tmp_path / 'b0.csv'} and by {tmp_path / 'b1.csv'}" in said
 
 
 def test_a_run_says_what_the_common_ids_cost(federation, tmp_path, keys, bank):

@@ -65,7 +65,7 @@ def _check_all(config: Config) -> None:
     for one in found.tables:
         state = "not usable" if one.is_here else "not here"
         counts = [state, ""] if one.rows is None else [f"{len(one.rows):,}", f"{len(one.rows.features):,}"]
-        shown.add_row(*map(Text, [one.silo, one.client, str(one.path), *counts, one.labels]))
+        shown.add_row(*map(Text, [one.silo, one.client, _from_here(one.path), *counts, one.labels]))
     screen.print(shown)
     show_alignment(screen, found.overlap)
     for caution in found.cautions:
@@ -75,6 +75,11 @@ def _check_all(config: Config) -> None:
     here = f"{len(found.tables) - found.absent} of {len(found.tables)} tables are here and ready"
     rest = "; check the others where they are." if found.absent else "."
     screen.print(Text(f"Ready: {here}{rest}", "bold green"), soft_wrap=True)
+
+
+def _from_here(path: Path) -> str:
+    """A path as a person would type it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _not_ready(problems: str) -> NoReturn:
