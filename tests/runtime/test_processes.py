@@ -230,7 +230,8 @@ def test_a_cnn_that_is_interrupted_and_goes_on(tmp_path):
 def test_a_run_that_diverges_ends_with_status_3(step_size, tmp_path):
     """Whether a number overflows, or the model is only worse than before."""
     keys = RIDGE | {"silos": [{"name": "a", "clients": 1}], "train": {**RIDGE["train"], "step_size": step_size}}
-    code, text = up(written(tmp_path, keys), tmp_path / "up")
+    path = written(tmp_path, keys)
+    code, text = up(path, tmp_path / "up")
     assert code == 3
     assert "Diverged: " in text
     last = read_history(tmp_path / "up" / "history.jsonl")[-1]
@@ -238,6 +239,10 @@ def test_a_run_that_diverges_ends_with_status_3(step_size, tmp_path):
     assert last.worse_than == ("" if last.diverged else "start")
     assert "This run diverged: the" in (tmp_path / "up" / "report.html").read_text()
     assert ("the training loss ended at" in text) == (not last.diverged)
+    if not last.diverged:
+        # The same command again waits for nobody.
+        code, text = up(path, tmp_path / "up")
+        assert (code, "holds the whole run already" in text) == (3, True)
 
 
 def test_a_trial_of_tables_says_what_it_takes_labels_for_and_keeps_what_was_held_out(tmp_path):

@@ -25,6 +25,7 @@ from tdcd.runtime.process.driver import Ending, Outcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
 from tdcd.runtime.process.trial_data import write_rows
 from tdcd.runtime.protocol.job import Job, shared_digest
+from tdcd.runtime.storage.hub_restart import holds_whole_run
 from tdcd.runtime.storage.status import read_status
 from tdcd.tables.prepared import save_prepared, say_what_labels_are
 
@@ -96,7 +97,10 @@ class Trial:
         rows = self._options()
         for index, silo in enumerate(self.job.config.silos):
             options = ["--silo", silo.name, "--certs", str(self.folder / "certs")]
-            self._start(self.job.hubs[index], "hub", [*options, "--out", str(self.folder / "silos" / silo.name)])
+            home = self.folder / "silos" / silo.name
+            self._start(self.job.hubs[index], "hub", [*options, "--out", str(home)])
+            if holds_whole_run(home):
+                continue  # Its clients know of the end, and would wait for a hub that leaves at once.
             for client, name in zip(self.job.clients(index), silo.client_names, strict=True):
                 self._start(client, "client", [*options, "--client", name, *rows[client]])
 
@@ -163,7 +167,8 @@ class Trial:
             clients, status = self.job.clients(index), statuses.get(hub)
             if status is None or status["needs_all"]:
                 continue
-            gone = [client for client in clients if (self.processes[client].poll() or 0) not in (0, 3)]
+            started = [client for client in clients if client in self.processes]
+            gone = [client for client in started if (self.processes[client].poll() or 0) not in (0, 3)]
             # A hub without enough clients waits; nobody would ever come.
             if len(clients) - len(gone) >= (FEWEST_LEFT if self.job.config.exchange.protect_blocks else 1):
                 self.lost += [client for client in gone if client not in self.lost]

@@ -48,6 +48,7 @@ from tdcd.runtime.storage.hub_restart import (
     about_text,
     absence_line,
     check_ended,
+    is_over,
     read_about,
     read_absences,
     readable,
@@ -171,7 +172,7 @@ class HubFolder:
     @property
     def is_over(self) -> bool:
         """Whether the run in this folder has ended, and everybody knows."""
-        return self.about["status"] is not None and bool(self.about.get("everybody_knows"))
+        return is_over(self.about)
 
     def append(self, record: Record, seconds: float) -> None:
         """Add a line to the history; if the disk takes no more, the line waits for the next call."""

@@ -46,6 +46,20 @@ def read_about(path: Path) -> dict[str, Any]:
     return about
 
 
+def is_over(about: Mapping[str, Any]) -> bool:
+    """Whether the run of a hub has ended, and everybody knows."""
+    return about["status"] is not None and bool(about.get("everybody_knows"))
+
+
+def holds_whole_run(folder: Path) -> bool:
+    """Whether a hub that is started with this folder leaves at once, since its run is over."""
+    path = folder / "hub.json"
+    try:
+        return path.exists() and is_over(read_about(path))
+    except ValueError:
+        return False  # The hub says what is wrong with it.
+
+
 def _digest(about: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16).hexdigest()
 
