@@ -45,6 +45,9 @@ from tdcd.runtime.transport.zenoh_settings import (
     zenoh_settings,
 )
 
+CLOSING_S = 10.0
+"""How long a thread may take to notice that the session is closed."""
+
 MORE = b"more"
 """The attachment of a piece that is not the last of its message."""
 
@@ -141,7 +144,8 @@ class ZenohTransport:
                 raise OSError(f"{party} cannot listen on {listen}: {error}") from error
             on_link = partial(_admit, self._guard, inner)
             self._link_events = self._session.info.declare_link_events_listener(on_link, history=True)
-        Thread(target=self._tell, daemon=True).start()
+        self._teller = Thread(target=self._tell, name="teller", daemon=True)
+        self._teller.start()
         self._links = {peer: self._link(peer) for peer in ordered}
 
     @property
@@ -219,6 +223,8 @@ class ZenohTransport:
             # Zenoh gives up closing after ten seconds: some connection is still being opened, to somebody who is away.
             with suppress(zenoh.ZError):
                 self._session.close()  # type: ignore[no-untyped-call]
+            # A thread that is still inside zenoh when Python ends would end the process by SIGABRT.
+            self._teller.join(CLOSING_S)
             if self._guard is not None:
                 self._guard.close()
 
