@@ -142,7 +142,8 @@ class ZenohTransport:
             except OSError as error:
                 self._session.close()  # type: ignore[no-untyped-call]
                 raise OSError(f"{party} cannot listen on {listen}: {error}") from error
-            on_link = partial(_admit, self._guard, inner)
+            # Direct, since an indirect one is called by a thread that waits inside zenoh until Python ends, see close.
+            on_link = Callback(partial(_admit, self._guard, inner), indirect=False)
             self._link_events = self._session.info.declare_link_events_listener(on_link, history=True)
         self._teller = Thread(target=self._tell, name="teller", daemon=True)
         self._teller.start()
@@ -220,6 +221,9 @@ class ZenohTransport:
         if not self._mailbox.closed:
             self._mailbox.close()
             self._untold.put(None)
+            if self._guard is not None:
+                with suppress(zenoh.ZError):
+                    self._link_events.undeclare()  # type: ignore[no-untyped-call]
             # Zenoh gives up closing after ten seconds: some connection is still being opened, to somebody who is away.
             with suppress(zenoh.ZError):
                 self._session.close()  # type: ignore[no-untyped-call]
