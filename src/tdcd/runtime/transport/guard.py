@@ -70,11 +70,10 @@ class _Connection:
 
 
 class Guard:
-    """The port of a hub, from now until :meth:`close`.
+    """The port of a hub, from now until :meth:`close`; those who dial are let in from :meth:`serve` on.
 
     Args:
         listen: ``HOST:PORT``, where everybody dials.
-        inner: Zenoh's port on 127.0.0.1.
         num_peers: How many parties may be linked.
         patience_s: How long a connection may stay without being a link.
         tell: Is told, more and more rarely, how many connections were turned away.
@@ -83,8 +82,8 @@ class Guard:
         OSError: The port cannot be had, or the process may not open enough files.
     """
 
-    def __init__(self, listen: str, inner: int, num_peers: int, patience_s: float, tell: Callable[[str], None]) -> None:
-        self._inner, self._patience, self._tell = inner, patience_s, tell
+    def __init__(self, listen: str, num_peers: int, patience_s: float, tell: Callable[[str], None]) -> None:
+        self._inner, self._patience, self._tell = 0, patience_s, tell
         self._num_places, self._num_handshakes = PLACES + num_peers, HANDSHAKES + num_peers
         self._most_files = files_for_connections(num_peers, self._num_places + 2 * self._num_handshakes)
         self._listener = _listen(listen)
@@ -110,6 +109,10 @@ class Guard:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._ear, selectors.EVENT_READ)
         self._thread = Thread(target=self._run, name="guard", daemon=True)
+
+    def serve(self, inner: int) -> None:
+        """Let in whoever dials; ``inner`` is zenoh's port on 127.0.0.1."""
+        self._inner = inner
         self._thread.start()
 
     def admit(self, port: int, name: str) -> None:
@@ -121,6 +124,9 @@ class Guard:
     def close(self) -> None:
         """Close the port, and every connection as soon as what zenoh has sent is on its way."""
         self._is_closing = True
+        if not self._thread.ident:
+            self._run()  # Nobody was let in: there is only the port to close.
+            return
         self._ring()
         self._thread.join(2 * _DRAIN_S)
 

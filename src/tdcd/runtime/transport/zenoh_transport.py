@@ -132,19 +132,22 @@ class ZenohTransport:
         self._untold: SimpleQueue[str | None] = SimpleQueue()
         self._names = {peer: names[0] for peer, names in self._allowed.items()}
         names = {party: [self._own_name], **self._allowed}
-        inner = None if listen is None or tls is None else _port_behind(tell)
+        self._guard, inner = None, None
+        if listen is not None and tls is not None:
+            self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, tell)
         behind = listen if inner is None else f"127.0.0.1:{inner}"
         settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names)
-        self._session, self._guard = _open(party, settings), None
-        if listen is not None and inner is not None:
-            try:
-                self._guard = Guard(listen, inner, len(ordered), HANDSHAKE_LEASES * lease_s, tell)
-            except OSError as error:
-                self._session.close()  # type: ignore[no-untyped-call]
-                raise OSError(f"{party} cannot listen on {listen}: {error}") from error
+        try:
+            self._session = _open(party, settings)
+        except BaseException:
+            if self._guard is not None:
+                self._guard.close()
+            raise
+        if self._guard is not None and inner is not None:
             # Direct, since an indirect one is called by a thread that waits inside zenoh until Python ends, see close.
             on_link = Callback(partial(_admit, self._guard, inner), indirect=False)
             self._link_events = self._session.info.declare_link_events_listener(on_link, history=True)
+            self._guard.serve(inner)
         self._teller = Thread(target=self._tell, name="teller", daemon=True)
         self._teller.start()
         self._links = {peer: self._link(peer) for peer in ordered}
@@ -322,13 +325,21 @@ class ZenohTransport:
             self._untold.put(peer)
 
 
-def _port_behind(tell: Callable[[str], None]) -> int | None:
-    """A port for zenoh behind the guard; None where the two could not reach each other."""
+def _guarded(
+    party: str, listen: str, num_peers: int, patience_s: float, tell: Callable[[str], None]
+) -> tuple[Guard | None, int | None]:
+    """A guard at ``listen`` and a port for zenoh behind it; nothing where the two could not reach each other."""
     try:
-        return loopback_port()
+        # First, since the port behind it may else be the very one that is meant for the guard.
+        guard = Guard(listen, num_peers, patience_s, tell)
     except OSError as error:
+        raise OSError(f"{party} cannot listen on {listen}: {error}") from error
+    try:
+        return guard, loopback_port()
+    except OSError as error:
+        guard.close()
         tell(f"127.0.0.1 cannot be used here: {error}. Nothing limits connections of strangers: ip link set lo up")
-        return None
+        return None, None
 
 
 def _admit(guard: Guard, inner: int, event: zenoh.LinkEvent) -> None:
