@@ -5,7 +5,7 @@ from in_process import InProcess, largest_difference
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 from tdcd.training.train import train
 
 RIDGE = {

@@ -11,7 +11,7 @@ from transport_parties import free_address, tls_of
 from typer.testing import CliRunner
 
 from tdcd.cli.app import app
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 
 pytestmark = pytest.mark.slow
 BANK, SHOP, NORTH, EAST = "hub.bank", "hub.shop", "client.bank.north", "client.shop.east"

@@ -9,9 +9,9 @@ from test_machines import RIDGE, with_keys
 from test_variants import simulated
 
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.messages import PhiPart
-from tdcd.runtime.protocol.structure import Array
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.messages.messages import PhiPart
+from tdcd.runtime.messages.structure import Array
 
 ONE_STEP = {"rounds": 6, "local_steps": 1}
 HUGE = np.float32(1e25)
