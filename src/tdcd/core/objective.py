@@ -162,9 +162,7 @@ class Objective:
         """The derivative of :meth:`change` by the change: the slope after it."""
         assert self.kind.change_slopes is not None
         statistic, moved, total = self._moved(statistic, change)
-        return self.combine.pull_back(
-            total, self.kind.change_slopes(statistic, moved, self.response(moved.shape[-1]))
-        )
+        return self.combine.pull_back(total, self.kind.change_slopes(statistic, moved, self.response(moved.shape[-1])))
 
     def _moved(self, statistic: Array, change: Array) -> tuple[Array, Array, Array]:
         """The loss's own part of a statistic, the change of the scores, and the sum after it."""

@@ -100,7 +100,7 @@ class Flow:
     codec: Any = None
     """Of samples a :class:`~tdcd.core.exchange.Exchange`, of a block on its way up a
     :class:`~tdcd.core.exchange.BlockExchange`; None: numbers as they are."""
-    route: Route = Everyone()  # noqa: RUF009  (frozen)
+    route: Route = Everyone()
     """Between hubs; inside a silo a client and its hub are the only ones."""
     silos: tuple[int, ...] | None = None
     """The silos whose parties send it; None: all."""
