@@ -96,7 +96,7 @@ class Objective:
         """The numbers of phi of a sample with C scores."""
         return self.combine.width(num_outputs)
 
-    def scores(self, total: Array) -> Array:
+    def scores(self, total: Any) -> Any:
         """The scores ``[..., C]`` of every sample, from the sum of all silos' phi."""
         return self.combine.scores(total)
 

@@ -75,4 +75,4 @@ class Result:
             if table.shape != wanted:
                 raise ValueError(f"silo '{silo.name}': features have shape {table.shape}, but must have {wanted}")
         total = self.simulation.scores(list(self.blocks.values()), tables)
-        return self.simulation.objective.scores(total)
+        return np.asarray(self.simulation.objective.scores(total))
