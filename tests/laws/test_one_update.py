@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from problems import ENGINES, arrays, distance
 
-import oracle
-from runtime.in_process import InProcess
+from support import oracle
+from support.in_process import InProcess
+from support.problems import ENGINES, arrays, distance
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core import algorithm

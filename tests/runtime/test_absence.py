@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from in_process import SECRET, InProcess
-from test_machines import RIDGE, with_keys
 
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.core.schedule import batch_ids
 from tdcd.runtime.compute.client_data import shards

@@ -5,10 +5,10 @@ import sys
 from threading import Event, Thread
 
 import pytest
-from test_processes import free_ports
 from typer.testing import CliRunner
 
-from command import start_tdcd
+from support.command import start_tdcd
+from support.party_processes import free_ports
 from tdcd.cli.app import app
 from tdcd.config import check_config
 from tdcd.runtime.job import Job

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import SECRET, InProcess
-from test_machines import RIDGE, with_keys
 
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.compute.client_data import ClientData, shards

@@ -5,8 +5,8 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from transport_parties import HUB, HUBS, NORTH, SOON, SOUTH, Parties, ZenohNetwork, tls_of
 
+from support.transport_parties import HUB, HUBS, NORTH, SOON, SOUTH, Parties, ZenohNetwork, tls_of
 from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.process.endpoint import LOOK_S, Endpoint
 from tdcd.runtime.process.metrics import METRICS, Snapshot

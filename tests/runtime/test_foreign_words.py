@@ -5,9 +5,9 @@ import json
 import logging
 
 import pytest
-from test_machines import RIDGE, with_keys
 
-from command import tdcd
+from support.command import tdcd
+from support.simulated import RIDGE, with_keys
 from tdcd.cli.terminal import PlainConsole
 from tdcd.cli.waiting import Waiting
 from tdcd.core.visible import MOST_LETTERS, one_line, visible

@@ -3,8 +3,8 @@
 import csv
 
 import pytest
-from in_process import InProcess
 
+from support.in_process import InProcess
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards

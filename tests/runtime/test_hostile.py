@@ -5,10 +5,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from altering import arrays_at, with_array, with_fields
-from in_process import InProcess
-from test_machines import RIDGE, with_keys
 
+from support.altering import arrays_at, with_array, with_fields
+from support.in_process import InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.machine.hub import Hub

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from test_machines import RIDGE
 
-from command import start_tdcd, tdcd
+from support.command import start_tdcd, tdcd
+from support.simulated import RIDGE
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.records.run_folder import toml_text

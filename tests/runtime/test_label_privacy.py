@@ -6,10 +6,10 @@ import stat
 
 import numpy as np
 import pytest
-from in_process import InProcess
 from test_tables import data_of, write_table
 from typer.testing import CliRunner
 
+from support.in_process import InProcess
 from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan

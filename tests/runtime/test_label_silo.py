@@ -3,12 +3,11 @@
 from collections import Counter
 
 import pytest
-from in_process import InProcess
 from test_absence import Deaf
 from test_losses_for_real import OWN
-from test_machines import RIDGE, with_keys
-from test_variants import assert_same_history, simulated
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards

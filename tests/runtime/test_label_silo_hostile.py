@@ -20,9 +20,9 @@ from test_hostile import (
     texts,
     with_array,
 )
-from test_machines import RIDGE, with_keys
 from test_odd_words import Recorded, crashes
 
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.messages.messages import (

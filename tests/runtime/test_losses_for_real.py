@@ -5,9 +5,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from in_process import InProcess, largest_difference
-from test_machines import RIDGE, simulated, with_keys
 
+from support.in_process import InProcess, largest_difference
+from support.simulated import RIDGE, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import IncompatibleParties, Job

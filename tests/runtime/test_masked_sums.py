@@ -5,11 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from in_process import SECRET, InProcess
 from test_align import talk_all
-from test_machines import RIDGE, with_keys
-from test_variants import assert_same_history, simulated
 
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError, check_config
 from tdcd.core.fixed_point import BeyondRangeError, FixedPoint
 from tdcd.prediction.predict import combine

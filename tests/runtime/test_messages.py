@@ -5,12 +5,12 @@ from collections import Counter
 import msgspec
 import numpy as np
 import pytest
-from altering import MAGIC, headed, signed
 from hypothesis import given
 from hypothesis import settings as sized
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
+from support.altering import MAGIC, headed, signed
 from tdcd.runtime.messages.messages import Checkpoint, ClientBlock, Enrol, LabelTarget, Phi, PhiPart, Stop
 from tdcd.runtime.messages.structure import Array, named
 from tdcd.runtime.messages.validation import take, take_all

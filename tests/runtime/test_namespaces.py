@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-from test_machines import RIDGE
 
+from support.simulated import RIDGE
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.records.history import read_history

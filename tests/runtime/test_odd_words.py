@@ -5,11 +5,11 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from altering import arrays_at, content_fields, with_array, with_fields
-from in_process import SECRET, InProcess
 from test_hostile import C1, CONFIG, HUB, run
-from test_machines import RIDGE, with_keys
 
+from support.altering import arrays_at, content_fields, with_array, with_fields
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import ClientData, shards
 from tdcd.runtime.job import Job

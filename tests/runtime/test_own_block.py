@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from in_process import InProcess, largest_difference
-from test_machines import RIDGE, simulated, with_keys
 
+from support.in_process import InProcess, largest_difference
+from support.simulated import RIDGE, simulated, with_keys
 from tdcd.blocks import Linear
 from tdcd.config import ConfigError
 from tdcd.config.resolve import blocks_of, plan

@@ -1,9 +1,9 @@
 """Real hubs end a run early, all alike, keep the simulation's model, and go on after a crash bit for bit."""
 
 import pytest
-from in_process import InProcess, largest_difference
-from test_machines import RIDGE, with_keys
 
+from support.in_process import InProcess, largest_difference
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.records.patience import Stopping
 from tdcd.runtime.compute.client_data import shards

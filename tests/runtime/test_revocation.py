@@ -13,7 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from test_zenoh_transport import MARK, NONCE, eavesdrop, intruder
-from transport_parties import (
+
+from support.transport_parties import (
     HUB,
     HUBS,
     NORTH,
@@ -27,7 +28,6 @@ from transport_parties import (
     take,
     tls_of,
 )
-
 from tdcd.runtime.certificates.check import facts_of, read_certificate, read_key
 from tdcd.runtime.certificates.issue import issue, list_of, revoke, throwaway
 from tdcd.runtime.certificates.revocation import LOOK_S, REVOKED, RevocationList, WatchedList

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import InProcess, largest_difference
 
+from support.in_process import InProcess, largest_difference
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import ClientData

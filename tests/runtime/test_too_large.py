@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import InProcess
-from test_machines import RIDGE, with_keys
-from test_variants import simulated
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, simulated, with_keys
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.messages.messages import PhiPart

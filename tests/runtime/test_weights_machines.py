@@ -4,15 +4,14 @@ import csv
 
 import numpy as np
 import pytest
-from in_process import InProcess
 from sklearn.linear_model import LogisticRegression
 from test_absence import Deaf
-from test_machines import RIDGE, with_keys
 from test_tables import ROWS, data_of, write_table
 from test_tables import same_as_the_simulation as tables_same
-from test_variants import assert_same_history, simulated
 from typer.testing import CliRunner
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan

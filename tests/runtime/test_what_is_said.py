@@ -4,9 +4,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from in_process import InProcess
-from test_machines import RIDGE, with_keys
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from command import tdcd
+from support.command import tdcd
 from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, standardize, train
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.named import find_function

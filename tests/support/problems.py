@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import Phase, settings
 from numpy.typing import NDArray
 
-import oracle
+from support import oracle
 from tdcd.blocks import Block, Linear
 from tdcd.core.execution import Execution
 from tdcd.core.objective import Objective, Tree
