@@ -1,10 +1,13 @@
 """The ledger against a plain loop over every message of a round."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd.core.ledger import Ledger, PhiBytes, ScoresBytes, Told, Traffic, by_link
+
+pytestmark = pytest.mark.quick
 
 
 @given(

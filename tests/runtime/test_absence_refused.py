@@ -10,6 +10,8 @@ from tdcd.runtime.protocol.messages import Remaining
 from tdcd.runtime.protocol.structure import Array
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
+pytestmark = pytest.mark.quick
+
 
 def refusal(machine, message, **fields):
     data = with_fields(message, **fields) if fields else encode(message)

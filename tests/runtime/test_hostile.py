@@ -16,6 +16,8 @@ from tdcd.runtime.protocol.messages import Begin, Block, Checkpoint, ColumnSumma
 from tdcd.runtime.protocol.structure import Array, Message
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
+pytestmark = pytest.mark.quick
+
 CONFIG = with_keys(RIDGE, train={"rounds": 3})
 """Every kind of message but ``model`` is sent in it."""
 C1, C2, HUB, LAB = "client.clinic.c1", "client.clinic.c2", "hub.clinic", "hub.lab"

@@ -9,6 +9,8 @@ from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.certificates.revoke import revoke
 from tdcd.runtime.storage.mask_key import mask_key
 
+pytestmark = pytest.mark.quick
+
 HUBS = {f"hub.{name}": ["127.0.0.1"] for name in "abc"}
 PURPOSE = "some purpose"
 

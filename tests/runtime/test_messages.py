@@ -16,6 +16,8 @@ from tdcd.runtime.protocol.structure import Array, named
 from tdcd.runtime.protocol.taking import take, take_all
 from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 
+pytestmark = pytest.mark.quick
+
 # The wire format
 
 DTYPES = [np.dtype(name) for name in ("float64", "float32", "int64", "int32", "uint32", "int8", "uint8")]
