@@ -8,7 +8,7 @@ import pytest
 from support.in_process import InProcess
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 from tdcd.training.run import simulate
 from tdcd.training.train import measure
 

@@ -12,7 +12,7 @@ from tdcd.config.resolve import plan
 from tdcd.core import algorithm
 from tdcd.core.update import Sgd
 from tdcd.federation.fitting import start_fitting
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 from tdcd.training.run import simulate
 
 ROUNDS = 3

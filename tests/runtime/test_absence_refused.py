@@ -6,9 +6,9 @@ from test_absence import A2, B1, C1, UNEQUAL, stopped
 
 from support.altering import with_fields
 from support.simulated import with_keys
-from tdcd.runtime.protocol.messages import Remaining
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
+from tdcd.runtime.messages.messages import Remaining
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
 pytestmark = pytest.mark.quick
 

@@ -23,7 +23,7 @@ print(*sys.modules)
 def test_a_client_loads_neither_figures_nor_data_sets_nor_the_simulation():
     done = subprocess.run([sys.executable, "-c", CLIENT], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert "tdcd.runtime.protocol.client" in loaded
+    assert "tdcd.runtime.machine.client" in loaded
     assert [name for name in loaded if name.startswith(FORBIDDEN)] == []
 
 
@@ -36,7 +36,7 @@ class NoJax:
 sys.meta_path.insert(0, NoJax())
 from support.in_process import InProcess
 from tdcd.config import check_config
-from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.compute.client_data import ClientData
 import numpy as np
 loss, train = sys.argv[1], {"class_weights": "balanced"} if sys.argv[1] == "logistic" else {}
 config = check_config({

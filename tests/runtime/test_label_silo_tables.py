@@ -16,9 +16,9 @@ from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.prediction.model import Model
-from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.process.party import PartySection, read_data
-from tdcd.runtime.process.trial_data import write_rows
+from tdcd.runtime.process.trial import write_rows
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table

@@ -4,7 +4,7 @@ import pytest
 
 from support.in_process import InProcess, largest_difference
 from support.simulated import RIDGE, simulated, with_keys
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 
 CASES = {
     "ridge, 2 silos x 3": with_keys(RIDGE),

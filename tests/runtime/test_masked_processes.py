@@ -6,7 +6,7 @@ from support.simulated import RIDGE, simulated
 from tdcd.config import check_config
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 
 pytestmark = pytest.mark.slow
 CASES = {

@@ -16,7 +16,7 @@ from tdcd.config.resolve import plan
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.issue import issue_all
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 from tdcd.training.run import run
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ from support.in_process import InProcess, largest_difference
 from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.records.patience import Stopping
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.messages import Stop
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.messages.messages import Stop
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.training.train import train
 

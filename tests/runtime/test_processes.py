@@ -32,7 +32,7 @@ from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.records.timeline import Timeline
 from tdcd.report.timeline import Lane
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.tables.split import split_table
 

@@ -19,9 +19,8 @@ from support.party_processes import (
 )
 from support.simulated import RIDGE
 from tdcd.cli.app import app
-from tdcd.runtime.certificates.issue import issue
-from tdcd.runtime.certificates.revoke import revoke
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.certificates.issue import issue, revoke
+from tdcd.runtime.process.trial import Trial
 
 pytestmark = pytest.mark.slow
 NORTH, SOUTH, WEST = "client.bank.north", "client.bank.south", "client.bank.west"

@@ -11,7 +11,7 @@ from support.party_processes import SOON, events, processes, status, wait_until,
 from support.simulated import RIDGE
 from support.transport_parties import free_address, tls_of
 from tdcd.cli.app import app
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 
 pytestmark = pytest.mark.slow
 BANK, SHOP, NORTH, EAST = "hub.bank", "hub.shop", "client.bank.north", "client.shop.east"

@@ -11,11 +11,11 @@ from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.core.exchange import WIRE_DTYPES, Sending, seed_words
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PhiPart
-from tdcd.runtime.protocol.structure import arrays_of, named
-from tdcd.runtime.protocol.wire import decode, encode
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages.messages import PhiPart
+from tdcd.runtime.messages.structure import arrays_of, named
+from tdcd.runtime.messages.wire import decode, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

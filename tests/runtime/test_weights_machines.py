@@ -16,9 +16,9 @@ from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.process.trial_data import write_rows
-from tdcd.runtime.protocol.messages import Enrol, Welcome
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.messages.messages import Enrol, Welcome
+from tdcd.runtime.process.trial import write_rows
 from tdcd.simulation.simulate import Simulation
 from tdcd.tables.client_table import read_client
 from tdcd.tables.errors import TableError

@@ -10,11 +10,11 @@ from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Block
-from tdcd.runtime.protocol.structure import named
-from tdcd.runtime.protocol.wire import encode
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages.messages import Block
+from tdcd.runtime.messages.structure import named
+from tdcd.runtime.messages.wire import encode
 
 CONFIGS = {
     "ridge, 2 x 3": with_keys(RIDGE),

@@ -41,7 +41,8 @@ from tdcd.runtime.certificates.check import read_key
 from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.transport.processes import Process
 from tdcd.runtime.transport.transport import Joined, Left, Received
-from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.transport.zenoh_settings import Tls
+from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 
 NOW = datetime.now(UTC)
 MARK = "intruder"

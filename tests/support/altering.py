@@ -4,8 +4,8 @@ import hashlib
 
 import msgspec
 
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import encode
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import encode
 
 MAGIC = b"tdcd\x06\0\0\0"
 HEADER = ("sender", "receiver", "round", "run")

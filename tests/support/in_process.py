@@ -5,13 +5,12 @@ from collections import Counter, defaultdict, deque
 
 import numpy as np
 
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.instructions import Absence
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.rounds import Append, End, Save
-from tdcd.runtime.protocol.structure import Message
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.client import Client
+from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.machine.instructions import Absence, Append, End, Save
+from tdcd.runtime.messages.structure import Message
+from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
 SECRET = bytes(range(32))
 

@@ -5,8 +5,7 @@ import pytest
 from support.in_process import largest_difference
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.runtime.protocol.label_messages import FiguresPart
-from tdcd.runtime.protocol.messages import Evaluate, Scores, ScoresPart
+from tdcd.runtime.messages.messages import Evaluate, FiguresPart, Scores, ScoresPart
 from tdcd.training.train import train
 
 RIDGE = {

@@ -3,7 +3,8 @@
 import socket
 
 from tdcd.runtime.transport.transport import Joined
-from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.transport.zenoh_settings import Tls
+from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 
 HUB, NORTH, SOUTH = "hub.bank", "client.bank.north", "client.bank.south"
 SHOP, SHOP_NORTH, MILL = "hub.shop", "client.shop.north", "hub.mill"

@@ -19,7 +19,7 @@ from tdcd.prediction.saved import KEY
 from tdcd.records.mark import digest_of
 from tdcd.records.run_folder import toml_text
 from tdcd.records.sweep_folder import SweepFolder
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 from tdcd.watch.watcher import Watcher
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
