@@ -4,6 +4,8 @@
 # make lint   ruff, mypy and the layers of the package
 # make docs   the documentation as a site, in site/
 # make bench  ratios against the usual per-client loop (installs torch)
+# make format  let ruff correct what it can
+# make clean  remove all that was made
 
 PYTHON ?= python3
 VENV := .venv
