@@ -42,6 +42,13 @@ def with_client_tables(keys, tmp_path, bank, bureau, seed=0):
     return keys
 
 
+def test_every_table_is_opened_once(keys, opened):
+    """Also where its header is looked at for labels that it must not have."""
+    opened.clear()
+    assembled(keys | {"federation": {"labels": "bank"}})
+    assert (opened["bank.csv"], opened["bureau.csv"]) == (1, 1)
+
+
 def _train_numbers(keys):
     return np.flatnonzero(~holdout_mask(ROWS, keys["evaluate"]["holdout"], keys["data"]["seed"]))
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tdcd.config import Config, SiloSection
 from tdcd.federation.hosts import HostRows, Hosts
 from tdcd.federation.partition import Rows
-from tdcd.tables.client_table import refuse_label, refuse_randomised, row_numbers
+from tdcd.tables.client_table import read_as, row_numbers
 from tdcd.tables.errors import TableError, caution
-from tdcd.tables.loader import read_chunks, read_rows
 from tdcd.tables.preparation import Preparation
+from tdcd.tables.reader import read_chunks, read_rows
 from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.summary import Summary, summarize
 
@@ -120,13 +120,8 @@ class TablesApart:
         return {place: folder / (section.client[place].table or "") for place in np.flatnonzero(has).tolist()}
 
     def _spine(self, section: SiloSection, path: Path) -> RawRows:
-        owner = next((one for one in self.config.silos if one.name == self.config.federation.labels), None)
-        if owner is not None and owner.name != section.name:
-            refuse_label(self.config, section, path, owner.label or "")
-        if section.label is not None:
-            refuse_randomised(self.config, section, path)
         columns = replace(Columns.of(self.config, section), features=(), categorical=(), ignore=())
-        return read_rows(path, columns)
+        return read_as(self.config, section, path, columns)
 
 
 @dataclass(frozen=True)

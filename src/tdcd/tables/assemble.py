@@ -21,10 +21,10 @@ from tdcd.tables.apart import TablesApart, Wanted
 from tdcd.tables.client_table import read_table, row_numbers, tables_of
 from tdcd.tables.errors import TableError, caution
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
-from tdcd.tables.memory import give_back_memory
 from tdcd.tables.overlap import alignment, common_ids, held_twice
 from tdcd.tables.preparation import Preparation, without_use
 from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
+from tdcd.tables.reader import give_back_memory
 from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.summary import merge_summaries, summarize
 from tdcd.tables.weighting import raw_weights

@@ -16,9 +16,10 @@ from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
-from tdcd.tables.loader import read_header, read_rows
 from tdcd.tables.randomized import EPSILON_COLUMN, classes_of, with_noise
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
+from tdcd.tables.source import Source, open_table
 from tdcd.tables.summary import CategoryStats, NumericStats
 
 LABELLED_ONLY = ", or leave those rows out with --ids FILE, the common ids that tdcd align writes"
@@ -45,8 +46,7 @@ def read_labels(config: Config, silo: str, data: Path) -> RawRows:
     if section is None or section.label is None:
         known = ", ".join(one.name for one in config.silos if one.label is not None)
         raise ConfigError([f"silo '{silo}' has no label = \"...\"; silos that have: {known or 'none'}"])
-    columns = _columns_of_labels(config, section, data, section.label, section.weight)
-    rows = read_rows(data, replace(columns, weight=section.weight))
+    rows = _read_label_table(config, section, data, section.label, section.weight)
     if _epsilon_of(rows) is not None:
         raise TableError([f"{data}: its labels were randomised already; give the table of true ones"])
     return rows
@@ -70,13 +70,15 @@ def read_client(
     if config.federation.labels not in (None, silo.name):
         if labels is not None:
             raise TableError([f"--labels {labels}: silo '{silo.name}' has none (federation.labels); leave it out"])
-        refuse_label(config, silo, data, label)
-        return _chosen(read_rows(data, replace(columns, label=None)), ids)
+        with open_table(data, columns.id, columns.dialect) as table:
+            refuse_label(config, table, label)
+            return _chosen(read_rows(table, replace(columns, label=None)), ids)
     if labels is None:
-        refuse_randomised(config, silo, data)
-        return _chosen(read_rows(data, replace(columns, label=label, weight=weight)), ids)
+        with open_table(data, columns.id, columns.dialect) as table:
+            refuse_randomised(table)
+            return _chosen(read_rows(table, replace(columns, label=label, weight=weight)), ids)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
-    known = read_rows(labels, replace(_columns_of_labels(config, silo, labels, label, weight), weight=weight))
+    known = _read_label_table(config, silo, labels, label, weight)
     places = {one: place for place, one in enumerate(known.ids)}
     absent = [one for one in rows.ids if one not in places]
     if absent:
@@ -98,12 +100,18 @@ def tables_of(silo: SiloSection) -> list[str]:
 
 def read_table(config: Config, silo: SiloSection, path: Path) -> RawRows:
     """A table of a configuration, as a simulation reads it: with labels if its silo names their column."""
+    return read_as(config, silo, path, Columns.of(config, silo))
+
+
+def read_as(config: Config, silo: SiloSection, path: Path, columns: Columns) -> RawRows:
+    """These columns of a table of a configuration; refuses labels that it should not have."""
     owner = next((section for section in config.silos if section.name == config.federation.labels), None)
-    if owner is not None and owner.name != silo.name:
-        refuse_label(config, silo, path, owner.label or "")
-    if silo.label is not None:
-        refuse_randomised(config, silo, path)
-    return read_rows(path, Columns.of(config, silo))
+    with open_table(path, columns.id, columns.dialect) as table:
+        if owner is not None and owner.name != silo.name:
+            refuse_label(config, table, owner.label or "")
+        if silo.label is not None:
+            refuse_randomised(table)
+        return read_rows(table, columns)
 
 
 def _epsilon_of(labels: RawRows) -> float | None:
@@ -116,22 +124,21 @@ def _epsilon_of(labels: RawRows) -> float | None:
     return float(values[0])
 
 
-def refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> None:
+def refuse_label(config: Config, table: Source, label: str) -> None:
     """Refuse a table of a silo without labels that has the label column."""
-    header, _ = read_header(data, silo.id, Dialect.of(config))
-    if label in header:
+    if label in table.header:
         only = f"only silo '{config.federation.labels}' may have it (federation.labels)"
-        raise TableError([f"{data}: column '{label}' is the label, and {only}: remove the column"])
+        raise TableError([f"{table.name}: column '{label}' is the label, and {only}: remove the column"])
 
 
-def refuse_randomised(config: Config, silo: SiloSection, data: Path) -> None:
+def refuse_randomised(table: Source) -> None:
     """Refuse a table of features whose labels were randomised: they would be once more, and epsilon be a feature."""
-    header, _ = read_header(data, silo.id, Dialect.of(config))
-    if EPSILON_COLUMN in header:
+    if EPSILON_COLUMN in table.header:
         raise TableError(
             [
-                f"{data}: column '{EPSILON_COLUMN}' says that its labels were randomised already: give ids, labels and "
-                "this column as a table of their own with --labels FILE, or remove the column if the labels are true"
+                f"{table.name}: column '{EPSILON_COLUMN}' says that its labels were randomised already: give ids, "
+                "labels and this column as a table of their own with --labels FILE, or remove the column if the "
+                "labels are true"
             ]
         )
 
@@ -149,12 +156,20 @@ def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
     return rows.take(np.array(places, np.int64))
 
 
-def _columns_of_labels(config: Config, silo: SiloSection, path: Path, label: str, weight: str | None = None) -> Columns:
-    """The id and the label of a table of labels.
+def _read_label_table(config: Config, silo: SiloSection, path: Path, label: str, weight: str | None) -> RawRows:
+    """The ids, labels and weights in a table of labels."""
+    with open_table(path, silo.id, Dialect.of(config)) as table:
+        columns = _columns_of_labels(config, silo, table.header, label, weight)
+        return read_rows(table, replace(columns, weight=weight))
+
+
+def _columns_of_labels(
+    config: Config, silo: SiloSection, header: Sequence[str], label: str, weight: str | None
+) -> Columns:
+    """The id and the label of a table of labels with this header.
 
     Its id column is the silo's, a labelled silo's, or the only column beside the labels.
     """
-    header, _ = read_header(path, dialect=Dialect.of(config))
     named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
     others = [name for name in header if name not in (label, weight, EPSILON_COLUMN)]
     return replace(
