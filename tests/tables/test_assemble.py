@@ -11,9 +11,9 @@ from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.resolve import has_bias, plan
 from tdcd.data.table import holdout_mask
 from tdcd.records.run_folder import toml_text
-from tdcd.tables.assemble import assemble
+from tdcd.tables.assembly import assemble
 from tdcd.tables.errors import TableError
-from tdcd.tables.preparation_io import load_label_encoding, load_preparation
+from tdcd.tables.preparation import load_label_encoding, load_preparation
 from tdcd.training.run import resume, run
 
 

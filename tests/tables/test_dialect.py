@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tdcd.config import ConfigError, check_config
 from tdcd.prediction.model import Model
-from tdcd.tables.assemble import assemble
+from tdcd.tables.assembly import assemble
 from tdcd.tables.cells import as_amounts, kind_of
 from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect
 from tdcd.tables.errors import TableError

@@ -17,7 +17,7 @@ from tdcd.records.history import read_history
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.preparation_io import load_label_encoding
+from tdcd.tables.preparation import load_label_encoding
 from tdcd.training.run import execute
 
 

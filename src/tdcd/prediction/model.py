@@ -20,8 +20,7 @@ from tdcd.prediction.missing import StandIns, check_without
 from tdcd.prediction.scores import SiloScores, by_id, by_place
 from tdcd.tables.errors import caution
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.preparation import Preparation
-from tdcd.tables.prepared import encoding_of, preparation_of
+from tdcd.tables.preparation import Preparation, encoding_of, preparation_of
 from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import PLACE, Columns, RawRows
 from tdcd.tables.source import Frame, arrow_of

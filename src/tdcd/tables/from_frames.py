@@ -11,7 +11,7 @@ from tdcd.config import Config, ConfigError, check_config
 from tdcd.config.losses import chosen_loss
 from tdcd.core.words import are, counted
 from tdcd.federation.silos import Federation, Terms
-from tdcd.tables.assemble import Assembled, assemble
+from tdcd.tables.assembly import Assembled, assemble
 from tdcd.tables.errors import TableError, caution
 from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import PLACE, Columns

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +60,7 @@ def split_table(
         table = source.table()
         sizes = [equal_sizes(table.num_rows, count) for count in counts]
         used = [name for names in groups.values() for name in names]
-        categorical = [name for name in used if _holds_names(table.column(name))]
+        categorical = [name for name in used if holds_names_in(table.column(name))]
         # Only to refuse what is wrong.
         read_rows(source, Columns(id_column, label, tuple(used), tuple(categorical)))
     table = _with_numbers(table, set(used) - set(categorical), parquet)
@@ -81,23 +81,6 @@ def split_table(
             _write(part, out / client["table"])
     (out / "federation.toml").write_text(_toml(keys), encoding="utf-8")
     return out / "federation.toml"
-
-
-class Survey(NamedTuple):
-    """What a look at a whole table shows."""
-
-    columns: list[str]
-    categorical: list[str]
-    """Columns of which most values are not numbers."""
-    num_rows: int
-
-
-def survey(path: Path, id_column: str) -> Survey:
-    """Look at a table: its columns, which of them hold names, and how many rows it has."""
-    with open_table(path, id_column) as source:
-        table = source.table()
-    categorical = [name for name in source.header if _holds_names(table.column(name))]
-    return Survey(source.header, categorical, table.num_rows)
 
 
 def deal_rows(path: Path, columns: Columns, ids: Mapping[Path, Collection[str]]) -> None:
@@ -134,7 +117,7 @@ def _with_numbers(table: pa.Table, names: set[str], parquet: bool) -> pa.Table:
     return table
 
 
-def _holds_names(column: pa.ChunkedArray) -> bool:
+def holds_names_in(column: pa.ChunkedArray) -> bool:
     """Whether the values are names; those of Parquet's own types are none."""
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)

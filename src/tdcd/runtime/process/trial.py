@@ -32,9 +32,9 @@ from tdcd.runtime.process.driver import Ending, Outcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
 from tdcd.runtime.storage.hub_restart import holds_whole_run
 from tdcd.runtime.storage.status import read_status
-from tdcd.tables.assemble import Assembled
-from tdcd.tables.prepared import save_prepared, say_what_labels_are
-from tdcd.tables.randomized import write_randomized
+from tdcd.tables.assembly import Assembled
+from tdcd.tables.label_privacy import write_randomized
+from tdcd.tables.preparation import save_prepared, say_what_labels_are
 from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.source import open_table
