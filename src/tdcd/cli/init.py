@@ -37,7 +37,7 @@ def init(
 
     Exit status: 0 written, 2 bad input.
     """
-    from tdcd.tables.first_file import Answers, first_file
+    from tdcd.tables.template import Answers, first_file
 
     with reported():
         if out.exists() and not force:

@@ -29,8 +29,8 @@ def labels(
     """
     from tdcd.runtime.storage.keys import NEW_KEY, label_key  # noqa: PLC0415 - see tdcd.cli.app
     from tdcd.tables.client_table import read_labels, taken_for  # noqa: PLC0415
+    from tdcd.tables.label_privacy import randomized_labels, write_randomized  # noqa: PLC0415
     from tdcd.tables.labels import canonical_label  # noqa: PLC0415
-    from tdcd.tables.randomized import randomized_labels, write_randomized  # noqa: PLC0415
     from tdcd.tables.writing import check_name  # noqa: PLC0415
 
     with reported():

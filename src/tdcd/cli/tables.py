@@ -12,10 +12,10 @@ from tdcd.cli.terminal import EXIT_INPUT, reported, screen, show_labels
 from tdcd.config import Config, check_config, read_config
 from tdcd.core.words import counted
 from tdcd.tables.client_table import cautions, describe, find_silo, label_balance, read_client, taken_for
-from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
-from tdcd.tables.randomized import check_protected
+from tdcd.tables.label_privacy import check_protected
 from tdcd.tables.rows import RawRows
+from tdcd.tables.source import is_parquet
 
 
 def check(
@@ -56,7 +56,7 @@ def check(
 def _check_all(config: Config) -> None:
     """Check every table that is here."""
     from tdcd.cli.console import show_alignment  # noqa: PLC0415 - see tdcd.cli.app
-    from tdcd.tables.readiness import check_tables  # noqa: PLC0415
+    from tdcd.tables.client_table import check_tables  # noqa: PLC0415
 
     found = check_tables(config)
     shown = Table(box=rich.box.SIMPLE_HEAD)

@@ -23,7 +23,7 @@ from tdcd.data.randomized import randomize_table
 from tdcd.federation.fitting import start_fitting
 from tdcd.federation.hosts import Hosts, kept_here
 from tdcd.federation.silos import Federation
-from tdcd.tables.assemble import Assembled, assemble
+from tdcd.tables.assembly import Assembled, assemble
 
 
 class Plan(NamedTuple):

@@ -25,7 +25,7 @@ from tdcd.estimators.columns import columns_by_silo
 from tdcd.estimators.settings import LABEL, WEIGHT, held_out, settings_of
 from tdcd.prediction.model import Model
 from tdcd.records.history import Record
-from tdcd.tables.frames import arrow_of
+from tdcd.tables.source import arrow_of
 from tdcd.training.frames import train_frames
 from tdcd.training.train import warn_of_divergence
 

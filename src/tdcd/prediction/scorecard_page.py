@@ -10,8 +10,7 @@ from tdcd.records.run_folder import SHARED, write_durably
 from tdcd.report import html
 from tdcd.report.html import Html, escape
 from tdcd.report.units import counted
-from tdcd.tables.parts.binned import short
-from tdcd.tables.parts.cell import BLANK, Cell
+from tdcd.tables.encodings import BLANK, Cell, short
 
 # Lengths are in the drawing's own units; the page scales it.
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LETTER = 460, 190, 44, 10, 34, 6.2

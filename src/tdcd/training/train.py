@@ -36,7 +36,7 @@ from tdcd.records.metrics import metrics
 from tdcd.records.patience import Stopping
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.simulate import Simulation
-from tdcd.tables.prepared import encoding_of, save_prepared, say_what_labels_are
+from tdcd.tables.preparation import encoding_of, save_prepared, say_what_labels_are
 from tdcd.training.described import describe_call
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 from tdcd.training.result import Result

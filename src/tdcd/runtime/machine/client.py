@@ -56,7 +56,7 @@ from tdcd.runtime.messages.validation import (
     take_weights,
 )
 from tdcd.runtime.messages.wire import PROTOCOL, RejectedMessage
-from tdcd.tables.parts.one_hot import MOST_LEVELS
+from tdcd.tables.encodings import MOST_LEVELS
 from tdcd.tables.preparation import Preparation
 
 OF_ANY_RUN = frozenset({Who, Welcome, Stop})

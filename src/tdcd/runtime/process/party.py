@@ -39,7 +39,7 @@ from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
-from tdcd.tables.randomized import check_ready, protected
+from tdcd.tables.label_privacy import check_ready, protected
 
 NEEDS_JAX = (
     "is not a linear block with plain steps, a loss of tdcd's own, whole phi and blocks, no hub optimiser or dropout"

@@ -32,13 +32,13 @@ from tdcd.runtime.machine.instructions import OutcomeStatus, RunOutcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
 from tdcd.runtime.storage.hub_restart import holds_whole_run
 from tdcd.runtime.storage.status import read_status
-from tdcd.tables.assemble import Assembled
-from tdcd.tables.dialect import Dialect
-from tdcd.tables.loader import read_header, read_rows
-from tdcd.tables.prepared import save_prepared, say_what_labels_are
-from tdcd.tables.randomized import write_randomized
+from tdcd.tables.assembly import Assembled
+from tdcd.tables.label_privacy import write_randomized
+from tdcd.tables.preparation import save_prepared, say_what_labels_are
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
-from tdcd.tables.split import pick_rows
+from tdcd.tables.source import open_table
+from tdcd.tables.split import deal_rows
 
 
 def write_rows(planned: Plan, folder: Path) -> dict[str, list[str]]:
@@ -73,15 +73,22 @@ def _tables(config: Config, assembled: Assembled, index: int, folder: Path) -> d
     if silo.client:
         return {client.name: home / client.table for client in silo.client}
     assert silo.table is not None
-    whole, paths, columns = home / silo.table, {}, Columns.of(config, silo)
+    paths, ids = {}, {}
     for number, (client, rows) in enumerate(
         zip(silo.client_names, assembled.federation.silos[index].rows, strict=True)
     ):
         paths[client] = folder / f"{client_of(silo.name, client)}.parquet"
         # Nobody trains on the held-out rows; the clients take turns in holding them.
         test = assembled.test_ids[number :: len(silo.client_names)]
-        pick_rows(whole, paths[client], columns, {*(assembled.ids[row] for row in rows), *test})
+        ids[paths[client]] = {*(assembled.ids[row] for row in rows), *test}
+    deal_rows(home / silo.table, Columns.of(config, silo), ids)
     return paths
+
+
+def _header(path: Path, columns: Columns) -> set[str]:
+    """The columns of a table."""
+    with open_table(path, columns.id, columns.dialect) as table:
+        return {*table.header}
 
 
 def _labels(
@@ -104,7 +111,7 @@ def _labels(
         write_randomized(out, (silo.id, label), ids, drawn, config.federation.label_epsilon, weights)
         return ["--labels", str(out)]
     needed, weight = {label, *([silo.weight or holder.weight] if holder.weight else [])}, holder.weight
-    if all(needed <= {*read_header(path, silo.id, Dialect.of(config))[0]} for path in tables.values()):
+    if all(needed <= _header(path, Columns.of(config, silo)) for path in tables.values()):
         return []
     home = Path(config.data.folder or "")
     sources = [home / client.table for client in holder.client] or [home / (holder.table or "")]

@@ -59,8 +59,7 @@ from tdcd.runtime.storage.hub_restart import (
 from tdcd.runtime.storage.keys import forget_mask_key
 from tdcd.runtime.storage.status import lock, replace_quickly, write_status
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.preparation import Preparation
-from tdcd.tables.preparation_io import load_label_encoding, save_preparations
+from tdcd.tables.preparation import Preparation, load_label_encoding, save_preparations
 
 
 class Journal:

@@ -10,7 +10,7 @@ from tdcd.records.manifest import Manifest
 from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
-from tdcd.tables.prepared import save_prepared
+from tdcd.tables.preparation import save_prepared
 from tdcd.training.recording import TrainingRun
 from tdcd.training.run import save_held_out, simulate
 from tdcd.training.subsets import Trained, write_subsets
