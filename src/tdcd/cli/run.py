@@ -67,8 +67,8 @@ def _run(
     from tdcd.cli.sweep import sweep as run_sweep
     from tdcd.config.resolve import plan as plan_config
     from tdcd.simulation.devices import Devices
-    from tdcd.training.run import execute
     from tdcd.training.run import resume as resume_run
+    from tdcd.training.train import train_plan
 
     with reported():
         wanted = sweep_requested(config, out, assignments, resume, allow_code=allow_code)
@@ -97,7 +97,7 @@ def _run(
                 show_labels(planned.federation.labels_in_words)
                 show_alignment(screen, planned.federation.alignment)
                 page.show(folder)
-            result = execute(planned, folder, observe=display.observe, should_stop=display.should_stop)
+            result = train_plan(planned, folder, observe=display.observe, should_stop=display.should_stop)
     if result.folder is not None:
         _finish(result)
 

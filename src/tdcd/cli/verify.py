@@ -63,7 +63,7 @@ def _manifests(folder: Path) -> list["Manifest"]:
 def _replayed(manifest: "Manifest", devices: int | None, *, allow_code: bool) -> list[str]:
     """How a second training differs; with the versions and machines of both if it does."""
     from tdcd.cli.console import RunDisplay
-    from tdcd.records.machine import hardware, versions
+    from tdcd.records.manifest import hardware, versions
     from tdcd.training.replay import CLOSE, replay
 
     display, run = RunDisplay(screen), manifest.run

@@ -1,5 +1,6 @@
 """From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -23,14 +24,15 @@ from tdcd.data.randomized import randomize_table
 from tdcd.federation.fitting import start_fitting
 from tdcd.federation.hosts import Hosts, kept_here
 from tdcd.federation.silos import Federation
+from tdcd.records.patience import Stopping
 from tdcd.tables.assemble import Assembled, assemble
 
 
 class Plan(NamedTuple):
-    """A configuration with all that depends on the data worked out."""
+    """A run in full: a configuration with all that depends on the data worked out."""
 
     config: Config
-    """With every default filled in."""
+    """With every default filled in. Of a run whose parts Python handed over, how long it is and how it is evaluated."""
     federation: Federation
     blocks: tuple[Block, ...]
     objective: Objective
@@ -45,6 +47,18 @@ class Plan(NamedTuple):
     """The raw data that was moved there."""
     assembled: Assembled | None = None
     """How a federation from files was made."""
+    handed_over: Mapping[str, Any] | None = None
+    """What Python handed over, in the words of a configuration; None if ``config`` says it all."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The run in nested keys: what its folder says of it, and what it is compared by when it is resumed."""
+        return self.config.model_dump() if self.handed_over is None else {**self.handed_over}
+
+    @property
+    def stopping(self) -> Stopping:
+        """When the run ends, and which model stays."""
+        return Stopping(self.config.train.rounds, self.config.evaluate.patience, self.config.evaluate.keep)
 
 
 def plan(

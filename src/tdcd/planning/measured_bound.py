@@ -37,7 +37,7 @@ from tdcd.theory import (
 from tdcd.theory.progress import Observer, silent
 from tdcd.theory.staleness import timing_in_words
 from tdcd.theory.step_size import Condition, inside_instead, vanishing
-from tdcd.training.run import simulate
+from tdcd.training.train import simulate
 
 POINTS = 200
 """A run is measured at about this many of its rounds at most."""

@@ -20,10 +20,9 @@ from tdcd.core.trees import named_leaves
 from tdcd.prediction.folder import chosen_blocks, without_given
 from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
+from tdcd.records.files import SHARED, parse_json, read_plain, write_durably
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
-from tdcd.records.plain_file import parse_json, read_plain
-from tdcd.records.run_folder import SHARED, write_durably
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns

@@ -7,11 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tdcd.records.flat import flat
-from tdcd.records.history import Record
+from tdcd.records.files import open_plain
+from tdcd.records.history import Record, flat
 from tdcd.records.manifest import Manifest, covered
 from tdcd.records.patience import Stopping
-from tdcd.records.plain_file import open_plain
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.verdict import verdict
 from tdcd.tracking.tracker import Ending, Point, Tracker

@@ -6,10 +6,9 @@ import pytest
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.training.run import simulate
 from tdcd.training.sweep import batched_runs
 from tdcd.training.sweep.batched_runs import runs_at_once
-from tdcd.training.train import measure
+from tdcd.training.train import measure, simulate
 
 BASE = {"dtype": "float64", "data": {"source": "diabetes"}, "federation": {"silos": 2, "clients": [3, 2]}}
 

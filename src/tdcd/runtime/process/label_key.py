@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 
 from tdcd.data.randomized import KEY_BYTES
-from tdcd.records.run_folder.durable import sync_folder, write_synced
+from tdcd.records.files import sync_folder, write_synced
 
 LABEL_KEY = "labels.key"
 NEW_KEY = "this key is new: keep it, since another one is a second draw of the same labels, which doubles epsilon"

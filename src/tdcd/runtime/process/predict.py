@@ -12,8 +12,8 @@ from tdcd.federation.party_names import hub_of
 from tdcd.prediction.missing import check_without
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
+from tdcd.records.files import read_json
 from tdcd.records.run_folder import RunFolder
-from tdcd.records.run_folder.durable import read_json
 from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job, secret_of
 from tdcd.runtime.process.predict_hub import MaskedPredictHub, ModelOf, PredictHub

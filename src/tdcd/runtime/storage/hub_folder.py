@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
 from tdcd.prediction.held_out import Named, write_held_out
+from tdcd.records.files import write_durably
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, keyed, schedule_of
 from tdcd.records.mark import Mark
-from tdcd.records.run_folder import RunFolder, write_durably
+from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.protocol.exchange import kept_rounds
 from tdcd.runtime.protocol.handshake import Handshake
 from tdcd.runtime.protocol.instructions import Absence, Append, State

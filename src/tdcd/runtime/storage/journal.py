@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tdcd.records.run_folder import write_durably
+from tdcd.records.files import write_durably
 
 
 class Journal:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tdcd.records.plain_file import open_plain
+from tdcd.records.files import open_plain
 
 TRIES, PAUSE_S = 20, 0.02
 """Who asks whether the process lives has the lock for a moment: that must not keep a party from starting."""

@@ -5,7 +5,7 @@ import re
 import secrets
 from pathlib import Path
 
-from tdcd.records.run_folder.durable import sync_folder, write_all
+from tdcd.records.files import sync_folder, write_all
 from tdcd.runtime.certificates.agreement import KEY_BYTES
 from tdcd.runtime.storage.hub_restart import way_on
 

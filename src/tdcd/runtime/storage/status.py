@@ -9,8 +9,7 @@ from typing import Any
 
 from tdcd.core.visible import one_line
 from tdcd.core.words import counted
-from tdcd.records.plain_file import parse_json, read_plain
-from tdcd.records.run_folder.durable import create, write_all
+from tdcd.records.files import create, parse_json, read_plain, write_all
 from tdcd.runtime.storage.lock import is_alive
 
 STATUS = "status.json"

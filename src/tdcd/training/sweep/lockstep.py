@@ -5,16 +5,12 @@ from pathlib import Path
 
 from tdcd.config.resolve import Plan
 from tdcd.core.stopping import Interrupted
+from tdcd.prediction.held_out import scores_of
 from tdcd.records.history import Record
-from tdcd.records.manifest import Manifest
-from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
-from tdcd.tables.prepared import save_prepared
 from tdcd.training.recording import TrainingRun
-from tdcd.training.run import save_held_out, simulate
-from tdcd.training.subsets import Trained, write_subsets
-from tdcd.training.train import Progress, Training, ledger_of
+from tdcd.training.train import Progress, Training, ledger_of, simulate
 
 
 def train_together(
@@ -30,20 +26,16 @@ def train_together(
     continue in batches of their own.
     """
     runs = _attached(plans, folders)
-    train, every = plans[0].config.train, plans[0].config.evaluate.every
+    every = plans[0].config.evaluate.every
     for begin in sorted({run.round for run in runs}):
         alike = [index for index, run in enumerate(runs) if run.round == begin]
         simulation = simulate(*(plans[index] for index in alike), most_rounds=min(every, ROUNDS_PER_CALL))
-        training = Training(simulation, [runs[index] for index in alike], train.rounds, every)
+        training = Training(simulation, [runs[index] for index in alike])
         if training.train(observe, should_stop) == "interrupted":
             raise Interrupted
-    for plan, folder, run in zip(plans, folders, runs, strict=True):
-        save_prepared(folder, plan.federation, plan.objective)
-        save_held_out(plan, folder, run.model[0])
-        if not run.diverged:
-            trained = Trained(plan.federation, plan.blocks, plan.objective, plan.variant)
-            write_subsets(RunFolder(folder), trained, run.model[0])
-        Manifest(RunFolder(folder)).seal()
+    for plan, run in zip(plans, runs, strict=True):
+        has_held_out = plan.federation.test_labels is not None
+        run.conclude(scores_of(plan.federation, plan.blocks, run.model[0]) if has_held_out else None)
     return [run.history for run in runs]
 
 
@@ -53,9 +45,7 @@ def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRu
     states = simulation.part(simulation.init())
     ledger = ledger_of(simulation, states[0].blocks, plans[0].colocation, plans[0].moved)
     for plan, folder, state in zip(plans, folders, states, strict=True):
-        stopping = Stopping.of(plan.config.model_dump())
-        run = TrainingRun(plan.federation, plan.settings, state, ledger, simulation.engine, stopping)
-        every = plan.config.evaluate.every if RunFolder(folder).is_begun else None
-        run.attach(folder, plan.config.model_dump(), every, by="sweep")
+        run = TrainingRun(plan, state, ledger, simulation.engine)
+        run.attach(folder, resume=RunFolder(folder).is_begun, by="sweep")
         runs.append(run)
     return runs
