@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tdcd.cli.app import app
-from tdcd.cli.status import CELLS
+from tdcd.cli.federation import CELLS
 from tdcd.records.timeline import Timeline
 
 FACTS = {
