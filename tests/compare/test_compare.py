@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.compare import Contender, compare, network_of, plan_all, write_page
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import Problem, Shape, arrays, distance
 
-import oracle
+from support import oracle
+from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.objective import Objective
 from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction, schedule

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import NUM_CLASSES, SPLITS, Problem, Shape, distance
 
+from support.problems import NUM_CLASSES, SPLITS, Problem, Shape, distance
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.knowledge import Known, LabelsAt, slope, told
 from tdcd.core.losses import Huber, Loss, Poisson

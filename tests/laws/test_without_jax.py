@@ -16,8 +16,7 @@ from tdcd.core.optimizers import ClientOptimizer, direction
 from tdcd.core.settings import Settings
 from tdcd.core.update import Sgd
 from tdcd.core.variant import Variant
-from tdcd.runtime.compute.client_rows import ClientRows
-from tdcd.runtime.compute.local_steps import LocalSteps
+from tdcd.runtime.compute.local_steps import ClientRows, LocalSteps
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 OBJECTIVES = [

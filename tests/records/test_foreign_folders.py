@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.records.files import MOST_DEPTH, open_plain, parse_json, parse_toml, plain_lines, read_plain
 from tdcd.records.manifest import Manifest
 from tdcd.records.run_folder import RunFolder

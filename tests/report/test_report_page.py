@@ -7,8 +7,8 @@ import sys
 
 import pytest
 from run_folders import record, silo
-from well_formed import Page
 
+from support.well_formed import Page
 from tdcd.report import write_report
 from tdcd.report.protection import protections
 

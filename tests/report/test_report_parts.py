@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pytest
 from run_folders import silo
-from well_formed import Page
 
+from support.well_formed import Page
 from tdcd.config import Config
 from tdcd.records.run_folder import RunFolder, toml_text
 from tdcd.report import write_report

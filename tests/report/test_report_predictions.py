@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
-from well_formed import Page
 
+from support.well_formed import Page
 from tdcd.records.metrics import auc
 from tdcd.report import write_report
 from tdcd.report.axes import MOST_DOTS, Axes, robust_range

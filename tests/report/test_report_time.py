@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 from run_folders import CONFIG, silo
-from well_formed import Page
 
+from support.well_formed import Page
 from tdcd.records.timeline import Timeline
 from tdcd.report import write_report
 from tdcd.report.timeline import MOST_BARS, Lane, timeline_svg

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tdcd.records.patience import Stopping
 from tdcd.records.timeline import Timeline
-from tdcd.runtime.storage.lock import is_alive, lock
+from tdcd.runtime.storage.status import is_alive, lock
 from tdcd.watch.parties import silos_of, time_of
 from tdcd.watch.standing import of_hubs
 

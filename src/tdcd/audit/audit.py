@@ -109,7 +109,7 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             "train.class_weights, or weight under [[silos]]: no attack here looks at weights, and with labels at one "
             "silo the others get them as they are; leave them out for the audit"
         )
-    if planned.variant.knowledge.label_silo is not None and (problem := no_slopes(planned)):
+    if planned.variant.label_silo is not None and (problem := no_slopes(planned)):
         raise ValueError(f"labels at one silo: {problem}")
     if planned.variant.dropout.rate:
         raise ValueError(

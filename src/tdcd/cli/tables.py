@@ -257,7 +257,7 @@ def labels(
 
     Exit status: 0 done, 2 bad input.
     """
-    from tdcd.runtime.process.label_key import NEW_KEY, label_key
+    from tdcd.runtime.storage.keys import NEW_KEY, label_key
     from tdcd.tables.client_table import read_labels, taken_for
     from tdcd.tables.labels import canonical_label
     from tdcd.tables.randomized import randomized_labels, write_randomized

@@ -268,14 +268,16 @@ class TrainingRun:
         Of several processes the first one does so, and all call this.
 
         Args:
-            scores: ``[m, C]``, of the held-out samples; None if there are none.
+            scores: ``[m, C]``, the silos' sums for the held-out samples; None if there are none.
             named: what those samples are called; by default as in the tables that they are from, or by number.
         """
         plan, (hub_blocks, _) = self.plan, self.model
         if scores is not None and self.folder is not None:
             called = named or _named_in(plan) or _numbered(plan)
             randomized = plan.objective.label_epsilon is not None
-            write_held_out(self.folder.path, called, scores, plan.objective.loss, randomized=randomized)
+            write_held_out(
+                self.folder.path, called, plan.objective.scores(scores), plan.objective.loss, randomized=randomized
+            )
         if not self.diverged:
             trained = Trained(plan.federation, plan.blocks, plan.objective, plan.variant, self._hosts)
             write_subsets(self.folder, trained, hub_blocks)

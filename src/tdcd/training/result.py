@@ -74,4 +74,5 @@ class Result:
             wanted = (len(tables[0]), *silo.feature_shape)
             if table.shape != wanted:
                 raise ValueError(f"silo '{silo.name}': features have shape {table.shape}, but must have {wanted}")
-        return self.simulation.scores(list(self.blocks.values()), tables)
+        total = self.simulation.scores(list(self.blocks.values()), tables)
+        return self.simulation.objective.scores(total)

@@ -18,11 +18,10 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
-from tdcd.runtime.compute.client_rows import ClientRows, Presence, flat, pad, places_in
 from tdcd.runtime.compute.links import Layout, Links, precision
-from tdcd.runtime.compute.local_steps import LocalSteps
-from tdcd.runtime.protocol.job import timing_of
-from tdcd.runtime.protocol.structure import Arrays
+from tdcd.runtime.compute.local_steps import ClientRows, LocalSteps, Presence, flat, pad, places_in
+from tdcd.runtime.job import timing_of
+from tdcd.runtime.messages.structure import Arrays
 
 AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
 """The most rounds whose rows are laid out at once, and the most bytes of them: a round takes less time so."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,22 +14,50 @@ from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.fixed_point import FixedBlocks
-from tdcd.core.knowledge import LabelsEverywhere
-from tdcd.core.objective import Tree
+from tdcd.core.knowledge import Knowledge, LabelsEverywhere
+from tdcd.core.lazy import Array, compiled
+from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import draws_of
 from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
-from tdcd.core.update import TakeAverage
+from tdcd.core.update import HubUpdate, TakeAverage
 from tdcd.federation.partition import shares_of
 from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
-from tdcd.runtime.compute import hub_programs
-from tdcd.runtime.compute.layout import Layout, Left, mask_of
 from tdcd.runtime.compute.links import Links, precision
-from tdcd.runtime.compute.masks import Masks, What
-from tdcd.runtime.compute.sums import add_steps
-from tdcd.runtime.protocol.job import Job, timing_of
-from tdcd.runtime.protocol.sample_index import IncompatibleParties, SampleIndex
-from tdcd.runtime.protocol.structure import Arrays
+from tdcd.runtime.compute.sample_index import SampleIndex
+from tdcd.runtime.compute.secure_sums import Masks, What, add_steps
+from tdcd.runtime.job import IncompatibleParties, Job, timing_of
+from tdcd.runtime.messages.structure import Arrays
+
+
+class Layout(NamedTuple):
+    """Which client holds which samples of a round's E minibatches, seen as one run of E * B samples."""
+
+    places: list[NDArray[np.int64]]
+    """Of each client: where its samples are."""
+    slots: NDArray[np.int64]
+    """``[1, E * B]``: where each sample is if the clients' rows follow one another."""
+
+
+class Left(NamedTuple):
+    """What is left of a round's minibatches for one client, if clients are absent."""
+
+    absent: NDArray[np.uint8]
+    """``[n]``: 1 for those of the client's rows that take no part."""
+    present: NDArray[np.int32]
+    """``[E]``: how many samples each minibatch still has."""
+    rows: int
+    """How many samples the silo's clients that take part hold."""
+
+
+def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
+    """1 for the samples of clients without an answer."""
+    absent = np.zeros(size, np.uint8)
+    for is_missing, place in zip(is_absent, places, strict=True):
+        if is_missing:
+            absent[place] = 1
+    return absent
+
 
 AT_ONCE, SAMPLES_AT_ONCE = 32, 1 << 16
 """The most rounds that are laid out at once, and the most samples of them: a round takes less time so."""
@@ -188,9 +216,7 @@ class HubCompute:
             with np.errstate(all="ignore"):
                 return np.asarray(knowledge.pass_on(silo, own, others, labels, self.objective))
         with precision(self.settings.dtype):
-            return np.asarray(
-                hub_programs.pass_on(own, others, labels, silo=silo, knowledge=knowledge, objective=self.objective)
-            )
+            return np.asarray(_pass_on(own, others, labels, silo=silo, knowledge=knowledge, objective=self.objective))
 
     def project(self, round_index: int, passed: NDArray[Any]) -> list[Arrays]:
         """What each client is sent of the exchange (line 14), from what all together get."""
@@ -239,7 +265,7 @@ class HubCompute:
         if self._takes_average:
             return average, memory
         with precision(self.settings.dtype):
-            moved = hub_programs.step(block, average, memory, update=self.variant.hub_update)
+            moved = _step(block, average, memory, update=self.variant.hub_update)
             as_arrays: tuple[Tree, Tree] = map_tree(np.asarray, moved)
             return as_arrays
 
@@ -308,4 +334,24 @@ class HubCompute:
             with np.errstate(all="ignore"):
                 return np.asarray(self.objective.losses(scores, labels))
         with precision(self.settings.dtype):
-            return np.asarray(hub_programs.losses(scores, labels, objective=self.objective))
+            return np.asarray(_losses(scores, labels, objective=self.objective))
+
+
+@compiled("update")
+def _step(block: Tree, average: Tree, memory: Tree, *, update: HubUpdate) -> tuple[Tree, Tree]:
+    """The hub's next block, and what its update remembers."""
+    return update.step(block, average, memory)
+
+
+@compiled("silo", "knowledge", "objective")
+def _pass_on(
+    own: Array, others: Array, labels: Array, *, silo: int, knowledge: Knowledge, objective: Objective
+) -> Array:
+    """What a hub passes on to its clients, of its own phi and the others'."""
+    return knowledge.pass_on(silo, own, others, labels, objective)
+
+
+@compiled("objective")
+def _losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
+    """Of every sample."""
+    return objective.losses(scores, labels)

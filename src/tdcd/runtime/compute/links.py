@@ -28,9 +28,8 @@ from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.core.trees import like, map_tree, named_leaves
 from tdcd.core.variant import Variant
-from tdcd.runtime.compute.masks import Masks, What
-from tdcd.runtime.compute.sums import Sums
-from tdcd.runtime.protocol.structure import Arrays
+from tdcd.runtime.compute.secure_sums import Masks, Sums, What
+from tdcd.runtime.messages.structure import Arrays
 
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 """The dtype and shape of every array that is sent, by name."""
