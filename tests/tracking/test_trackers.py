@@ -17,7 +17,7 @@ from tdcd.prediction.model import Model
 from tdcd.records.history import Record, read_history
 from tdcd.records.manifest import Manifest
 from tdcd.records.run_folder import RunFolder
-from tdcd.tracking.follow import HistoryLines, track
+from tdcd.tracking.tracker import HistoryLines, track
 
 LINEAR = ["--set", "data.source=diabetes", "--set", "model.block=linear", "--set", "train.batch_size=32"]
 KEPT = {"config.toml", "federation.json", "history.jsonl", "labels.json", "manifest.json", "model", "preparation"}

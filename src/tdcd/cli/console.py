@@ -158,7 +158,7 @@ class EstimateDisplay(Display):
 
 def show_result(console: Console, result: "Result", page: Path) -> None:
     """The final figures, and where everything is."""
-    from tdcd.config.named import resume_command
+    from tdcd.config.user_code import resume_command
     from tdcd.records.run_folder import RunFolder
 
     shown, last = result.final, next(record for record in reversed(result.history) if not record.diverged)

@@ -133,7 +133,7 @@ def track(
     Exit status: 0 done, 2 bad input, 130 interrupted.
     """
     from tdcd.records.run_folder import RunFolder
-    from tdcd.tracking.follow import track as track_run
+    from tdcd.tracking.tracker import track as track_run
 
     asked: list[bool] = []
     with reported(), stoppable(lambda: asked.append(True)):

@@ -11,7 +11,7 @@ from tdcd.cli.options import AllowCode, Assignments, ConfigFile, chosen_devices,
 from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen, show_labels, stoppable
 from tdcd.cli.watch import LivePage, Watch
 from tdcd.config import ConfigError, check_config, override, read_config
-from tdcd.config.named import resume_command
+from tdcd.config.user_code import resume_command
 
 if TYPE_CHECKING:
     from tdcd.training.result import Result

@@ -9,8 +9,8 @@ import numpy as np
 from tdcd.config import ConfigError, check_config
 from tdcd.config.losses import chosen_loss
 from tdcd.config.members import variant_of
-from tdcd.config.named import refuse_code, resume_command
 from tdcd.config.resolve import Plan, plan
+from tdcd.config.user_code import refuse_code, resume_command
 from tdcd.core.losses import no_curvature
 from tdcd.core.timing import Overlap
 from tdcd.planning.covered import covered_timing, patience_caveats, refuse_uncovered

@@ -12,9 +12,9 @@ from safetensors.numpy import load, save
 
 from tdcd.blocks import Block
 from tdcd.config import stored_config
-from tdcd.config.block_names import block_keys
 from tdcd.config.losses import chosen_loss, loss_keys
-from tdcd.config.named import WAY_ON
+from tdcd.config.resolve import block_keys
+from tdcd.config.user_code import WAY_ON
 from tdcd.core.losses import Loss
 from tdcd.core.trees import named_leaves
 from tdcd.prediction.folder import chosen_blocks, without_given

@@ -19,8 +19,7 @@ import jax
 import numpy as np
 
 from tdcd.blocks import Block
-from tdcd.config.block_names import block_keys, one_or_each
-from tdcd.config.resolve import Plan
+from tdcd.config.resolve import Plan, block_keys, one_or_each
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import Huber
 from tdcd.core.objective import Objective

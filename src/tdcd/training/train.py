@@ -21,7 +21,7 @@ from tdcd.config import Config, ModelSection
 from tdcd.config.baselines import labelled_silos, rewrite
 from tdcd.config.losses import named_loss
 from tdcd.config.resolve import Plan, block_named
-from tdcd.config.training_sections import NAMED
+from tdcd.config.schema import NAMED
 from tdcd.core.centre import CentreAverage
 from tdcd.core.choices import KeepModel
 from tdcd.core.exchange import bytes_up

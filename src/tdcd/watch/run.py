@@ -5,7 +5,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tdcd.config.named import resume_command
+from tdcd.config.user_code import resume_command
 from tdcd.records.files import parse_json, parse_toml, read_plain
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping

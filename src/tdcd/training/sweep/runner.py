@@ -17,8 +17,7 @@ from tdcd.config import Config
 from tdcd.config.resolve import Plan
 from tdcd.records.history import Record
 from tdcd.training.run import complete_history, finish
-from tdcd.training.sweep.batched_runs import runs_at_once
-from tdcd.training.sweep.lockstep import train_together
+from tdcd.training.sweep.batch import runs_at_once, train_together
 from tdcd.training.sweep.plans import plan_alike, source_table
 from tdcd.training.train import Progress
 
