@@ -277,6 +277,8 @@ CELLS = 24
 HEIGHTS, PLAIN_HEIGHTS = " ▁▂▃▄▅▆▇█·", " .:-=+*%#x"
 """How much of a cell's time was work, and last a hub that did not run; the second for terminals of ASCII only."""
 WORK, WAIT = "blue", "yellow"
+TRIAL_HUBS = "silos"
+"""Where the hubs of a trial have their folders."""
 
 Folder = Annotated[
     Path, typer.Argument(help="A hub's run folder, the folder of `tdcd up`, or --out of a client.", metavar="FOLDER")
@@ -295,12 +297,17 @@ def status(
     Exit status: 0 the party is alive or its run is over, 1 its process is gone in the middle of a run, 2 bad input.
     """
     with reported():
-        found = [(read_status(hub), _timeline(hub)) for hub in _hubs_in(folder)]
-    for facts, timeline in found:
+        hubs = _hubs_in(folder)
+        found = [(read_status(hub), _timeline(hub)) for hub in hubs]
+    for hub, (facts, timeline) in zip(hubs, found, strict=True):
         if as_json:
             print(json.dumps({**facts, **_as_facts(timeline)}))
         else:
-            screen.print(in_words(facts), soft_wrap=True, highlight=False)
+            # The certificates of a trial are for a day, and nobody renews them.
+            is_trial = hub.absolute().parent.name == TRIAL_HUBS
+            screen.print(
+                in_words({**facts, "certificate_days": {}} if is_trial else facts), soft_wrap=True, highlight=False
+            )
             for line in _as_lines(timeline):
                 screen.print(line, soft_wrap=True, highlight=False)
     if any(not facts["alive"] and facts["status"] is None for facts, _ in found):
@@ -309,7 +316,7 @@ def status(
 
 def _hubs_in(folder: Path) -> list[Path]:
     """The folder itself, or those of all hubs of a trial."""
-    return sorted(path.parent for path in folder.glob("silos/*/status.json")) or [folder]
+    return sorted(path.parent for path in folder.glob(f"{TRIAL_HUBS}/*/status.json")) or [folder]
 
 
 def _timeline(folder: Path) -> Timeline | str | None:

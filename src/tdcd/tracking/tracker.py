@@ -94,6 +94,8 @@ def track(
     run: RunFolder, tracker: Tracker, *, live: bool = False, should_stop: Callable[[], bool] = lambda: False
 ) -> Ending:
     """Tell a tracker all that is in a run folder; if it is ``live``, until the run ends. How it ended."""
+    # Refused before anything is told: settings and figures are read from these files, too.
+    _files(run)
     lines, started = HistoryLines(run.history_file), _started(run)
     tracker.settings({key: _text(value) for key, value in flat(run.config()).items()})
     while True:
@@ -112,13 +114,21 @@ def track(
     return ending
 
 
-def _files(run: RunFolder) -> Iterator[tuple[Path, str]]:
-    """What a tracker keeps, and in which folder: all it takes to predict, the manifest and the report."""
-    files = [*(run.path / name for name in covered(run)), Manifest(run).file, run.report_file]
-    for path in files:
+def _files(run: RunFolder) -> list[tuple[Path, str]]:
+    """What a tracker keeps, and in which folder: all it takes to predict, the manifest and the report.
+
+    A link is refused. Whoever made the folder chose where it leads: any file of this machine would be copied.
+    """
+    home, found = run.path.resolve(), []
+    for path in [*(run.path / name for name in covered(run)), Manifest(run).file, run.report_file]:
+        if path.exists() and path.resolve() != home / path.relative_to(run.path):
+            raise ValueError(
+                f"{path} is a link, or is in a linked folder, and is not copied: put the file itself there"
+            )
         # Ids, labels and predictions of single samples stay where they are.
         if path != run.held_out_file and path.is_file():
-            yield path, "" if path.parent == run.path else path.parent.name
+            found.append((path, "" if path.parent == run.path else path.parent.name))
+    return found
 
 
 def _is_over(run: RunFolder) -> bool:

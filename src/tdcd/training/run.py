@@ -15,6 +15,9 @@ from tdcd.training.description import differences
 from tdcd.training.result import Result
 from tdcd.training.train import train_plan
 
+DECIDED_BY_DATA = ("federation.bias", "federation.strips", "model.loss")
+"""The keys that a plan fills in."""
+
 
 def run(config: Config, out: Path, devices: int | None = 1, **watch: Any) -> Result:
     """Run a configuration into a new run folder; ``watch`` is passed on to :func:`tdcd.train`."""
@@ -70,7 +73,7 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
     lost lines, since running it again gives the same.
 
     Args:
-        config: the run's, with every default filled in. A folder with another run is refused.
+        config: the run's, planned or, of TDCD itself, not planned yet. A folder with another run is refused.
     """
     if not RunFolder(folder).is_begun:
         return None
@@ -89,7 +92,10 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
 
 def _holds(existing: RunFolder, config: Config) -> bool:
     """Whether the folder's run is one of ``config``; keys that were added since count with their defaults."""
+    asked = config.model_dump()
+    # Not planned yet: what the data decides is as it was.
+    open_keys = [key for key in DECIDED_BY_DATA if asked[key.partition(".")[0]][key.partition(".")[2]] is None]
     try:
-        return not differences(config.model_dump(), check_config(existing.config()).model_dump(), free=())
+        return not differences(asked, check_config(existing.config()).model_dump(), free=open_keys)
     except ConfigError:
         return False

@@ -95,8 +95,17 @@ def run_all(
     Raises:
         Interrupted: ``should_stop`` said so; what was done is in the folders.
     """
-    groups = [partial(_planned, group, devices) for group in _groups(tasks)]
-    histories = _run_groups(groups, _workers(tasks) if devices == 1 else 1, Watch(observe, should_stop))
+    watch, histories = Watch(observe, should_stop), dict[Path, list[Record]]()
+    for task in tasks:
+        # A baseline's settings are those of its plan: its data has to be there.
+        known = complete_history(task.config, task.folder) if task.config.train.algorithm == "tdcd" else None
+        if known is not None:
+            histories[task.folder] = known
+            watch.finished(task)
+    left = [task for task in tasks if task.folder not in histories]
+    if left:
+        groups = [partial(_planned, group, devices) for group in _groups(left)]
+        histories |= _run_groups(groups, _workers(left) if devices == 1 else 1, watch)
     return [histories[task.folder] for task in tasks]
 
 
