@@ -12,8 +12,8 @@ from tdcd.config import ConfigError, check_config
 from tdcd.core.optimizers import ClientOptimizer
 from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
-from tdcd.training.run import run, simulate
-from tdcd.training.train import ledger_of
+from tdcd.training.run import run
+from tdcd.training.train import ledger_of, simulate
 
 KEYS = {
     "data": {"source": "diabetes"},

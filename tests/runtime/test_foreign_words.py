@@ -8,8 +8,8 @@ import pytest
 
 from support.command import tdcd
 from support.simulated import RIDGE, with_keys
+from tdcd.cli.console import Waiting
 from tdcd.cli.terminal import PlainConsole
-from tdcd.cli.waiting import Waiting
 from tdcd.core.visible import MOST_LETTERS, one_line, visible
 from tdcd.report.html import paragraph
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings

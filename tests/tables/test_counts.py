@@ -21,7 +21,7 @@ from tdcd.config.resolve import plan
 from tdcd.planning.cost import computing
 from tdcd.planning.facts import gather_facts, why_no_constants
 from tdcd.theory.progress import silent
-from tdcd.training.run import simulate
+from tdcd.training.train import simulate
 
 COUNT = 400
 CONFIG = """

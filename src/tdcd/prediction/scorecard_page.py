@@ -6,7 +6,7 @@ from math import ceil, sqrt
 from pathlib import Path
 
 from tdcd.prediction.scorecard import Line, Scorecard
-from tdcd.records.run_folder import SHARED, write_durably
+from tdcd.records.files import SHARED, write_durably
 from tdcd.report import html
 from tdcd.report.html import Html, escape
 from tdcd.report.units import counted

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.records.plain_file import open_plain
+from tdcd.records.files import open_plain
 
 CHANCE = "probability_"
 """How the columns of probabilities begin; the class's name follows."""

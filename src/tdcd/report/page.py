@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tdcd.config.named import resume_command
+from tdcd.config.user_code import resume_command
 from tdcd.core.choices import PYTHON
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tdcd.records.file_names import HISTORY, SWEEP
-from tdcd.records.plain_file import parse_json, read_plain
+from tdcd.records.files import parse_json, read_plain
+from tdcd.records.run_folder import HISTORY
+from tdcd.records.sweep_folder import SWEEP
 from tdcd.watch.small_file import MOST_BYTES
 
 TRIAL = ("federation.toml", "data/options.json")

@@ -5,11 +5,11 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tdcd.config.named import resume_command
-from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
+from tdcd.config.user_code import resume_command
+from tdcd.records.files import parse_json, parse_toml, read_plain
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
-from tdcd.records.plain_file import parse_json, parse_toml, read_plain
+from tdcd.records.run_folder import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.records.verdict import NO_COURSES
 from tdcd.runtime.storage.status import read_status

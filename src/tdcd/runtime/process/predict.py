@@ -19,8 +19,8 @@ from tdcd.federation.party_names import hub_of
 from tdcd.prediction.missing import check_without
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
+from tdcd.records.files import read_json
 from tdcd.records.run_folder import RunFolder
-from tdcd.records.run_folder.durable import read_json
 from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
 from tdcd.runtime.compute.secure_sums import Masks, Sums
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings

@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
 from tdcd.prediction.held_out import Named, write_held_out
+from tdcd.records.files import write_durably
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, keyed, schedule_of
 from tdcd.records.mark import Mark
-from tdcd.records.run_folder import RunFolder, write_durably
+from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.job import Job, timing_of
 from tdcd.runtime.machine.exchange import kept_rounds

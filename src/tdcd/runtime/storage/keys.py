@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 
 from tdcd.data.randomized import KEY_BYTES as LABEL_KEY_BYTES
-from tdcd.records.run_folder.durable import sync_folder, write_all, write_synced
+from tdcd.records.files import sync_folder, write_all, write_synced
 from tdcd.runtime.certificates.agreement import KEY_BYTES
 from tdcd.runtime.storage.hub_restart import way_on
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.config.named import resume_command
+from tdcd.config.user_code import resume_command
 from tdcd.records.history import Record
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.report import html
