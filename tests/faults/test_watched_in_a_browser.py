@@ -14,7 +14,7 @@ import pytest
 from lab import Lab, prepared
 
 from tdcd.config import check_config
-from tdcd.report import write_report
+from tdcd.pages.report import write_report
 from tdcd.training.run import run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 
 from command import tdcd
+from tdcd.pages.live.watcher import Watcher
 from tdcd.records.manifest import Manifest
 from tdcd.records.plain_file import MOST_DEPTH, open_plain, parse_json, parse_toml, plain_lines, read_plain
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.timeline import Timeline
-from tdcd.watch.watcher import Watcher
 
 SHORT = ["data.source=diabetes", "model.block=linear", "train.batch_size=32", "train.rounds=2", "evaluate.every=1"]
 STATUS = {

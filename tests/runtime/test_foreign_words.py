@@ -11,7 +11,8 @@ from command import tdcd
 from tdcd.cli.terminal import PlainConsole
 from tdcd.cli.waiting import Waiting
 from tdcd.core.visible import MOST_LETTERS, one_line, visible
-from tdcd.report.html import paragraph
+from tdcd.pages.kit.html import paragraph
+from tdcd.pages.live.watcher import Watcher
 from tdcd.runtime.process.endpoint import heard
 from tdcd.runtime.process.log import _ForMachines, _ForPeople
 from tdcd.runtime.protocol.comparing import compare_settings
@@ -19,7 +20,6 @@ from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.protocol.messages import Diverged, Stop
 from tdcd.runtime.protocol.sample_index import IncompatibleParties
 from tdcd.runtime.protocol.wire import decode, encode
-from tdcd.watch.watcher import Watcher
 
 # Markup that ends what never began; a terminal's title, colour and a cleared screen; text that runs backwards; a letter
 # without a width; an eight-bit control sequence; a line that was never printed.

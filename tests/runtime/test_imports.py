@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-FORBIDDEN = ("jax", "optax", "matplotlib", "sklearn", "tdcd.simulation", "tdcd.report")
+FORBIDDEN = ("jax", "optax", "matplotlib", "sklearn", "tdcd.simulation", "tdcd.pages")
 
 CLIENT = """
 import sys

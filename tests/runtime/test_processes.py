@@ -19,11 +19,11 @@ from command import tdcd
 from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
+from tdcd.pages.timeline import Lane
 from tdcd.prediction.model import Model
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.records.timeline import Timeline
-from tdcd.report.timeline import Lane
 from tdcd.runtime.process.client_data import shards
 from tdcd.runtime.process.forking import environment, start_party
 from tdcd.runtime.storage.checkpoint import Checkpoints

@@ -15,12 +15,12 @@ from command import tdcd
 from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, standardize, train
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.named import find_function
+from tdcd.pages.live.watcher import Watcher
 from tdcd.prediction.saved import KEY
 from tdcd.records.mark import digest_of
 from tdcd.records.run_folder import toml_text
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.runtime.process.launch import Trial
-from tdcd.watch.watcher import Watcher
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIG = """

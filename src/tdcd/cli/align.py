@@ -47,7 +47,7 @@ def align(
     """
     from tdcd.cli.console import show_table
     from tdcd.cli.waiting import Waiting
-    from tdcd.report.alignment import alignment_table
+    from tdcd.pages.report import alignment_table
     from tdcd.runtime.process.align import align_as_client, align_as_hub
     from tdcd.runtime.process.party import own_file, read_job
 

@@ -39,9 +39,9 @@ def audit(
     audit.html, one self-contained page, and audit.json.
     """
     from tdcd.audit import audit as play
-    from tdcd.audit import write_page
     from tdcd.cli.console import EstimateDisplay, show_audit
     from tdcd.config.resolve import plan as plan_config
+    from tdcd.pages.audit import write_page
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):

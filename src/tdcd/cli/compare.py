@@ -40,8 +40,9 @@ def compare(
     """
     from tdcd.cli.console import SweepDisplay, show_comparison
     from tdcd.compare import compare as compare_plans
-    from tdcd.compare import network_of, num_runs, plan_all, write_page
+    from tdcd.compare import network_of, num_runs, plan_all
     from tdcd.core.network import preset
+    from tdcd.pages.comparison import write_page
 
     with reported():
         checked = checked_config(config, settings or [])

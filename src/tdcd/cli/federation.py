@@ -184,7 +184,7 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
 def _train_alone(trial: "Trial", should_stop: Callable[[], bool]) -> Path:
     """Also train each silo without the others, in a simulation of the same rows; the new report."""
     from tdcd.config.resolve import plan
-    from tdcd.report import write_report
+    from tdcd.pages.report import write_report
     from tdcd.training.silo_only import train_silo_only
 
     train_silo_only(plan(trial.job.config), trial.folder, should_stop)

@@ -68,7 +68,8 @@ def bound(
     Writes RUN/bound.html, one self-contained page with both over the iterations.
     """
     from tdcd.cli.console import EstimateDisplay, show_bound
-    from tdcd.planning import measure_bound, write_page
+    from tdcd.pages.bound import write_page
+    from tdcd.planning import measure_bound
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):

@@ -104,7 +104,7 @@ def _run(
 
 def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")]) -> None:
     """Write DIR/report.html: one self-contained page with curves, the federation and the settings."""
-    from tdcd.report import write_report
+    from tdcd.pages.report import write_report
 
     with reported():
         screen.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False)
@@ -112,7 +112,7 @@ def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar=
 
 def _finish(result: "Result") -> None:
     from tdcd.cli.console import show_result
-    from tdcd.report import write_report
+    from tdcd.pages.report import write_report
 
     assert result.folder is not None
     with reported():

@@ -11,9 +11,9 @@ from tdcd.cli.terminal import EXIT_INTERRUPTED, screen, stoppable
 from tdcd.config import ConfigError, override, read_config
 from tdcd.config.named import resume_command
 from tdcd.core.stopping import Interrupted
+from tdcd.pages.sweep import result_table, write_page
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.training.sweep.grid import Grid, expand, varied_keys
-from tdcd.training.sweep.page import result_table, write_page
 from tdcd.training.sweep.sweep import read_grid, read_outcomes, run_sweep
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from tdcd.core.ledger import Traffic
+from tdcd.pages.kit.words import rounded_down
 from tdcd.planning.cost import Cost
-from tdcd.report.units import rounded_down
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from tdcd.core.words import counted
+from tdcd.pages.kit.words import duration, rounded_down
 from tdcd.planning.forecast import Forecast
-from tdcd.report.units import counted, duration, rounded_down
 
 
 def recommend(forecasts: Sequence[Forecast]) -> tuple[Forecast | None, str]:

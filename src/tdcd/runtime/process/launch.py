@@ -16,10 +16,10 @@ from tdcd.config import Config, check_config, override, read_config
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import plan
 from tdcd.federation.silos import SiloIds
+from tdcd.pages.report import write_report
 from tdcd.records.manifest import Manifest
 from tdcd.records.patience import Best
 from tdcd.records.run_folder import RunFolder, toml_text, write_durably
-from tdcd.report import write_report
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.driver import Ending, Outcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
