@@ -1,5 +1,6 @@
 """Curves: what is drawn where, read back from the SVG."""
 
+import json
 import math
 import re
 import subprocess
@@ -24,7 +25,7 @@ def paths(svg, colour="#2f7fd6"):
     """The corner points of every curve in ``colour``."""
     found = []
     for element in ET.fromstring(svg).iter("path"):
-        if element.get("class") == "line" and f"stroke: {colour}" in element.get("style") and "L" in element.get("d"):
+        if element.get("class") == "line" and element.get("stroke") == colour and "L" in element.get("d"):
             found.append(corners(element))
     return found
 
@@ -141,3 +142,18 @@ def test_a_report_s_figures_need_no_matplotlib():
         "import tdcd.pages.report; sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_numbers_of_the_curves_are_in_the_drawing():
+    """What the page's script reads: the same numbers at the same places as what is drawn."""
+    curves = [Curve('a "b" <c> \u202e', [1, 10, 100], [3.0, math.nan, 1 / 3]), Curve("d", [1, 100], [1, 2])]
+    svg = ET.fromstring(line_figure(curves, "x", "y", log_x=True))
+    data = json.loads(svg.get("data-chart"))
+    assert [curve["label"] for curve in data["curves"]] == ['a "b" <c>  ', "d"]
+    assert data["curves"][0] | data["curves"][1] == {"label": "d", "x": [1, 100], "y": [1, 2]}
+    assert data["curves"][0]["y"] == [3, 0.333333]
+    (line,) = paths(line_figure(curves, "x", "y", log_x=True))
+    part = np.log([1, 100]) - np.log(data["from"])
+    places = data["left"] + part / np.log(data["to"] / data["from"]) * (data["right"] - data["left"])
+    np.testing.assert_allclose(places, line[:, 0], atol=0.06)
+    assert data["top"] < line[:, 1].min() < line[:, 1].max() < data["bottom"]

@@ -202,7 +202,10 @@ def _figures(result: ExperimentResult) -> Iterator[tuple[html.Html, str]]:
     if result.optimum is not None:
         yield line_figure(gap_curves(result), AXES[result.against[0]][0], GAP, log_y=True), GAP
     for silos in dict.fromkeys(limit.silos for limit in result.limits):
-        yield line_figure(limit_curves(result, silos), "local steps Q", LIMITS, log_y=True), f"{LIMITS}, N = {silos}"
+        yield (
+            line_figure(limit_curves(result, silos), "local steps Q", LIMITS, log_x=True, log_y=True),
+            f"{LIMITS}, N = {silos}",
+        )
     if result.metric is not None:
         metric = [
             Curve(c.label, c.megabytes, _mean(c.metric), _deviation(c.metric))

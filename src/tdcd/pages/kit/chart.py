@@ -1,10 +1,12 @@
 """Charts as SVG that goes into a page as it is: text stays text, colours follow the page's light or dark mode."""
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +35,7 @@ class Axes:
     top: float = 10
     width: float = WIDTH - 62
     height: float = HEIGHT - 52
+    log_x: bool = False
     log_y: bool = False
     whole_x: bool = False
     """Whether the ticks of x are whole numbers."""
@@ -40,6 +43,8 @@ class Axes:
     def across(self, value: float) -> float:
         """The place of an x value."""
         low, high = self.x
+        if self.log_x:
+            low, high, value = math.log10(low), math.log10(high), math.log10(value)
         return self.left + (value - low) / (high - low) * self.width
 
     def down(self, value: float) -> float:
@@ -53,7 +58,7 @@ class Axes:
         """The axes with ticks, grid and labels."""
         right, bottom = self.left + self.width, self.top + self.height
         parts = [f'<path class="axis" d="M{self.left:g} {self.top:g}V{bottom:g}H{right:g}"/>']
-        for value in ticks(*self.x, least=1 if self.whole_x else 0):
+        for value in log_ticks(*self.x) if self.log_x else ticks(*self.x, least=1 if self.whole_x else 0):
             x = self.across(value)
             parts.append(
                 f'<path class="grid" d="M{x:.1f} {self.top:g}V{bottom:g}"/>'
@@ -82,7 +87,7 @@ class Axes:
         most: int = MOST_CORNERS,
     ) -> str:
         """A polygon line; of more than ``most`` corners, some."""
-        places = np.unique(np.linspace(0, len(x) - 1, most).round().astype(int)) if len(x) else ()
+        places = places_of(len(x), most)
         corners = "L".join(f"{self.across(x[place]):.1f} {self.down(y[place]):.1f}" for place in places)
         return f'<path class="{kind}"{_stroke(colour, dashes)} d="M{corners}"/>'
 
@@ -90,10 +95,10 @@ class Axes:
         self, x: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], colour: str, most: int
     ) -> str:
         """The area between two lines."""
-        places = np.unique(np.linspace(0, len(x) - 1, most).round().astype(int))
+        places = places_of(len(x), most)
         around = [*zip(x[places], low[places], strict=True), *zip(x[places][::-1], high[places][::-1], strict=True)]
         corners = "L".join(f"{self.across(a):.1f} {self.down(b):.1f}" for a, b in around)
-        return f'<path class="band" style="fill: {colour}" d="M{corners}z"/>'
+        return f'<path class="band" fill="{colour}" d="M{corners}z"/>'
 
     def dots(self, x: Iterable[float], y: Iterable[float], kind: str = "dots", colour: str = "") -> str:
         """One dot per point: lines without length, with round ends."""
@@ -126,12 +131,26 @@ class Axes:
         return "".join(parts)
 
 
-def chart(parts: Iterable[str], description: str, width: float = WIDTH, height: float = HEIGHT, kind: str = "") -> Html:
-    """A figure that describes itself to screen readers."""
+def chart(
+    parts: Iterable[str],
+    description: str,
+    width: float = WIDTH,
+    height: float = HEIGHT,
+    kind: str = "",
+    data: Mapping[str, Any] | None = None,
+) -> Html:
+    """A figure that describes itself to screen readers.
+
+    Args:
+        data: what the page's script shows where somebody points, see :func:`_data`.
+    """
     body, words = "\n".join(parts), escape(description)
+    known = f' data-chart="{escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))}"' if data else ""
+    # A title of the whole would cover what the script shows.
+    title = "" if data else f"<title>{words}</title>\n"
     return Html(
-        f'<svg class="chart{kind and " " + kind}" role="img" aria-label="{words}" viewBox="0 0 {width:g} {height:g}">\n'
-        f"<title>{words}</title>\n{body}\n</svg>"
+        f'<svg class="chart{kind and " " + kind}" role="img" aria-label="{words}" viewBox="0 0 {width:g} {height:g}"'
+        f"{known}>\n{title}{body}\n</svg>"
     )
 
 
@@ -144,7 +163,13 @@ def legend(left: float, y: float, colour: str, text: str, dashes: str = "", leng
 
 
 def _stroke(colour: str, dashes: str = "") -> str:
-    return colour and f' style="stroke: {colour}{dashes and f"; stroke-dasharray: {dashes}"}"'
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f' stroke="{colour}"{dashed}' if colour else ""
+
+
+def places_of(count: int, most: int) -> NDArray[np.int64]:
+    """Which of ``count`` points are drawn, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64)) if count else np.zeros(0, np.int64)
 
 
 def cut(name: str, letters: int) -> str:
@@ -272,13 +297,20 @@ class Curve:
 
 
 def line_figure(
-    curves: Sequence[Curve], xlabel: str, ylabel: str, *, log_y: bool | None = None, inset: int | None = None
+    curves: Sequence[Curve],
+    xlabel: str,
+    ylabel: str,
+    *,
+    log_x: bool = False,
+    log_y: bool | None = None,
+    inset: int | None = None,
 ) -> Html:
     """Curves over a common axis, as an ``<svg>`` element that describes itself to screen readers.
 
-    The same input gives the same bytes.
+    The same input gives the same bytes. The curves' numbers are in it as JSON, see :func:`_data`.
 
     Args:
+        log_x: a logarithmic x axis, for positive numbers.
         log_y: a logarithmic y axis; by default when all values are positive and span more than a decade.
         inset: also draw the last ``inset`` points of every curve, enlarged in the figure's corner.
     """
@@ -287,11 +319,40 @@ def line_figure(
     lines = [_positive(line) for line in lines] if log else lines
     keys, top = _legend([printable(curve.label) for curve in curves])
     height = HEIGHT + top - _TOP - _KEY_ROW - 5
-    axes = _axes(lines, log, top=top, height=height - top - 42)
+    axes = _axes(lines, log_x, log, top=top, height=height - top - 42)
     parts = [axes.frame(printable(xlabel), printable(ylabel)), *map(partial(_curve, axes), lines, count()), *keys]
     if inset is not None:
         parts += _enlarged(axes, [line[:, -inset:] for line in lines])
-    return chart(parts, _description(curves, xlabel, ylabel), height=height)
+    parts.append('<path class="cursor"/>')
+    data = _data(axes, [printable(curve.label) for curve in curves], lines, printable(xlabel))
+    return chart(parts, _description(curves, xlabel, ylabel), height=height, data=data)
+
+
+def _data(axes: Axes, labels: Sequence[str], lines: Sequence[NDArray[np.float64]], xlabel: str) -> dict[str, Any]:
+    """What the page's script needs to say which points are next to the pointer: the axes, and the numbers drawn."""
+    curves: list[dict[str, Any]] = []
+    for label, (x, y, _, _) in zip(labels, lines, strict=True):
+        drawn = places_of(len(x), MOST_POINTS)
+        along = [_short(value) for value in x[drawn].tolist()]
+        is_shared = bool(curves) and along == curves[0]["x"]
+        curves.append({"label": label, **({} if is_shared else {"x": along}), "y": [*map(_short, y[drawn].tolist())]})
+    return {
+        "along": xlabel,
+        "from": axes.x[0],
+        "to": axes.x[1],
+        "log": axes.log_x,
+        "left": axes.left,
+        "right": axes.left + axes.width,
+        "top": axes.top,
+        "bottom": axes.top + axes.height,
+        "curves": curves,
+    }
+
+
+def _short(value: float) -> float:
+    """Six figures are more than a page shows."""
+    short = float(f"{value:.6g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
 def _positive(line: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -300,14 +361,15 @@ def _positive(line: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([x, y, np.minimum(below, 0.9 * y), above])
 
 
-def _axes(lines: Sequence[NDArray[np.float64]], log: bool, **place: float) -> Axes:
+def _axes(lines: Sequence[NDArray[np.float64]], log_x: bool, log_y: bool, **place: float) -> Axes:
     """Axes with room for all lines and their bands."""
     x, y, below, above = np.concatenate([*lines, np.empty((4, 0))], axis=1)
-    across, up = (0.0, 1.0), (0.1, 1.0) if log else (0.0, 1.0)
+    across, up = ((0.1, 1.0) if log else (0.0, 1.0) for log in (log_x, log_y))
     if x.size:
-        across = padded(float(x.min()), float(x.max()))
-        up = padded(float((y - below).min()), float((y + above).max()), log)
-    return replace(Axes(across, up, log_y=log, whole_x=bool(x.size and (x % 1 == 0).all())), **place)  # type: ignore[arg-type]
+        across = padded(float(x.min()), float(x.max()), log_x)
+        up = padded(float((y - below).min()), float((y + above).max()), log_y)
+    whole = bool(x.size and (x % 1 == 0).all())
+    return replace(Axes(across, up, log_x=log_x, log_y=log_y, whole_x=whole), **place)  # type: ignore[arg-type]
 
 
 def _curve(axes: Axes, line: NDArray[np.float64], index: int) -> str:
@@ -345,7 +407,7 @@ def _enlarged(axes: Axes, lines: Sequence[NDArray[np.float64]]) -> Iterator[str]
     # With room for the ticks' numbers.
     box = f'x="{left - 30:.1f}" y="{top:.1f}" width="{width + 30:.1f}" height="{height + 18:.1f}"'
     yield f'<rect class="inset" {box}/>'
-    corner = _axes(lines, axes.log_y, left=left, top=top, width=width, height=height)
+    corner = _axes(lines, axes.log_x, axes.log_y, left=left, top=top, width=width, height=height)
     yield corner.frame("", "")
     yield from map(partial(_curve, corner), lines, count())
 
