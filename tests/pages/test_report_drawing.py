@@ -6,13 +6,13 @@ from itertools import pairwise
 import pytest
 from run_folders import silo
 
-from tdcd.pages.kit.federation import federation_svg
+from tdcd.pages.report import federation_drawing
 from tdcd.records.run import FederationFacts
 
 
 def draw(*silos):
     facts = FederationFacts.model_validate({"name": "x", "num_samples": 100, "num_test": 0, "silos": silos})
-    return ET.fromstring(federation_svg(facts))
+    return ET.fromstring(federation_drawing(facts))
 
 
 def of_class(drawing, tag, name):

@@ -18,7 +18,7 @@ from tdcd.core.words import counted
 from tdcd.federation.silos import LabelFigures, SiloIds
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import NAMES, ROW, WIDTH, Curve, chart, cut, line_figure, row_name, signed_bars
-from tdcd.pages.kit.federation import federation_svg
+from tdcd.pages.kit.federation import Party, Silo, federation_svg
 from tdcd.pages.kit.html import Html, escape
 from tdcd.pages.kit.words import SPLITS, TextTable, byte_unit, bytes_in_words, duration, figure, metric_title, spans
 from tdcd.pages.predictions import predictions
@@ -29,6 +29,10 @@ from tdcd.records.run import FederationFacts, Run, SiloFacts
 from tdcd.records.run_folder import RunFolder
 
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
+
+MOST_DRAWN_SILOS, MOST_DRAWN_CLIENTS = 30, 12
+FIRST_CLIENTS = 8
+"""Of a silo with more clients, this many are drawn and the others counted."""
 
 READING = [
     (
@@ -84,10 +88,10 @@ def _page(run: Run) -> Html:
         *subsets(run),
         *time_section(run),
         *_absences(run.history),
-        html.section("Bytes by kind of link", html.bars(_traffic(run.history[-1]))),
+        html.section("Bytes by kind of link", html.bars(html.shares(_traffic(run.history[-1])))),
         html.section(
             "Federation",
-            html.wide(federation_svg(federation)),
+            html.wide(federation_drawing(federation)),
             *_federation_words(federation),
             *_alignment(federation),
             *protections(run.config),
@@ -228,7 +232,7 @@ def _absences(history: Sequence[Record]) -> Iterator[Html]:
     )
 
 
-def _traffic(record: Record) -> list[html.Bar]:
+def _traffic(record: Record) -> list[tuple[str, float, str]]:
     """Of the rounds, and of the evaluations if they were counted."""
     bars = []
     kinds = {"": (record.bytes, record.messages)}
@@ -237,8 +241,31 @@ def _traffic(record: Record) -> list[html.Bar]:
     for kind, (sent, counts) in kinds.items():
         for link, label in LINKS.items():
             size, messages = getattr(sent, link), getattr(counts, link)
-            bars.append(html.Bar(f"{kind}{label}", size, f"{bytes_in_words(size)} in {counted(messages, 'message')}"))
+            bars.append((f"{kind}{label}", size, f"{bytes_in_words(size)} in {counted(messages, 'message')}"))
     return bars
+
+
+def federation_drawing(federation: FederationFacts) -> Html:
+    """Boxes are wider with more columns, circles larger with more rows."""
+    words = (
+        f"The federation: {counted(len(federation.silos), 'silo')}, {counted(federation.num_clients, 'client')} in all"
+    )
+    shown = federation.silos[:MOST_DRAWN_SILOS]
+    return federation_svg([*map(_drawn_silo, shown)], words, num_hidden=len(federation.silos) - len(shown))
+
+
+def _drawn_silo(silo: SiloFacts) -> Silo:
+    count = len(silo.clients)
+    clients = [
+        Party(f"{rows:,}", f"client {index}: {counted(rows, 'row')}", rows=rows)
+        for index, rows in enumerate(silo.clients[: count if count <= MOST_DRAWN_CLIENTS else FIRST_CLIENTS])
+    ]
+    words = (
+        f"{silo.name}: {silo.features_in_words}, {counted(count, 'client')}, {counted(silo.parameters, 'parameter')}"
+    )
+    hub = Party("hub", f"hub of {silo.name}")
+    hidden = count - len(clients)
+    return Silo(silo.name, silo.features_in_words, words, silo.num_features, hub, clients, hidden)
 
 
 def _federation_words(federation: FederationFacts) -> Iterator[Html]:

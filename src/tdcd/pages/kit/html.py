@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape as _escape
 from importlib.resources import files
 from typing import Literal, NamedTuple, NewType
+from xml.etree import ElementTree
 
 from tdcd.core.visible import visible
 
@@ -28,9 +29,10 @@ class Bar(NamedTuple):
     """One bar of a bar list."""
 
     label: str
-    amount: float
+    parts: Sequence[tuple[str, float]]
+    """Its parts from the left, each a class of the stylesheet and a fraction of the longest bar there can be."""
     text: str
-    """The amount in words."""
+    """The same in words."""
 
 
 def escape(text: str) -> Html:
@@ -172,15 +174,42 @@ def folded(summary: str, *parts: Html) -> Html:
     return Html(f"<details>\n<summary>{escape(summary)}</summary>\n{join(parts)}\n</details>")
 
 
-def bars(items: Sequence[Bar]) -> Html:
-    """Amounts as horizontal bars, and each one's share of the total."""
-    total = sum(item.amount for item in items)
+def bars(items: Iterable[Bar]) -> Html:
+    """Amounts as horizontal bars, in words beside them."""
     lines = []
     for item in items:
-        percent = 100 * item.amount / total if total else 0.0
+        parts = "".join(f'<span class="{kind}" style="width: {100 * part:.2f}%"></span>' for kind, part in item.parts)
+        track = f'<span class="track">{parts}</span>' if item.parts else ""
         lines.append(
-            f'<div class="bar"><dt>{escape(item.label)}</dt>'
-            f'<dd><span class="track"><span style="width: {percent:.2f}%"></span></span>'
-            f"<span>{escape(item.text)} ({percent:.0f}%)</span></dd></div>"
+            f'<div class="bar"><dt>{escape(item.label)}</dt><dd>{track}<span>{escape(item.text)}</span></dd></div>'
         )
     return Html('<dl class="bars">\n' + "\n".join(lines) + "\n</dl>")
+
+
+def shares(items: Iterable[tuple[str, float, str]]) -> list[Bar]:
+    """Bars of label, amount and words, each as long as its part of the total."""
+    rows = [*items]
+    total = sum(amount for _, amount, _ in rows) or 1.0
+    return [Bar(label, [("work", amount / total)], f"{text} ({amount / total:.0%})") for label, amount, text in rows]
+
+
+Tree = list["str | list[str | dict[str, str] | Tree]"]
+"""Elements as name, attributes and children, and texts between them."""
+
+
+def tree(markup: Html) -> Tree:
+    """Markup as JSON, for the live page, whose policy lets no markup in.
+
+    >>> tree(Html('<p class="a">x <b>y</b></p>'))
+    [['p', {'class': 'a'}, ['x ', ['b', {}, ['y']]]]]
+    """
+    return _children(ElementTree.fromstring(f"<main>{markup}</main>"))
+
+
+def _children(element: ElementTree.Element) -> Tree:
+    found: Tree = [element.text] if element.text and element.text.strip("\n") else []
+    for child in element:
+        found.append([child.tag, dict(child.attrib), _children(child)])
+        if child.tail and child.tail.strip("\n"):
+            found.append(child.tail)
+    return found
