@@ -115,7 +115,7 @@ def test_the_log_has_one_line_for_an_event(formatter):
 
 
 def test_pages_show_what_cannot_be_seen(hub):
-    state = Watcher([hub]).state({})
+    state = Watcher([hub]).state()
     (run,) = json.loads(state)["runs"]
     assert "\\u202eabc" in json.dumps(run, ensure_ascii=False)
     assert is_clean(json.dumps(run, ensure_ascii=False))

@@ -166,7 +166,7 @@ def test_code_that_a_folder_names_is_imported_only_if_the_command_asks_for_it(tr
     for command in (("verify", "run"), ("report", "run")):
         assert tdcd(*command, cwd=trap).exit_code == 0
     assert "tdcd run --resume run --allow-code" in (trap / "run/report.html").read_text()
-    Watcher([trap / "run"]).state({})
+    Watcher([trap / "run"]).state()
     with pytest.raises(ValueError, match=r"config.toml names code, .* and run: model.loss = 'trap:Quantile'\. Whoever"):
         Model.load(trap / "run")
     assert imports(trap) == 0

@@ -3,30 +3,27 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tdcd.pages.live.curve import Curve
+from tdcd.pages.live.curve import ThinnedHistory
 
 MOST_POINTS = 20
 
 
 def curve_of(losses, most_points=MOST_POINTS):
-    curve = Curve(most_points=most_points)
+    curve = ThinnedHistory(most_points)
     for index, loss in enumerate(losses):
         curve.add(index, {"loss.train": loss})
     return curve
 
 
+def rows_of(curve):
+    return [[point.round, *point.last] for point in curve.points]
+
+
 def test_a_short_history_is_there_line_by_line():
     curve = curve_of([3.0, 2.0, 1.0])
-    assert curve.since(-1, 0) == {
-        "version": 1,
-        "columns": ["loss.train"],
-        "stride": 1,
-        "first": 0,
-        "points": [[0, 3.0], [1, 2.0], [2, 1.0]],
-    }
+    assert (curve.columns, curve.stride) == (["loss.train"], 1)
+    assert rows_of(curve) == [[0, 3.0], [1, 2.0], [2, 1.0]]
 
 
 @pytest.mark.parametrize("lines", [MOST_POINTS, MOST_POINTS + 1, 5 * MOST_POINTS + 3])
@@ -42,18 +39,6 @@ def test_a_long_history_keeps_its_ends_and_its_spikes(lines):
     assert min(point.low[0] for point in curve.points) == -7.0
 
 
-@given(st.integers(0, 4 * MOST_POINTS), st.integers(0, 3 * MOST_POINTS))
-def test_a_page_that_asks_for_the_rest_has_what_a_new_page_gets(before, after):
-    curve = curve_of(range(before))
-    page = curve.since(-1, 0)
-    for index in range(before, before + after):
-        curve.add(index, {"loss.train": float(index)})
-    news = curve.since(page["version"], len(page["points"]))
-    assert page["points"][: news["first"]] + news["points"] == curve.since(-1, 0)["points"]
-    if news["version"] == page["version"]:
-        assert len(news["points"]) <= after + 1
-
-
 @pytest.mark.parametrize("most_points", [MOST_POINTS, MOST_POINTS + 1])
 def test_every_point_but_the_last_stands_for_as_many_lines(most_points):
     curve = curve_of(range(3 * MOST_POINTS + 17), most_points)
@@ -63,8 +48,8 @@ def test_every_point_but_the_last_stands_for_as_many_lines(most_points):
 
 
 def test_a_figure_that_begins_later_and_one_that_is_not_finite():
-    curve = Curve()
+    curve = ThinnedHistory()
     curve.add(0, {"loss.train": float("inf")})
     curve.add(1, {"loss.train": 0.5, "auc.test": 0.75})
     assert curve.columns == ["loss.train", "auc.test"]
-    assert curve.since(-1, 0)["points"] == [[0, None, None], [1, 0.5, 0.75]]
+    assert rows_of(curve) == [[0, None, None], [1, 0.5, 0.75]]

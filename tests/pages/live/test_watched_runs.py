@@ -9,6 +9,7 @@ import pytest
 
 from tdcd.core.ledger import Traffic
 from tdcd.pages.live.folders import runs_in
+from tdcd.pages.live.page import MANY_POINTS, SELDOM_S, Asked
 from tdcd.pages.live.watcher import LOOK_S, Watcher
 from tdcd.records.history import Record
 
@@ -57,28 +58,36 @@ def make(path, lines=3):
 
 
 class Page:
-    """What a page has after it has asked some times."""
+    """A page that asks now and then, and shows what it is sent."""
 
     def __init__(self, *folders):
         self.time = 0.0
-        self.watcher, self.points = Watcher(folders, lambda: self.time), {}
+        self.watcher, self.parts = Watcher(folders, lambda: self.time), {}
 
-    def ask(self):
-        """All runs; each with the points that the page has by now, and how many of them were ``sent``."""
+    def ask(self, **asked):
+        """All runs, each with the rows of its curve; and how many letters of them were ``sent`` to the page."""
         self.time += LOOK_S
-        state = json.loads(
-            self.watcher.state({run: (version, len(rows)) for run, (version, rows) in self.points.items()})
-        )
-        for run in state["runs"]:
+        found = self.watcher.facts()
+        state = json.loads(self.watcher.state(Asked(have=frozenset(self.parts), **asked)))
+        sent = {run["id"]: run["parts"] for run in state["runs"]}
+        for run in found:
             if "curve" in run:
-                curve, (_, before) = run["curve"], self.points.get(run["id"], (0, []))
-                self.points[run["id"]] = curve["version"], [*before[: curve["first"]], *curve["points"]]
-                run["sent"], run["rows"] = len(curve["points"]), self.points[run["id"]][1]
-        return state["runs"]
+                run["rows"] = [[point.round, *point.last] for point in run["curve"].points]
+            run["sent"] = [part["name"] for part in sent.get(run["id"], []) if "tree" in part]
+            self.parts |= {part["digest"]: part["tree"] for part in sent.get(run["id"], []) if "tree" in part}
+            run["shown"] = " ".join(
+                text for part in sent.get(run["id"], []) for text in texts(self.parts[part["digest"]])
+            )
+        return found
 
     def one(self):
         (run,) = self.ask()
         return run
+
+
+def texts(tree):
+    """All texts, from the first to the last."""
+    return [text for item in tree for text in ([item] if isinstance(item, str) else texts(item[2]))]
 
 
 def append(folder, text):
@@ -91,13 +100,18 @@ def test_a_run_as_it_comes(folder):
     run = page.one()
     assert (run["name"], run["title"], run["kind"], run["state"]) == ("run", "patients", "simulation", "running")
     assert (run["round"], run["rounds"], run["left_s"]) == (2, 40, 19.0)
-    assert run["curve"]["columns"] == ["loss.train", "loss.test", "r2.train", "r2.test"]
+    assert run["curve"].columns == ["loss.train", "loss.test", "r2.train", "r2.test"]
+    assert run["sent"] == ["head", "figures", "federation", "time", "bytes"]
+    assert "round 2 of 40 time left 19 s training time 1 s training loss 0.3333 held-out loss 0.6667" in run["shown"]
+    assert "held-out R² 0.2500" in run["shown"]
+    assert "Federation" in run["shown"]
+    assert page.one()["sent"] == []
     assert run["latest"]["bytes"] == {"client_to_hub": 200, "hub_to_client": 160, "hub_to_hub": 120}
     append(folder, line(3) + line(4))
     run = page.one()
     assert run["round"] == 4
-    # The last point that the page had, which might have grown, and two new ones.
-    assert run["sent"] == 3
+    # Who takes part is as it was.
+    assert run["sent"] == ["head", "figures", "bytes"]
     assert [row[0] for row in run["rows"]] == [0, 1, 2, 3, 4]
 
 
@@ -222,7 +236,8 @@ def test_a_long_history_is_read_bit_by_bit(tmp_path, monkeypatch):
     while (runs := page.ask())[-1]["state"] != "running":
         states.append([run["state"] for run in runs])
     assert states[0] == ["reading", "reading"]
-    assert len(states) > 5
+    # Facts and page are two looks.
+    assert len(states) > 2
     assert [len(run["rows"]) for run in runs] == [30, 2]
 
 
@@ -241,7 +256,7 @@ def test_many_clients_are_counted_and_those_in_trouble_are_named(folder):
     (silo,) = run["silos"]
     assert silo["num_clients"] == 5000
     assert len(silo["clients"]) < 100
-    assert len(json.dumps(run)) < 10_000
+    assert len(run["shown"]) < 2_000
 
 
 def test_a_shared_file_alone_is_no_trial(tmp_path):
@@ -252,3 +267,25 @@ def test_a_shared_file_alone_is_no_trial(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "options.json").touch()
     assert [found.kind for found in runs_in([tmp_path])] == ["trial"]
+
+
+def test_long_curves_are_drawn_now_and_then(tmp_path):
+    page = Page(make(tmp_path / "long", lines=MANY_POINTS + 1))
+    assert "figures" in page.one()["sent"]
+    append(tmp_path / "long", line(MANY_POINTS + 1))
+    assert page.one()["sent"] == ["head", "bytes"]
+    page.time += SELDOM_S
+    assert page.one()["sent"] == ["figures"]
+
+
+def test_of_many_runs_the_first_that_runs_is_open_and_others_by_a_click(tmp_path):
+    for name in "abcd":
+        make(tmp_path / name)
+    append(tmp_path / "a", line(40))
+    page = Page(tmp_path)
+    assert [bool(run["sent"]) for run in page.ask()] == [False, True, False, False]
+    assert [bool(run["shown"]) for run in page.ask(opened=frozenset({3}), shut=frozenset({1}))] == [0, 0, 0, 1]
+    state = json.loads(page.watcher.state(Asked(chosen="r2.test")))
+    shown = " ".join(texts(state["together"]["tree"]))
+    assert "Held-out R²" in shown
+    assert "run state round training loss held-out loss time left sent a finished 40/40" in " ".join(shown.split())

@@ -75,7 +75,7 @@ class Axes:
             f'<text class="middle" x="{self.left + self.width / 2:g}" y="{bottom + 30:g}">{escape(xlabel)}</text>'
             f'<text class="middle" transform="translate(11 {middle:g}) rotate(-90)">{escape(ylabel)}</text>'
         )
-        return "".join(parts)
+        return _group(parts)
 
     def line(
         self,
@@ -89,7 +89,8 @@ class Axes:
         """A polygon line; of more than ``most`` corners, some."""
         places = places_of(len(x), most)
         corners = "L".join(f"{self.across(x[place]):.1f} {self.down(y[place]):.1f}" for place in places)
-        return f'<path class="{kind}"{_stroke(colour, dashes)} d="M{corners}"/>'
+        begin = "M" if corners else ""
+        return f'<path class="{kind}"{_stroke(colour, dashes)} d="{begin}{corners}"/>'
 
     def band(
         self, x: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], colour: str, most: int
@@ -160,6 +161,11 @@ def legend(left: float, y: float, colour: str, text: str, dashes: str = "", leng
         f'<path class="line"{_stroke(colour, dashes)} d="M{left:g} {y - 3.5:g}h{length:g}"/>'
         f'<text x="{left + length + 5:g}" y="{y:g}">{escape(text)}</text>'
     )
+
+
+def _group(parts: Iterable[str]) -> str:
+    """One element, so that those after it stay the same ones when a live page draws more or fewer."""
+    return f"<g>{''.join(parts)}</g>"
 
 
 def _stroke(colour: str, dashes: str = "") -> str:
@@ -287,6 +293,8 @@ class Curve:
     spread: ArrayLike | None = None
     """``[points]``: half the height of a shaded band around each, such as the standard deviation over seeds; or
     ``[2, points]``: how far the band reaches below and above."""
+    note: str = ""
+    """What stands beside the label above the axes, such as the last figure."""
 
     def points(self) -> NDArray[np.float64]:
         """``[4, points]``: x and y of the points that can be drawn, and how far their band reaches below and above."""
@@ -304,6 +312,7 @@ def line_figure(
     log_x: bool = False,
     log_y: bool | None = None,
     inset: int | None = None,
+    keys: bool = True,
 ) -> Html:
     """Curves over a common axis, as an ``<svg>`` element that describes itself to screen readers.
 
@@ -313,18 +322,22 @@ def line_figure(
         log_x: a logarithmic x axis, for positive numbers.
         log_y: a logarithmic y axis; by default when all values are positive and span more than a decade.
         inset: also draw the last ``inset`` points of every curve, enlarged in the figure's corner.
+        keys: say above the axes which line is which; the page has to where it is not said here.
     """
     lines = [curve.points() for curve in curves]
     log = spans_decades([line[1] for line in lines]) if log_y is None else log_y
     lines = [_positive(line) for line in lines] if log else lines
-    keys, top = _legend([printable(curve.label) for curve in curves])
+    labels = [printable(curve.label) for curve in curves]
+    entries, top = (
+        _legend([printable(f"{curve.label} {curve.note}".rstrip()) for curve in curves]) if keys else ([], _TOP + 6.0)
+    )
     height = HEIGHT + top - _TOP - _KEY_ROW - 5
     axes = _axes(lines, log_x, log, top=top, height=height - top - 42)
-    parts = [axes.frame(printable(xlabel), printable(ylabel)), *map(partial(_curve, axes), lines, count()), *keys]
+    parts = [axes.frame(printable(xlabel), printable(ylabel)), *map(partial(_curve, axes), lines, count()), *entries]
     if inset is not None:
         parts += _enlarged(axes, [line[:, -inset:] for line in lines])
     parts.append('<path class="cursor"/>')
-    data = _data(axes, [printable(curve.label) for curve in curves], lines, printable(xlabel))
+    data = _data(axes, labels, lines, printable(xlabel))
     return chart(parts, _description(curves, xlabel, ylabel), height=height, data=data)
 
 
@@ -382,11 +395,12 @@ def _curve(axes: Axes, line: NDArray[np.float64], index: int) -> str:
     parts.append(axes.line(x.tolist(), y.tolist(), colour=colour, dashes=dashes, most=MOST_POINTS))
     if len(x) <= FEW_POINTS:
         parts.append(axes.dots(x.tolist(), y.tolist(), "points", colour))
-    return "".join(parts)
+    return _group(parts)
 
 
 def _dashes(index: int) -> str:
-    return " ".join(f"{LINE_WIDTH * length:g}" for length in DASHES[index % len(DASHES)])
+    # Curves of one colour differ by their dashes.
+    return " ".join(f"{LINE_WIDTH * length:g}" for length in DASHES[(index + index // len(COLOURS)) % len(DASHES)])
 
 
 def _legend(labels: Sequence[str]) -> tuple[list[str], float]:

@@ -1,6 +1,8 @@
 // What pages do: say which numbers of a chart are next to the pointer, and print with everything unfolded.
 // Nothing here reads markup: what it shows is text.
 
+const MOST_LINES = 12;
+
 const hint = document.createElement("p");
 hint.className = "hint";
 hint.setAttribute("role", "status");
@@ -46,11 +48,12 @@ function point(drawing, event) {
   const xs = (curve) => curve.x ?? chart.curves[0].x;
   const x = curves.map((curve) => xs(curve)[nearest(chart, xs(curve), at)])
     .reduce((best, one) => (Math.abs(place(chart, one) - at) < Math.abs(place(chart, best) - at) ? one : best));
-  const lines = curves.map((curve) => {
+  const lines = curves.slice(0, MOST_LINES).map((curve) => {
     const index = nearest(chart, xs(curve), at);
     const where = xs(curve)[index] === x ? "" : ` (${chart.along} ${Number(xs(curve)[index].toPrecision(4)).toLocaleString("en")})`;
     return line("", `${curve.label}: ${figure(curve.y[index])}${where}`);
   });
+  if (curves.length > MOST_LINES) lines.push(line("along", `and ${curves.length - MOST_LINES} more`));
   hint.replaceChildren(line("along", `${chart.along} ${Number(x.toPrecision(6)).toLocaleString("en")}`), ...lines);
   hint.hidden = false;
   const [left, top] = [event.clientX + 14, event.clientY + 14];

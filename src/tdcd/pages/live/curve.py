@@ -36,20 +36,20 @@ def _extreme(choose: Any, pair: tuple[Value, Value]) -> Value:
     return choose((value for value in pair if value is not None), default=None)  # type: ignore[no-any-return]
 
 
-class Curve:
+class ThinnedHistory:
     """The figures of one run, line by line; each is a column."""
 
-    def __init__(self, version: int = 0, most_points: int = MOST_POINTS) -> None:
+    def __init__(self, most_points: int = MOST_POINTS) -> None:
         """Begin without a line."""
         self._most_points = most_points
         self.columns: list[str] = []
         self.points: list[Point] = []
         self.stride, self._in_last = 1, 0
-        self.version = version
-        """Another number whenever points that were there are no longer as they were, but for the last."""
+        self.num_lines = 0
 
     def add(self, round_index: int, figures: dict[str, Value]) -> None:
         """Add one line."""
+        self.num_lines += 1
         new = [name for name in figures if name not in self.columns][: MOST_COLUMNS - len(self.columns)]
         if new:
             self._widen(new)
@@ -66,7 +66,6 @@ class Curve:
 
     def _widen(self, names: list[str]) -> None:
         self.columns += names
-        self.version += 1
         for point in self.points:
             for values in (point.last, point.low, point.high):
                 values.extend([None] * len(names))
@@ -79,25 +78,3 @@ class Curve:
         self.points = self.points[::2]
         self._in_last += 0 if is_odd else self.stride
         self.stride *= 2
-        self.version += 1
-
-    def since(self, version: int, count: int) -> dict[str, Any]:
-        """What a page lacks that has ``count`` points of ``version``: its last one may have changed since."""
-        first = max(0, count - 1) if version == self.version and count <= len(self.points) else 0
-        return {
-            "version": self.version,
-            "columns": self.columns,
-            "stride": self.stride,
-            "first": first,
-            "points": [self._row(point) for point in self.points[first:]],
-        }
-
-    def _row(self, point: Point) -> list[Value]:
-        """The round and the last figures; where a point stands for several lines, also the lowest and the highest."""
-        values = point.last if self.stride == 1 else [*point.last, *point.low, *point.high]
-        return [point.round, *map(_short, values)]
-
-
-def _short(value: Value) -> Value:
-    """Six figures are more than a screen shows, and a third of the letters."""
-    return None if value is None else float(f"{value:.6g}")

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.config.named import resume_command
-from tdcd.pages.live.curve import Curve
+from tdcd.pages.live.curve import ThinnedHistory
 from tdcd.pages.live.folders import STATUS, Found
 from tdcd.pages.live.history import Budget, HistoryReader
+from tdcd.pages.live.page import DAMAGED_FILES
 from tdcd.pages.live.parties import silos_of, time_of
 from tdcd.pages.live.small_file import MOST_BYTES, SmallFile
 from tdcd.pages.live.standing import Standing, of_hubs, of_simulation
@@ -34,9 +35,9 @@ class WatchedRun:
         self.number = number
         self.problem = ""
         """What no file of a run should say, if the last look ended there."""
-        self._follow(found, version=0)
+        self._follow(found)
 
-    def _follow(self, found: Found, version: int) -> None:
+    def _follow(self, found: Found) -> None:
         """Begin with the files of ``found``."""
         self.found = found
         home = found.homes[0] if found.homes else found.path
@@ -47,11 +48,11 @@ class WatchedRun:
         self._statuses: dict[str, dict[str, Any]] = {}
         self._problems: list[str] = []
         self._is_gone = False
-        self._begin_anew(version)
+        self._begin_anew()
 
-    def _begin_anew(self, version: int) -> None:
-        """Forget the history. Its points get another version, so that pages forget theirs."""
-        self._curve = Curve(version)
+    def _begin_anew(self) -> None:
+        """Forget the history."""
+        self._curve = ThinnedHistory()
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._latest: Record | None = None
         self._best: Best | None = None
@@ -74,7 +75,7 @@ class WatchedRun:
         if found is None or self._is_gone:
             return
         if found != self.found:
-            self._follow(found, self._curve.version + 1)
+            self._follow(found)
         small: list[SmallFile[Any]] = [self._config, self._facts, *self._timelines]
         for file in small:
             file.look()
@@ -96,7 +97,7 @@ class WatchedRun:
 
     def _look_at_history(self, budget: Budget) -> None:
         if self._history.has_begun_anew():
-            self._begin_anew(self._curve.version + 1)
+            self._begin_anew()
         try:
             for record in self._history.news(budget):
                 self._add(record)
@@ -119,8 +120,8 @@ class WatchedRun:
 
     # What the page gets.
 
-    def as_json(self, version: int, count: int) -> dict[str, Any]:
-        """Everything, but for points of the curve that the page has already: ``count`` of ``version``."""
+    def facts(self) -> dict[str, Any]:
+        """Everything that the page shows of it."""
         facts, latest, standing = self._facts.content or {}, self._latest, self._standing()
         reached = max((int(status["round"]) for status in self._statuses.values()), default=0)
         current, rounds = max(reached, self._last_round), self._ending.rounds
@@ -137,13 +138,12 @@ class WatchedRun:
             "silos": silos_of(facts, self._settings, self._statuses),
             "num_silos": len(facts.get("silos") or self._settings.get("silos") or []),
             "time": time_of([file.content for file in self._timelines if file.content is not None]),
-            "curve": self._curve.since(version, count),
+            "curve": self._curve,
         }
 
     def as_damaged(self, problem: str) -> dict[str, Any]:
         """A run whose files say what they should not."""
-        words = "Files of this run are damaged; the training is not affected by that."
-        return {**self._about(), **Standing("damaged", words)._asdict(), "problems": [*self._problems, problem]}
+        return {**self._about(), **Standing("damaged", DAMAGED_FILES)._asdict(), "problems": [*self._problems, problem]}
 
     def _about(self) -> dict[str, Any]:
         found = self.found

@@ -23,8 +23,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl
 
+from tdcd.pages.live.page import asked_in
 from tdcd.pages.live.watcher import Watcher
 
 LOOPBACK = "127.0.0.1"
@@ -125,7 +125,7 @@ class WatchServer(ThreadingHTTPServer):
 def _page_files() -> dict[str, tuple[str, bytes]]:
     """The files of the page by path: their content type and content."""
     found = {}
-    for file in files("tdcd.pages.live").joinpath("page").iterdir():
+    for file in (*files("tdcd.pages.kit").iterdir(), *files("tdcd.pages.live").joinpath("page").iterdir()):
         kind = TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
             path = "/" if file.name == "index.html" else f"/{file.name}"
@@ -149,11 +149,11 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/state":
             try:
-                have = _points_in(query)
-            except ValueError:
-                self.send_error(HTTPStatus.BAD_REQUEST, "have is a list of run.version.count, with commas")
+                asked = asked_in(query)
+            except ValueError as error:
+                self.send_error(HTTPStatus.BAD_REQUEST, str(error))
                 return
-            self._answer(HTTPStatus.OK, "application/json", self.server.watcher.state(have).encode())
+            self._answer(HTTPStatus.OK, "application/json", self.server.watcher.state(asked).encode())
         elif path in self.files:
             self._answer(HTTPStatus.OK, *self.files[path])
         else:
@@ -200,21 +200,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep the terminal quiet."""
-
-
-def _points_in(query: str) -> dict[int, tuple[int, int]]:
-    """What a page says that it has.
-
-    >>> _points_in("have=0.3.120,1.0.7")
-    {0: (3, 120), 1: (0, 7)}
-    """
-    found = {}
-    for key, value in parse_qsl(query, max_num_fields=1):
-        if key != "have":
-            raise ValueError(f"{key!r} is not a field of this address")
-        for entry in value.split(","):
-            if not entry.isascii() or len(entry) > 40:
-                raise ValueError(f"{entry!r} is not run.version.count")
-            run, version, count = entry.split(".")
-            found[int(run)] = int(version), int(count)
-    return found

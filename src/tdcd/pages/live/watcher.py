@@ -1,15 +1,15 @@
-"""All runs as one JSON document."""
+"""All runs, as of the last look."""
 
-import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from tdcd.core.visible import all_visible
 from tdcd.pages.live.folders import runs_in
 from tdcd.pages.live.history import Budget
+from tdcd.pages.live.page import NOTHING_ASKED, Asked, Drawn, as_json
 from tdcd.pages.live.run import WatchedRun
 
 LOOK_S = 0.5
@@ -27,21 +27,27 @@ class Watcher:
         self._runs: dict[Path, WatchedRun] = {}
         self._lock, self._looked_at = threading.Lock(), -LOOK_S
         self._begun = self._hidden = 0
-        # Pages that knew another server have points of other runs.
+        # Pages that knew another server have parts of other runs.
         self._nonce = secrets.token_hex(8)
+        self._drawn = Drawn(clock)
 
-    def state(self, have: Mapping[int, tuple[int, int]]) -> str:
-        """What a page shows as JSON, without the points that it has.
-
-        Args:
-            have: by run, the version and the number of the points that the page has.
-        """
+    def state(self, asked: Asked = NOTHING_ASKED) -> str:
+        """What a page shows as JSON, without the parts that it has."""
         with self._lock:
-            if self._clock() - self._looked_at >= LOOK_S or any(run.is_behind for run in self._runs.values()):
-                self._look()
-                self._looked_at = self._clock()
-            runs = [_as_text(run, *have.get(run.number, (-1, 0))) for run in self._runs.values()]
-        return f'{{"server": "{self._nonce}", "hidden": {self._hidden}, "runs": [{", ".join(runs)}]}}'
+            runs = self._facts()
+            is_reading = any(run["state"] == "reading" for run in runs)
+            return as_json(runs, self._hidden, self._drawn, asked, server=self._nonce, is_reading=is_reading)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What there is to show of every run."""
+        with self._lock:
+            return self._facts()
+
+    def _facts(self) -> list[dict[str, Any]]:
+        if self._clock() - self._looked_at >= LOOK_S or any(run.is_behind for run in self._runs.values()):
+            self._look()
+            self._looked_at = self._clock()
+        return [*map(_facts_of, self._runs.values())]
 
     def _look(self) -> None:
         found = {run.path: run for run in runs_in(self._folders)}
@@ -62,11 +68,11 @@ class Watcher:
                 del self._runs[path]
 
 
-def _as_text(run: WatchedRun, version: int, count: int) -> str:
-    """One run as JSON. What no file of a run should say must not keep the others from being shown."""
-    if not run.problem:
-        try:
-            return json.dumps(all_visible(run.as_json(version, count)), allow_nan=False)
-        except Exception as error:
-            return json.dumps(all_visible(run.as_damaged(f"{error!r:.200}")))
-    return json.dumps(all_visible(run.as_damaged(run.problem)))
+def _facts_of(run: WatchedRun) -> dict[str, Any]:
+    """One run. What no file of a run should say must not keep the others from being shown."""
+    if run.problem:
+        return run.as_damaged(run.problem)
+    try:
+        return run.facts()
+    except Exception as error:
+        return run.as_damaged(f"{error!r:.200}")

@@ -1,42 +1,47 @@
-// Elements by name. Texts are always texts: nothing here, or anywhere on this page, reads markup from data.
+// Elements from data. Texts are always texts: nothing here, or anywhere on this page, reads markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function fill(node, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+function setAttributes(node, attributes) {
+  for (const name of node.getAttributeNames()) {
+    // The line at the pointer is the page's own.
+    if (!(name in attributes) && name !== "d") node.removeAttribute(name);
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
-  return node;
-}
-
-/** An HTML element. */
-export const html = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
-
-/** An SVG element. */
-export const svg = (name, attributes = {}, ...children) =>
-  fill(document.createElementNS(SVG, name), attributes, children);
-
-/** Set a text only if it is another one: screen readers and selections are left alone. */
-export function say(node, text) {
-  if (node.textContent === text) return;
-  if (node.childNodes.length === 1 && node.firstChild.nodeType === Node.TEXT_NODE) node.firstChild.data = text;
-  else node.textContent = text;
-}
-
-/** The same for attributes. */
-export function set(node, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+    if (name === "style") node.style.cssText = value;
+    // Without a look at what is there: asked for, a long text stays in memory until garbage is collected.
+    else if (name === "d" || node.getAttribute(name) !== value) node.setAttribute(name, value);
   }
 }
 
 /**
- * The children of a node, as many as there are items to show, and each shown by `update(child, item)`. They are kept from
- * one second to the next: elements that are thrown away fill a page's memory long before the browser collects them.
+ * Make the children of a node what `tree` says: texts, and elements as [name, attributes, children]. Elements that are
+ * there are kept from one second to the next: thrown away, they fill a page's memory long before the browser collects
+ * them, and selections and screen readers lose their place.
  */
-export function keep(node, items, make, update) {
-  while (node.children.length > items.length) node.lastElementChild.remove();
-  while (node.children.length < items.length) node.append(make());
-  items.forEach((item, place) => update(node.children[place], item));
+export function show(node, tree) {
+  while (node.childNodes.length > tree.length) node.lastChild.remove();
+  tree.forEach((item, place) => {
+    const there = node.childNodes[place];
+    if (typeof item === "string") {
+      if (there?.nodeType !== Node.TEXT_NODE) put(node, there, document.createTextNode(item));
+      else if (there.data !== item) there.data = item;
+      return;
+    }
+    const [name, attributes, children] = item;
+    const isKept = there?.nodeType === Node.ELEMENT_NODE && there.localName === name;
+    const element = isKept ? there : newElement(node, name);
+    setAttributes(element, attributes);
+    show(element, children);
+    if (!isKept) put(node, there, element);
+  });
+}
+
+function newElement(parent, name) {
+  return name === "svg" || parent.namespaceURI === SVG ? document.createElementNS(SVG, name) : document.createElement(name);
+}
+
+function put(node, there, child) {
+  if (there) there.replaceWith(child);
+  else node.append(child);
 }

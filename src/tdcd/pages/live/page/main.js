@@ -1,86 +1,113 @@
-// Asks for news once in a second, and shows all runs: side by side where there are several.
+// Asks once in a second for the parts of the page that have changed, and shows them.
 
-import { say } from "./dom.js";
-import { Run } from "./run.js";
-import { Together } from "./together.js";
-import { counted } from "./units.js";
+import "./page.js";
+import { show } from "./dom.js";
 
 const EVERY_MS = 1000;
 const SOON_MS = 50; // while the server has not read all yet
-const FEW = 3; // runs that are all open at the start
 
 const link = document.getElementById("link");
+const together = document.getElementById("together");
 const holder = document.getElementById("runs");
-const runs = new Map();
-const together = new Together(document.getElementById("together"), (id) => toggle(id));
-const open = new Map();
-let server = null;
+const digests = new Map(); // of the parts that are shown
+const opened = new Set(), shut = new Set(); // runs, by what somebody clicked
+let chosen = "", server = null, timer = null, isAsking = false;
 
-const isOpen = (id) => open.get(id) ?? (runs.size <= FEW || id === first());
-
-/** The run to look at if there are many: the first that runs, or the first of all. */
-function first() {
-  const ids = [...runs.keys()];
-  return ids.find((id) => ["running", "waiting"].includes(runs.get(id).run.state)) ?? ids[0];
+/** Show a part in its place, if it is another one. */
+function place(node, key, part) {
+  if (part.tree) show(node, part.tree);
+  digests.set(key, part.digest);
 }
 
-function toggle(id) {
-  open.set(id, !isOpen(id));
-  show();
+function article(id, index) {
+  const there = holder.children[index];
+  if (there?.dataset.run === String(id)) return there;
+  const node = holder.querySelector(`:scope > [data-run="${id}"]`) ?? document.createElement("article");
+  node.className = "run";
+  node.dataset.run = id;
+  holder.insertBefore(node, there ?? null);
+  return node;
 }
 
-function have() {
-  const known = [...runs.values()].filter((run) => run.points.rows.length);
-  return known.length ? `?have=${known.map((run) => `${run.id}.${run.points.version}.${run.points.rows.length}`).join(",")}` : "";
+function showRun(run, index) {
+  const node = article(run.id, index);
+  run.parts.forEach((part, at) => {
+    if (at >= node.children.length) node.append(document.createElement("div"));
+    place(node.children[at], `${run.id}.${part.name}`, part);
+  });
+  while (node.children.length > run.parts.length) node.lastChild.remove();
+}
+
+function forget(id) {
+  for (const key of digests.keys()) if (key.startsWith(`${id}.`)) digests.delete(key);
 }
 
 function take(state) {
   if (server !== null && server !== state.server) {
     // Another server has other runs: forget what this one said.
+    for (const known of [digests, opened, shut]) known.clear();
+    for (const node of [holder, together]) node.replaceChildren();
     server = null;
-    runs.clear();
-    open.clear();
     return;
   }
   server = state.server;
-  const ids = new Set(state.runs.map((run) => run.id));
-  for (const id of runs.keys()) if (!ids.has(id)) runs.delete(id);
-  for (const run of state.runs) {
-    if (!runs.has(run.id)) runs.set(run.id, new Run(run.id));
-    runs.get(run.id).update(run);
+  document.title = state.title;
+  together.hidden = state.together === null;
+  if (state.together) place(together, "together", state.together);
+  const shown = new Set(state.runs.map((run) => String(run.id)));
+  for (const node of [...holder.children]) {
+    if (shown.has(node.dataset.run)) continue;
+    forget(node.dataset.run);
+    node.remove();
   }
-  together.update([...runs.values()], state.hidden, isOpen);
-  show();
+  state.runs.forEach(showRun);
 }
 
-function show() {
-  const shown = [...runs.values()].filter((run) => isOpen(run.id));
-  const nodes = shown.map((run) => run.node);
-  if (nodes.length !== holder.children.length || nodes.some((node, place) => node !== holder.children[place])) holder.replaceChildren(...nodes);
-  for (const run of shown) run.draw();
-  together.mark(isOpen);
-  const one = runs.size === 1 ? [...runs.values()][0].run : null;
-  document.title = one ? `${one.round ?? 0}/${one.rounds ?? 0} · ${one.name} · tdcd watch` : `${counted(runs.size, "run")} · tdcd watch`;
+function query() {
+  const fields = { open: [...opened], shut: [...shut], figure: chosen, have: [...new Set(digests.values())] };
+  const given = Object.entries(fields).filter(([, value]) => value.length);
+  return given.length ? `?${given.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&")}` : "";
 }
 
 async function ask() {
+  clearTimeout(timer);
+  isAsking = true;
+  let isReading = false;
   try {
-    const answer = await fetch(`state${have()}`, { cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(30000) });
+    const answer = await fetch(`state${query()}`, { cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(30000) });
     if (!answer.ok) throw new Error(await answer.text());
-    take(await answer.json());
+    const state = await answer.json();
+    take(state);
+    isReading = state.is_reading;
     link.className = "link live";
-    say(link, "live");
+    link.textContent = "live";
   } catch (error) {
     if (!link.classList.contains("lost")) {
-      say(link, `no answer since ${new Date().toLocaleTimeString()}: tdcd watch has ended; this is what it said last`);
+      link.textContent = `no answer since ${new Date().toLocaleTimeString()}: tdcd watch has ended; this is what it said last`;
     }
     link.className = "link lost";
     console.warn(error);
-    // What came last may not be drawn yet.
-    show();
   }
-  const isReading = [...runs.values()].some(({ run }) => run.state === "reading");
-  setTimeout(ask, isReading && link.classList.contains("live") ? SOON_MS : EVERY_MS);
+  isAsking = false;
+  timer = setTimeout(ask, isReading ? SOON_MS : EVERY_MS);
 }
+
+/** Ask for what somebody has just chosen; while an answer is on its way, the next one brings it. */
+function askNow() {
+  if (!isAsking) ask();
+}
+
+together.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-toggle]");
+  if (!button) return;
+  const id = Number(button.dataset.toggle), isOpen = button.getAttribute("aria-expanded") === "true";
+  (isOpen ? opened : shut).delete(id);
+  (isOpen ? shut : opened).add(id);
+  askNow();
+});
+together.addEventListener("change", (event) => {
+  chosen = event.target.value;
+  askNow();
+});
 
 ask();
