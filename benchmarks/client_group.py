@@ -10,10 +10,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tdcd.runtime.job import Job
 from tdcd.runtime.process.driver import Outcome
 from tdcd.runtime.process.log import open_log
 from tdcd.runtime.process.party import own_file, read_job, run_client
-from tdcd.runtime.protocol.job import Job
 
 
 def main() -> None:

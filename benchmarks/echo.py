@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from tdcd.config import check_config, read_config
+from tdcd.runtime.job import Job
 from tdcd.runtime.process.party import PartySection, open_transport
-from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.transport.transport import Joined, Received, Transport
 
 WARM, TIMED = 100, 500

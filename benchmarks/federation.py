@@ -15,11 +15,11 @@ import numpy as np
 
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
+from tdcd.runtime.messages.messages import Phi
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import encode
 from tdcd.runtime.process.forking import environment
-from tdcd.runtime.process.launch import Trial
-from tdcd.runtime.protocol.messages import Phi
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import encode
+from tdcd.runtime.process.trial import Trial
 
 EVERY, ROUNDS, TURNS = 500, 1000, 5
 CONFIG = {

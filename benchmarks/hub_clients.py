@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.forking import environment
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 from tdcd.runtime.storage.status import read_status
 
 CLIENTS, PER_PROCESS, ROUNDS, WARM = (10, 30, 100, 300), 50, 60, 5

@@ -21,9 +21,8 @@ from tdcd.records.history import Record
 from tdcd.records.run_folder import toml_text
 from tdcd.records.timeline import MOST_SPANS, Timeline
 from tdcd.runtime.process.endpoint import Endpoint
-from tdcd.runtime.process.launch import Trial
-from tdcd.runtime.process.metrics import exposition
-from tdcd.runtime.process.metrics_server import Metrics
+from tdcd.runtime.process.metrics import Metrics, exposition
+from tdcd.runtime.process.trial import Trial
 from tdcd.runtime.transport.transport import LocalNetwork
 
 TURNS, UPDATES, READINGS = 3, 4.0, 1.0

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tdcd.runtime.process.forking import environment
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "federation.toml"
 

@@ -16,7 +16,7 @@ import numpy as np
 from tdcd.blocks.start import start_block
 from tdcd.cli import main
 from tdcd.runtime.compute.client_compute import ClientCompute
-from tdcd.runtime.protocol import client
+from tdcd.runtime.machine import client
 
 PHI_S, STEPS_S = map(float, sys.argv[1:3])
 

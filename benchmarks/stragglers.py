@@ -22,7 +22,7 @@ from tdcd.reproduction.experiment import merge
 from tdcd.reproduction.measured import Measured, MeasuredCurve
 from tdcd.reproduction.sweep import predicted_ends
 from tdcd.runtime.process.forking import environment
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 
 Q, STEP_MS, DELAY_MS, SLOWER = 10, 20.0, 200.0, 4
 PHI_SHARE = 0.05

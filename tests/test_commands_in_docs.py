@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.config import Config
 from tdcd.training.sweep import expand
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 
 PAGES = Path(__file__).parents[1] / "docs"
 MY = """

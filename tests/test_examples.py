@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 
 ROOT = Path(__file__).parents[1]
 FEW = ["--set", "train.rounds=2", "--set", "evaluate.every=2"]

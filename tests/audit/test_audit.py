@@ -5,10 +5,10 @@ import math
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from support.well_formed import Page
 from tdcd.audit import Mode, audit, modes_of
 from tdcd.audit.lines import LINES
 from tdcd.audit.modes import is_configured
@@ -132,9 +132,6 @@ def test_the_same_seed_gives_the_same_findings(done, planned):
 
 
 def test_the_page_is_well_formed_and_escapes_names(done, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "report")
-    from well_formed import Page
-
     path = write_page(done, tmp_path / "new")
     text = path.read_text()
     assert path == tmp_path / "new" / "audit.html"

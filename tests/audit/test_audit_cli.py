@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import command
+from support import command
 from tdcd.config import check_config, read_config
 from tdcd.training.run import run
 

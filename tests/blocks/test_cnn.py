@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import oracle
+from support import oracle
 from tdcd.blocks import Cnn
 from tdcd.blocks.convolution import _convolve_patches, _convolve_rows, _convolve_short, _convolve_strips
 from tdcd.blocks.short_filters import short_filter

@@ -110,7 +110,7 @@ def test_a_module_of_the_wrong_width_is_named_with_its_silo(home, tmp_path, comm
 
 
 def test_the_folder_is_each_partys_own(home):
-    from tdcd.runtime.protocol.job import Job
+    from tdcd.runtime.job import Job
 
     keys = read_config(home / "my.toml")
     keys["silos"], keys["federation"] = [{"name": "a", "hub": "h:1"}, {"name": "b", "hub": "h:2"}], {}

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import pytest
 
-from command import start_tdcd, tdcd
+from support.command import start_tdcd, tdcd
 
 COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 BREAST = ["--set", "data.source=breast_cancer", "--set", "train.batch_size=64", "--set", "model.hidden=[4]"]

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.runtime.certificates.issue import create_authority, issue
 from tdcd.runtime.process.doctor import can_listen, can_reach, clock
+
+pytestmark = pytest.mark.quick
 
 FEDERATION = """
 [data]

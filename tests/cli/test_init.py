@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd import __version__
 from tdcd.config import check_config, read_config
 

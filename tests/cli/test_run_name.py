@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.config import check_config
 
 SMALL = """

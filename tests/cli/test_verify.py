@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.records.manifest import Manifest
 from tdcd.records.run_folder import RunFolder
 

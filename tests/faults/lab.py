@@ -15,17 +15,16 @@ from pathlib import Path
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.certificates.agreement import Keys, SharedSecret
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.client import Client
+from tdcd.runtime.machine.hub import Hub, Shutdown
+from tdcd.runtime.messages.wire import IN_FILES, decode
 from tdcd.runtime.process.driver import ClientDriver, HubDriver
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.shutdown import Shutdown
-from tdcd.runtime.protocol.wire import IN_FILES, decode
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.storage.mask_key import mask_key
+from tdcd.runtime.storage.keys import mask_key
 from tdcd.runtime.transport.transport import Joined, Left, Received
 
 SECRET = bytes(range(32))

@@ -12,7 +12,7 @@ from proxy import Proxy
 
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.forking import environment, start_party
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
 

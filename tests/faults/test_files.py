@@ -13,8 +13,8 @@ import pytest
 from lab import CONFIG, Lab, prepared, reference_of
 
 from tdcd.records.history import Record
-from tdcd.runtime.protocol.instructions import Absence
-from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.instructions import Absence
 from tdcd.runtime.storage.hub_folder import HubFolder
 
 HUB, OTHER, NORTH = "hub.lab", "hub.clinic", "client.lab.north"

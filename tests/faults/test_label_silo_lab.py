@@ -8,8 +8,8 @@ import pytest
 from lab import LABELS, ROUGH, Lab, in_mode, prepared, reference_of
 from test_left_out import NORTH, Leaving
 
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import decode, encode
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import decode, encode
 
 HUBS = ["hub.clinic", "hub.lab", "hub.bank"]
 

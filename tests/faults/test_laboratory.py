@@ -13,14 +13,14 @@ from lab import IN_STEP, ORDERLY, ROUGH, Lab, in_mode, prepared, reference_of
 
 from tdcd.records.manifest import Manifest, differences
 from tdcd.records.run_folder import RunFolder
-from tdcd.runtime.protocol.instructions import State
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Checkpoint, PhiPart
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import FORMAT, IN_FILES, PROTOCOL, RejectedMessage, decode, digest, encode
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.instructions import State
+from tdcd.runtime.messages.messages import Checkpoint, PhiPart
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import FORMAT, IN_FILES, PROTOCOL, RejectedMessage, decode, digest, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.storage.lock import is_alive
+from tdcd.runtime.storage.status import is_alive
 from tdcd.runtime.transport.transport import Received
 
 
@@ -203,7 +203,7 @@ def test_two_processes_do_not_share_a_run_folder(tmp_path):
 
     path = tmp_path / "run"
     folder = HubFolder(path, Job(prepared()[0]), 0)
-    ask = "from pathlib import Path; from tdcd.runtime.storage.lock import is_alive; "
+    ask = "from pathlib import Path; from tdcd.runtime.storage.status import is_alive; "
     ask += f"print(is_alive(Path({str(path)!r})))"
     answer = [subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout]
     folder.close()

@@ -11,8 +11,8 @@ from processes import PATIENCE_S, Processes
 
 from tdcd.cli.status import in_words
 from tdcd.records.history import Record
-from tdcd.runtime.protocol.instructions import Absence
-from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.instructions import Absence
 from tdcd.runtime.storage.hub_folder import HubFolder
 
 NORTH, SOUTH, HUB = "client.lab.north", "client.lab.south", "hub.lab"

@@ -6,7 +6,7 @@ import pytest
 import scenarios
 from processes import Processes, reference
 
-from command import tdcd
+from support.command import tdcd
 
 KEYS = {"rounds": 500, "evaluate": {"every": 10}}
 

@@ -11,7 +11,8 @@ from slow_link import SlowLink
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.endpoint import Backoff
 from tdcd.runtime.transport.transport import Joined, Received
-from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.transport.zenoh_settings import Tls
+from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 
 HUB, NORTH = "hub.bank", "client.bank.north"
 LONG = 90.0

@@ -5,7 +5,7 @@ import os
 import pytest
 from lab import CONFIG, Faults, Lab, prepared, reference_of
 
-from tdcd.runtime.protocol.instructions import State
+from tdcd.runtime.machine.instructions import State
 from tdcd.runtime.storage.checkpoint import Checkpoints
 
 

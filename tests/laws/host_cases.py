@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from problems import Problem, Shape
 
+from support.problems import Problem, Shape
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.dropout import SiloDropout
 from tdcd.core.fixed_point import FixedBlocks, FixedPoint

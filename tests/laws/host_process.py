@@ -10,8 +10,8 @@ from pathlib import Path
 import jax
 import numpy as np
 from host_cases import FAMILY, LINEAR, LOSS, MIXED, VARIANT, federation_config, mapped_problem
-from problems import Problem, arrays, distance
 
+from support.problems import Problem, arrays, distance
 from tdcd import Simulation
 from tdcd.config import check_config
 from tdcd.config.resolve import plan

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import ENGINES, Problem, Shape, arrays, distance, examples
 
+from support.problems import ENGINES, Problem, Shape, arrays, distance, examples
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.execution import Execution
 from tdcd.core.objective import Objective

@@ -5,10 +5,10 @@ A change that is meant, such as another rule for drawing minibatches, writes new
 
 import pytest
 
-from runtime.in_process import InProcess
+from support.in_process import InProcess
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 from tdcd.training.run import simulate
 from tdcd.training.train import measure
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from host_cases import FAMILY, LOSS, VARIANT, federation_config, write_tables
-from problems import Problem
 
+from support.problems import Problem
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.federation.hosts import HostRows, Hosts

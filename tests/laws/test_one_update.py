@@ -3,16 +3,16 @@
 import jax
 import numpy as np
 import pytest
-from problems import ENGINES, arrays, distance
 
-import oracle
-from runtime.in_process import InProcess
+from support import oracle
+from support.in_process import InProcess
+from support.problems import ENGINES, arrays, distance
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core import algorithm
 from tdcd.core.update import Sgd
 from tdcd.federation.fitting import start_fitting
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 from tdcd.training.run import simulate
 
 ROUNDS = 3

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import optax
 import pytest
-from problems import Problem, Shape, distance
 
-import oracle
+from support import oracle
+from support.problems import Problem, Shape, distance
 from tdcd.blocks import Linear, Mlp
 from tdcd.config import check_config
 from tdcd.config.members import variant_of

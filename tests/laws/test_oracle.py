@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import Problem, Shape, arrays, examples, over_engines, random_block
 
-import oracle
+from support import oracle
+from support.problems import Problem, Shape, arrays, examples, over_engines, random_block
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.objective import Objective
 

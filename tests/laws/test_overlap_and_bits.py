@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import Problem, Shape, arrays, distance
 
-import oracle
+from support import oracle
+from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.exchange import BETWEEN_HUBS, BLOCKS, TO_CLIENTS, TO_HUB, Sending, half_open, seed_words
 from tdcd.core.objective import Objective

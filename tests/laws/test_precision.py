@@ -7,8 +7,8 @@ from typing import Any, get_args
 import jax
 import numpy as np
 import pytest
-from problems import Problem, Shape, arrays
 
+from support.problems import Problem, Shape, arrays
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.choices import Precision
 from tdcd.core.execution import ALGORITHMS, Execution

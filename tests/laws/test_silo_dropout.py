@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from problems import Problem, Shape, arrays, distance
 
-import oracle
+from support import oracle
+from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.dropout import SiloDropout
 from tdcd.core.exchange import Sending, seed_words

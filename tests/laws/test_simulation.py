@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import ENGINES, SPLITS, Problem, Shape, arrays, distance, engines_of, examples
 
-import oracle
+from support import oracle
+from support.problems import ENGINES, SPLITS, Problem, Shape, arrays, distance, engines_of, examples
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.objective import Objective
 from tdcd.core.schedule import batch_ids

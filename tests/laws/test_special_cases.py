@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from problems import ENGINES, NUM_CLASSES, SPLITS, Problem, Shape, arrays, distance, examples, over_engines
 
+from support.problems import ENGINES, NUM_CLASSES, SPLITS, Problem, Shape, arrays, distance, examples, over_engines
 from tdcd.core.objective import Objective
 from tdcd.core.schedule import batch_ids
 

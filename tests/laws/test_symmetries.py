@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import ENGINES, SPLITS, Problem, Shape, arrays, distance, examples
 
+from support.problems import ENGINES, SPLITS, Problem, Shape, arrays, distance, examples
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.objective import Objective
 from tdcd.federation.silos import Federation

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from problems import Problem, Shape, distance
 from sklearn.utils.class_weight import compute_class_weight
 
+from support.problems import Problem, Shape, distance
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.objective import Objective
 from tdcd.federation.weights import by_class

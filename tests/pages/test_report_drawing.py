@@ -9,6 +9,8 @@ from run_folders import silo
 from tdcd.pages.report import federation_drawing
 from tdcd.records.run import FederationFacts
 
+pytestmark = pytest.mark.quick
+
 
 def draw(*silos):
     facts = FederationFacts.model_validate({"name": "x", "num_samples": 100, "num_test": 0, "silos": silos})

@@ -2,18 +2,20 @@
 
 import base64
 import hashlib
-import html
 import json
 import re
 
 import numpy as np
 import pytest
 from run_folders import silo
-from well_formed import Page
 
+from support.well_formed import Page
 from tdcd.config import Config
+from tdcd.pages.kit.html import SCRIPT
 from tdcd.pages.report import write_report
 from tdcd.records.run_folder import RunFolder, toml_text
+
+pytestmark = pytest.mark.quick
 
 SILOS = [silo("bank", [4], [9], ["age", "income", "debt <b>", "bias"]), silo("shop", [2], [9], ["visits", "spent"])]
 LINEAR = '[model]\nblock = "linear"\nloss = "{}"\n[data]\nstandardize = true\n'
@@ -124,13 +126,15 @@ def test_settings_without_any_change(make_run):
     assert "Every setting has its default." in words(folder)
 
 
-def test_the_button_to_print_is_the_only_script_that_the_policy_allows(make_run):
+def test_the_script_of_all_pages_is_the_only_one_that_the_policy_allows(make_run):
     text = write_report(make_run()).read_text(encoding="utf-8")
-    (handler,) = [html.unescape(value) for value in re.findall(r' on[a-z]+="([^"]*)"', text)]
-    (allowed,) = re.findall(r"script-src 'unsafe-hashes' 'sha256-([^']+)'", text)
-    assert base64.b64decode(allowed) == hashlib.sha256(handler.encode()).digest()
-    assert handler.endswith("print()")
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    (allowed,) = re.findall(r"script-src 'sha256-([^']+)'\"", text)
+    assert base64.b64decode(allowed) == hashlib.sha256(script.encode()).digest()
+    assert script == SCRIPT
     assert "default-src 'none'" in text
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "fetch(", "import"):
+        assert word not in script
 
 
 def test_paper_is_light_and_shows_what_is_folded(make_run):

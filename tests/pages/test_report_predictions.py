@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
-from well_formed import Page
 
+from support.well_formed import Page
 from tdcd.pages.kit.chart import MOST_DOTS, Axes, robust_range
 from tdcd.pages.predictions import brier, confusion, errors, grouped, read_held_out, roc
 from tdcd.pages.report import write_report
 from tdcd.records.metrics import auc
+
+pytestmark = pytest.mark.quick
 
 RNG = np.random.default_rng(5)
 
@@ -200,8 +202,8 @@ def test_hostile_classes_stay_text(make_run):
     true, chances = several(60, 3)
     folder = write_several(make_run(), true, chances, names)
     text = write_report(folder).read_text(encoding="utf-8")
-    assert "<script" not in text
-    assert "script" not in Page(text).tags
+    assert names[0] not in text
+    assert Page(text).tags.count("script") == 1
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ from itertools import pairwise
 
 import pytest
 from run_folders import CONFIG, silo
-from well_formed import Page
 
+from support.well_formed import Page
 from tdcd.pages.report import write_report
 from tdcd.pages.timeline import MOST_BARS, Lane, timeline_svg
 from tdcd.records.timeline import Timeline
+
+pytestmark = pytest.mark.quick
 
 SILOS = [silo("clinic", [4], [100]), silo("lab", [6], [60, 40])]
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from support.well_formed import Page
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.network import PRESETS
@@ -42,14 +43,11 @@ def folders(tmp_path_factory):
     return out
 
 
-def parsed(page: Path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "report")
-    from well_formed import Page
-
+def parsed(page: Path):
     return Page(page.read_text())
 
 
-def test_an_admissible_run_stays_below_its_bound(folders, monkeypatch):
+def test_an_admissible_run_stays_below_its_bound(folders):
     news = []
     result = measure_bound(folders / "small", seconds=UNHURRIED, observe=news.append)
     assert result.iterations == 100
@@ -64,7 +62,7 @@ def test_an_admissible_run_stays_below_its_bound(folders, monkeypatch):
 
     page = write_page(result)
     assert page == folders / "small" / "bound.html"
-    found = parsed(page, monkeypatch)
+    found = parsed(page)
     assert found.tags.count("svg") == 2
     assert result.verdict in found.texts
     assert "script" not in found.tags
@@ -90,7 +88,7 @@ def test_a_bound_that_does_not_hold_is_admitted(folders):
     assert broken.verdict.startswith("The bound does not hold: the measured average exceeds it at some T.")
 
 
-def test_an_inadmissible_step_size_is_said_and_gradients_are_still_shown(folders, monkeypatch):
+def test_an_inadmissible_step_size_is_said_and_gradients_are_still_shown(folders):
     result = measure_bound(folders / "large", seconds=UNHURRIED)
     assert (result.bound, result.holds, result.dominant) == (None, None, None)
     proof, printed = (max_step_size(result.constants, 5, 2, condition) for condition in ("proof", "printed"))
@@ -100,7 +98,7 @@ def test_an_inadmissible_step_size_is_said_and_gradients_are_still_shown(folders
         f"admits step sizes up to {proof:.4g} (the condition as printed, which lacks a factor N, up to {printed:.4g})."
     )
     assert len(result.gradients.squared_norms) == 20
-    found = parsed(write_page(result), monkeypatch)
+    found = parsed(write_page(result))
     assert found.tags.count("svg") == 1
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 
 COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 SETTINGS = (

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.pages.live.watcher import Watcher
 from tdcd.records.manifest import Manifest
 from tdcd.records.plain_file import MOST_DEPTH, open_plain, parse_json, parse_toml, plain_lines, read_plain
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.timeline import Timeline
+
+pytestmark = pytest.mark.quick
 
 SHORT = ["data.source=diabetes", "model.block=linear", "train.batch_size=32", "train.rounds=2", "evaluate.every=1"]
 STATUS = {
@@ -93,6 +95,7 @@ def good(tmp_path_factory):
     return home / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("put", [brackets, pipe, endless])
 @pytest.mark.parametrize("name", FILES)
 def test_commands_and_the_page_of_all_runs_get_past_it(good, tmp_path, name, put):

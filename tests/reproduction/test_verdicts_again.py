@@ -9,7 +9,7 @@ import numpy as np
 from made_up import diverging, experiment, falling
 from verdicts_again import Figure, quantities, verdict
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.pages.reproduction import write_page
 from tdcd.reproduction.claims import judge
 from tdcd.reproduction.results import read_results

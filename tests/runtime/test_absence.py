@@ -2,20 +2,20 @@
 
 import numpy as np
 import pytest
-from in_process import SECRET, InProcess
-from test_machines import RIDGE, with_keys
 
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.core.schedule import batch_ids
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.process.grace import Grace
-from tdcd.runtime.protocol.absence import Absences
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.instructions import Absence
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Who
-from tdcd.runtime.protocol.structure import Message
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.client import Client
+from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.machine.instructions import Absence
+from tdcd.runtime.machine.questions import Absences
+from tdcd.runtime.messages.messages import Who
+from tdcd.runtime.messages.structure import Message
+from tdcd.runtime.process.driver import Grace
 
 UNEQUAL = with_keys(
     RIDGE,

@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
-from altering import with_fields
 from test_absence import A2, B1, C1, UNEQUAL, stopped
-from test_machines import with_keys
 
-from tdcd.runtime.protocol.messages import Remaining
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
+from support.altering import with_fields
+from support.simulated import with_keys
+from tdcd.runtime.messages.messages import Remaining
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
+
+pytestmark = pytest.mark.quick
 
 
 def refusal(machine, message, **fields):

@@ -5,15 +5,15 @@ import sys
 from threading import Event, Thread
 
 import pytest
-from test_processes import free_ports
 from typer.testing import CliRunner
 
-from command import start_tdcd
+from support.command import start_tdcd
+from support.party_processes import free_ports
 from tdcd.cli.app import app
 from tdcd.config import check_config
+from tdcd.runtime.job import Job
 from tdcd.runtime.process.align import AlignClient, AlignHub
 from tdcd.runtime.process.dialogue import converse
-from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.transport.transport import LocalNetwork
 
 SECRET = bytes(range(32))

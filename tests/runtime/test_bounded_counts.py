@@ -6,19 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import SECRET, InProcess
-from test_machines import RIDGE, with_keys
 
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.prediction.scores import SiloScores
-from tdcd.runtime.process.client_data import ClientData, shards
-from tdcd.runtime.process.predict_hub import ModelOf, PredictHub
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Block, Enrol, Phi, Prepare, Ready, Welcome
-from tdcd.runtime.protocol.sample_index import IncompatibleParties
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
+from tdcd.runtime.compute.client_data import ClientData, shards
+from tdcd.runtime.job import IncompatibleParties, Job
+from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.messages.messages import Block, Enrol, Phi, Prepare, Ready, Welcome
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
+from tdcd.runtime.process.predict import ModelOf, PredictHub
 from tdcd.tables.rows import Category, RawRows
 
 CONFIG = with_keys(RIDGE, train={"rounds": 3})

@@ -5,12 +5,12 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from transport_parties import HUB, HUBS, NORTH, SOON, SOUTH, Parties, ZenohNetwork, tls_of
 
+from support.transport_parties import HUB, HUBS, NORTH, SOON, SOUTH, Parties, ZenohNetwork, tls_of
 from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.process.endpoint import LOOK_S, Endpoint
-from tdcd.runtime.process.facts import links_of
 from tdcd.runtime.process.metrics import METRICS, Snapshot
+from tdcd.runtime.process.status import links_of
 from tdcd.runtime.storage.status import in_words
 from tdcd.runtime.transport.transport import Joined, Left
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport

@@ -5,21 +5,19 @@ import json
 import logging
 
 import pytest
-from test_machines import RIDGE, with_keys
 
-from command import tdcd
+from support.command import tdcd
+from support.simulated import RIDGE, with_keys
 from tdcd.cli.terminal import PlainConsole
 from tdcd.cli.waiting import Waiting
 from tdcd.core.visible import MOST_LETTERS, one_line, visible
 from tdcd.pages.kit.html import paragraph
 from tdcd.pages.live.watcher import Watcher
+from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
+from tdcd.runtime.messages.messages import Diverged, Stop
+from tdcd.runtime.messages.wire import decode, encode
 from tdcd.runtime.process.endpoint import heard
 from tdcd.runtime.process.log import _ForMachines, _ForPeople
-from tdcd.runtime.protocol.comparing import compare_settings
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Diverged, Stop
-from tdcd.runtime.protocol.sample_index import IncompatibleParties
-from tdcd.runtime.protocol.wire import decode, encode
 
 # Markup that ends what never began; a terminal's title, colour and a cleared screen; text that runs backwards; a letter
 # without a width; an eight-bit control sequence; a line that was never printed.

@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from test_zenoh_transport import intruder
-from transport_parties import HUB, HUBS, NORTH, SHOP, SHOP_NORTH, SOON, SOUTH, free_address, take, tls_of
 
+from support.transport_parties import HUB, HUBS, NORTH, SHOP, SHOP_NORTH, SOON, SOUTH, free_address, take, tls_of
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.transport.guard import HANDSHAKES, LINKS, PLACES, files_for_connections
 from tdcd.runtime.transport.transport import Joined, Left, Received

@@ -3,11 +3,11 @@
 import csv
 
 import pytest
-from in_process import InProcess
 
+from support.in_process import InProcess
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.training.run import execute
 

@@ -5,16 +5,18 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from altering import arrays_at, with_array, with_fields
-from in_process import InProcess
-from test_machines import RIDGE, with_keys
 
+from support.altering import arrays_at, with_array, with_fields
+from support.in_process import InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.messages import Begin, Block, Checkpoint, ColumnSummary, Hello, Model, Ready, Stop, Want, Who
-from tdcd.runtime.protocol.structure import Array, Message
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.messages.messages import Begin, Block, Checkpoint, ColumnSummary, Hello, Model, Ready, Stop, Want, Who
+from tdcd.runtime.messages.structure import Array, Message
+from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
+
+pytestmark = pytest.mark.quick
 
 CONFIG = with_keys(RIDGE, train={"rounds": 3})
 """Every kind of message but ``model`` is sent in it."""

@@ -11,15 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-from test_machines import RIDGE
 
-from command import start_tdcd, tdcd
+from support.command import start_tdcd, tdcd
+from support.simulated import RIDGE
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.process.metrics import METRICS, Snapshot, exposition
-from tdcd.runtime.process.metrics_server import CONTENT_TYPE, PATIENCE_S, READERS, Metrics
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.process.metrics import CONTENT_TYPE, METRICS, PATIENCE_S, READERS, Metrics, Snapshot, exposition
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tdcd.json"
 ODD = 'hub."<lab>"\\\n'

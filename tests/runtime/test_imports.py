@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+TESTS = Path(__file__).parents[1]
 FORBIDDEN = ("jax", "optax", "matplotlib", "sklearn", "tdcd.simulation", "tdcd.pages")
 
 CLIENT = """
@@ -22,7 +23,7 @@ print(*sys.modules)
 def test_a_client_loads_neither_figures_nor_data_sets_nor_the_simulation():
     done = subprocess.run([sys.executable, "-c", CLIENT], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert "tdcd.runtime.protocol.client" in loaded
+    assert "tdcd.runtime.machine.client" in loaded
     assert [name for name in loaded if name.startswith(FORBIDDEN)] == []
 
 
@@ -33,9 +34,9 @@ class NoJax:
         if name == "jax":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, NoJax())
-from in_process import InProcess
+from support.in_process import InProcess
 from tdcd.config import check_config
-from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.compute.client_data import ClientData
 import numpy as np
 loss, train = sys.argv[1], {"class_weights": "balanced"} if sys.argv[1] == "logistic" else {}
 config = check_config({
@@ -61,6 +62,6 @@ print([record.round for record in federation.history["hub.a"]], federation.ends[
 def test_a_federation_of_linear_blocks_trains_where_there_is_no_jax(loss):
     """Labels at one silo, which tells the others slopes and weights, or slopes and expected counts."""
     command = [sys.executable, "-c", WITHOUT_JAX, loss]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parent, timeout=300)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=TESTS, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[0, 3] finished"

@@ -5,18 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import SECRET, InProcess
-from test_machines import RIDGE, with_keys
 
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Enrol, Ready
-from tdcd.runtime.protocol.structure import Message
-from tdcd.runtime.protocol.wire import PROTOCOL, RejectedMessage
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.client import Client
+from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.messages.messages import Enrol, Ready
+from tdcd.runtime.messages.structure import Message
+from tdcd.runtime.messages.wire import PROTOCOL, RejectedMessage
+
+pytestmark = pytest.mark.quick
 
 CONFIG = with_keys(RIDGE)
 NORTH, SOUTH, C1 = "client.lab.north", "client.lab.south", "client.clinic.c1"

@@ -6,19 +6,19 @@ import stat
 
 import numpy as np
 import pytest
-from in_process import InProcess
 from test_tables import data_of, write_table
 from typer.testing import CliRunner
 
+from support.in_process import InProcess
 from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.data.randomized import trial_key
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.process.label_key import label_key
+from tdcd.runtime.messages.wire import encode
 from tdcd.runtime.process.party import PartySection, read_data
-from tdcd.runtime.process.trial_data import write_rows
-from tdcd.runtime.protocol.wire import encode
+from tdcd.runtime.process.trial import write_rows
+from tdcd.runtime.storage.keys import label_key
 from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table
 from tdcd.training.run import run

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import SECRET, InProcess
 from test_label_silo import AT_BANK
-from test_machines import RIDGE, with_keys
 
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.core.settings import draws_of
-from tdcd.runtime.process.client_data import ClientData, shards
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.wire import encode
+from tdcd.runtime.compute.client_data import ClientData, shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages.wire import encode
 from tdcd.tables.rows import RawRows
 
 CONFIG = with_keys(

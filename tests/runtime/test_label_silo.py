@@ -3,18 +3,16 @@
 from collections import Counter
 
 import pytest
-from in_process import InProcess
 from test_absence import Deaf
 from test_losses_for_real import OWN
-from test_machines import RIDGE, with_keys
-from test_variants import assert_same_history, simulated
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.label_messages import FiguresPart, SlopePart
-from tdcd.runtime.protocol.messages import Begin, PhiPart, ScoresPart, Steps
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages.messages import Begin, FiguresPart, PhiPart, ScoresPart, SlopePart, Steps
 
 SILOS = [{"name": "shop", "clients": 2}, {"name": "bank", "clients": 2}, {"name": "bureau", "clients": 1}]
 AT_BANK = {"silos": SILOS, "federation": {"labels": "bank"}}

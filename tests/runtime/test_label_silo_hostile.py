@@ -20,15 +20,14 @@ from test_hostile import (
     texts,
     with_array,
 )
-from test_machines import RIDGE, with_keys
 from test_odd_words import Recorded, crashes
 
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.label_messages import Figures, FiguresPart, Outputs, SlopePart
-from tdcd.runtime.protocol.messages import Hello, PhiPart, ScoresPart, Want
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.messages.messages import Figures, FiguresPart, Hello, Outputs, PhiPart, ScoresPart, SlopePart, Want
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
 BANK = "hub.bank"
 SILOS = [*RIDGE["silos"], {"name": "bank", "clients": 1}]

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow.csv as pcsv
 import pytest
-from in_process import InProcess
-from test_processes import processes, up, written
 from test_tables import data_of, same_as_the_simulation, write_table
 from typer.testing import CliRunner
 
+from support.in_process import InProcess
+from support.party_processes import processes, up, written
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.prediction.model import Model
-from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.process.party import PartySection, read_data
-from tdcd.runtime.process.trial_data import write_rows
+from tdcd.runtime.process.trial import write_rows
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table

@@ -3,14 +3,13 @@
 from collections import Counter
 
 import pytest
-from in_process import InProcess
-from test_machines import RIDGE, with_keys
-from test_variants import assert_same_history, simulated
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.messages import Begin, Block, Evaluate, Phi, PhiPart, Steps
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.messages.messages import Begin, Block, Evaluate, Phi, PhiPart, Steps
 
 SILOS = RIDGE["silos"]
 

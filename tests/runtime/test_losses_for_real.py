@@ -5,17 +5,16 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from in_process import InProcess, largest_difference
-from test_machines import RIDGE, simulated, with_keys
 
+from support.in_process import InProcess, largest_difference
+from support.simulated import RIDGE, simulated, with_keys
 from tdcd.config import ConfigError
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.comparing import check_outputs
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.label_messages import Outputs
-from tdcd.runtime.protocol.sample_index import IncompatibleParties
-from tdcd.runtime.protocol.taking import take_loss
-from tdcd.runtime.protocol.wire import RejectedMessage
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import IncompatibleParties, Job
+from tdcd.runtime.machine.handshake import check_outputs
+from tdcd.runtime.messages.messages import Outputs
+from tdcd.runtime.messages.validation import take_loss
+from tdcd.runtime.messages.wire import RejectedMessage
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
 OWN = {"loss": "own_loss:Quantile", "folder": EXAMPLES}

@@ -1,43 +1,10 @@
 """Hubs and clients as state machines, against the simulation of the same configuration."""
 
 import pytest
-from in_process import InProcess, largest_difference
 
-from tdcd.config import check_config
-from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
-from tdcd.training.train import train
-
-RIDGE = {
-    "dtype": "float64",
-    "data": {"source": "diabetes"},
-    "silos": [{"name": "clinic", "clients": 3}, {"name": "lab", "clients": ["north", "south", "west"]}],
-    "model": {"block": "linear", "l2": 0.01},
-    "train": {"rounds": 6, "local_steps": 4, "batch_size": 32, "step_size": 0.05},
-    "evaluate": {"every": 2},
-}
-
-
-def simulated(config):
-    planned = plan(config)
-    result = train(
-        planned.federation,
-        planned.blocks,
-        planned.objective,
-        planned.settings,
-        rounds=config.train.rounds,
-        evaluate_every=config.evaluate.every,
-        quiet=True,
-    )
-    return planned, result
-
-
-def with_keys(base, **sections):
-    merged = {key: dict(value) if isinstance(value, dict) else value for key, value in base.items()}
-    for name, keys in sections.items():
-        merged[name] = {**merged.get(name, {}), **keys} if isinstance(keys, dict) else keys
-    return check_config(merged)
-
+from support.in_process import InProcess, largest_difference
+from support.simulated import RIDGE, simulated, with_keys
+from tdcd.runtime.compute.client_data import shards
 
 CASES = {
     "ridge, 2 silos x 3": with_keys(RIDGE),

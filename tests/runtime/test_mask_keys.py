@@ -5,9 +5,10 @@ import shutil
 import pytest
 
 from tdcd.runtime.certificates.agreement import Certified, ForgedCardError, Keys, RevokedCardError
-from tdcd.runtime.certificates.issue import issue, throwaway
-from tdcd.runtime.certificates.revoke import revoke
-from tdcd.runtime.storage.mask_key import mask_key
+from tdcd.runtime.certificates.issue import issue, revoke, throwaway
+from tdcd.runtime.storage.keys import mask_key
+
+pytestmark = pytest.mark.quick
 
 HUBS = {f"hub.{name}": ["127.0.0.1"] for name in "abc"}
 PURPOSE = "some purpose"

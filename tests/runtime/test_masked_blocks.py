@@ -4,23 +4,21 @@ import sys
 
 import numpy as np
 import pytest
-from in_process import InProcess
-from test_machines import RIDGE, with_keys
-from test_variants import assert_same_history, simulated
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.core.fixed_point import BeyondRangeError, FixedBlocks
 from tdcd.runtime.certificates.agreement import Keys
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.agreeing import refuse_few_blocks
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.groups import Group
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.messages import Begin, Block, Diverged, Steps, Welcome
-from tdcd.runtime.protocol.sample_index import IncompatibleParties
-from tdcd.runtime.protocol.structure import arrays_of
-from tdcd.runtime.protocol.wire import RejectedMessage
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import IncompatibleParties
+from tdcd.runtime.machine.client import Client
+from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.machine.masks import refuse_few_blocks
+from tdcd.runtime.messages.messages import Begin, Block, Diverged, Group, Steps, Welcome
+from tdcd.runtime.messages.structure import arrays_of
+from tdcd.runtime.messages.wire import RejectedMessage
 
 PROTECT = {"exchange": {"protect_blocks": True}}
 GRACE = {**PROTECT, "federation": {"client_grace_s": 1.0}}

@@ -1,13 +1,12 @@
 """Masks between real processes over mutual TLS, with keys on their certificates: the simulation's history."""
 
 import pytest
-from test_machines import RIDGE
-from test_variants import simulated
 
+from support.simulated import RIDGE, simulated
 from tdcd.config import check_config
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 
 pytestmark = pytest.mark.slow
 CASES = {

@@ -5,25 +5,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from in_process import SECRET, InProcess
 from test_align import talk_all
-from test_machines import RIDGE, with_keys
-from test_variants import assert_same_history, simulated
 
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError, check_config
 from tdcd.core.fixed_point import BeyondRangeError, FixedPoint
 from tdcd.prediction.predict import combine
 from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.certificates.agreement import Keys
-from tdcd.runtime.compute.masks import Masks
-from tdcd.runtime.compute.sums import Sums
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.process.predict_hub import MaskedPredictHub, ModelOf
-from tdcd.runtime.protocol.agreeing import MaskAgreement
-from tdcd.runtime.protocol.dialogue_messages import PredictScores
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import PhiPart, ScoresPart
-from tdcd.runtime.protocol.structure import Array
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.compute.secure_sums import Masks, Sums
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.masks import MaskAgreement
+from tdcd.runtime.messages.messages import PhiPart, PredictScores, ScoresPart
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.process.predict import MaskedPredictHub, ModelOf
 
 SILOS = [*RIDGE["silos"], {"name": "shop", "clients": 3}]
 MASK = {"silos": SILOS, "exchange": {"protect": "mask"}}

@@ -5,16 +5,18 @@ from collections import Counter
 import msgspec
 import numpy as np
 import pytest
-from altering import MAGIC, headed, signed
 from hypothesis import given
 from hypothesis import settings as sized
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from tdcd.runtime.protocol.messages import Block, Checkpoint, Enrol, Phi, PhiPart, Stop, Target
-from tdcd.runtime.protocol.structure import Array, named
-from tdcd.runtime.protocol.taking import take, take_all
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
+from support.altering import MAGIC, headed, signed
+from tdcd.runtime.messages.messages import Block, Checkpoint, Enrol, Phi, PhiPart, Stop, Target
+from tdcd.runtime.messages.structure import Array, named
+from tdcd.runtime.messages.validation import take, take_all
+from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
+
+pytestmark = pytest.mark.quick
 
 # The wire format
 

@@ -9,14 +9,14 @@ import sys
 import time
 
 import pytest
-from test_machines import RIDGE
 
+from support.simulated import RIDGE
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.issue import issue_all
-from tdcd.runtime.process.client_data import shards
+from tdcd.runtime.compute.client_data import shards
 from tdcd.training.run import run
 
 pytestmark = pytest.mark.slow

@@ -5,17 +5,17 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from altering import arrays_at, content_fields, with_array, with_fields
-from in_process import SECRET, InProcess
 from test_hostile import C1, CONFIG, HUB, run
-from test_machines import RIDGE, with_keys
 
+from support.altering import arrays_at, content_fields, with_array, with_fields
+from support.in_process import SECRET, InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import ClientData, shards
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
+from tdcd.runtime.compute.client_data import ClientData, shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.client import Client
+from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 from tdcd.tables.rows import RawRows
 
 ODD = [None, [], {}, -1, 2**63, "x", True, 1.5, [[1]], {"a": 1}, [-1], [None], b"x", [2**63], {1: 2}, [["<f8", [1]]]]

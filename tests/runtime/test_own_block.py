@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from in_process import InProcess, largest_difference
-from test_machines import RIDGE, simulated, with_keys
 
+from support.in_process import InProcess, largest_difference
+from support.simulated import RIDGE, simulated, with_keys
 from tdcd.blocks import Linear
 from tdcd.config import ConfigError
 from tdcd.config.resolve import blocks_of, plan
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.job import Job
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import Job
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
 OWN = {"block": ["linear", "own_block:Quadratic"], "folder": EXAMPLES}

@@ -1,13 +1,13 @@
 """Real hubs end a run early, all alike, keep the simulation's model, and go on after a crash bit for bit."""
 
 import pytest
-from in_process import InProcess, largest_difference
-from test_machines import RIDGE, with_keys
 
+from support.in_process import InProcess, largest_difference
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.records.patience import Stopping
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.messages import Stop
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.messages.messages import Stop
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.training.train import train
 

@@ -7,11 +7,11 @@ from test_align import talk_all
 from tdcd.config import check_config
 from tdcd.prediction.predict import combine
 from tdcd.prediction.scores import SiloScores
-from tdcd.runtime.process.predict_hub import ModelOf, PredictHub
-from tdcd.runtime.protocol.dialogue_messages import PredictScores
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import RejectedMessage
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages.messages import PredictScores
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.runtime.process.predict import ModelOf, PredictHub
 
 SECRET = bytes(range(32))
 MODEL = ModelOf("abc", "finished")

@@ -4,18 +4,26 @@ import csv
 import json
 import shutil
 import signal
-import socket
-import time
-from contextlib import contextmanager
 from urllib.request import urlopen
 
 import pytest
-from safetensors.numpy import load_file
 from sklearn.datasets import load_diabetes
-from test_machines import RIDGE
 from typer.testing import CliRunner
 
-from command import tdcd
+from support.command import tdcd
+from support.party_processes import (
+    SOON,
+    assert_same_run,
+    events,
+    free_ports,
+    processes,
+    simulated,
+    status,
+    up,
+    wait_until,
+    written,
+)
+from support.simulated import RIDGE
 from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
@@ -24,94 +32,16 @@ from tdcd.prediction.model import Model
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.records.timeline import Timeline
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.process.forking import environment, start_party
+from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.tables.split import split_table
-from tdcd.training.run import run
 
 pytestmark = pytest.mark.slow
-SOON = 120.0
-"""Seconds for what should take a few; machines that run tests may be busy."""
-ENVIRONMENT = environment()
-
-
-@contextmanager
-def processes(logs):
-    """``start(party, *arguments)`` runs ``tdcd`` with them, its output in the party's log; none outlives its test."""
-    started = []
-
-    def start(party, *arguments):
-        started.append(start_party([*map(str, arguments)], logs / f"{party}.log", ENVIRONMENT))
-        return started[-1]
-
-    try:
-        yield start
-    finally:
-        for process in started:
-            process.send_signal(signal.SIGTERM)
-        for process in started:
-            process.wait()
-
-
-def up(path, out, *options):
-    """``tdcd up``: its exit status and what it printed. Its parties are processes, it is not."""
-    done = tdcd("up", path, "--out", out, *options, cwd=out.parent)
-    return done.exit_code, done.output
 
 
 def fetched(url):
     with urlopen(url, timeout=SOON) as answer:
         return answer.read()
-
-
-def wait_until(happens, *alive):
-    deadline = time.monotonic() + SOON
-    while not happens():
-        assert time.monotonic() < deadline, "it never happened"
-        assert all(process.poll() is None for process in alive), "a process ended too early"
-        time.sleep(0.05)
-
-
-def status(home):
-    path = home / "status.json"
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def events(log):
-    """The lines of a party's log that are for machines."""
-    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-
-
-def written(folder, keys):
-    folder.mkdir(exist_ok=True)
-    (folder / "federation.toml").write_text(toml_text(check_config(keys).model_dump()))
-    return folder / "federation.toml"
-
-
-def simulated(path, out):
-    """What ``tdcd run`` does with the file."""
-    run(check_config(read_config(path), str(path)), out)
-    return out
-
-
-def assert_same_run(one, other, relative):
-    """Two run folders have the same history and the same blocks."""
-    ours, theirs = read_history(one / "history.jsonl"), read_history(other / "history.jsonl")
-    assert [record.round for record in ours] == [record.round for record in theirs]
-    assert ours[-1].train_loss < 0.9 * ours[0].train_loss
-    for mine, wanted in zip(ours, theirs, strict=True):
-        close = {"rel": relative, "abs": relative}
-        assert mine.train_loss == pytest.approx(wanted.train_loss, **close)
-        assert mine.test_loss == pytest.approx(wanted.test_loss, **close)
-        for part, figures in wanted.metrics.items():
-            assert mine.metrics[part] == pytest.approx(figures, **close)
-        assert (mine.iteration, mine.bytes, mine.messages) == (wanted.iteration, wanted.bytes, wanted.messages)
-    for path in (one / "model").glob("*.safetensors"):
-        blocks, wanted = load_file(path), load_file(other / "model" / path.name)
-        assert set(blocks) == set(wanted)
-        for name, block in blocks.items():
-            assert block == pytest.approx(wanted[name], rel=relative, abs=relative)
 
 
 def models(folder):
@@ -274,14 +204,6 @@ def test_a_trial_of_tables_says_what_it_takes_labels_for_and_keeps_what_was_held
 
 
 # Parties started by hand
-
-
-def free_ports(count):
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
-from transport_parties import HUB, NORTH, SOON, ZenohNetwork
 from typer.testing import CliRunner
 
+from support.transport_parties import HUB, NORTH, SOON, ZenohNetwork
 from tdcd.cli.certificates import certs_app
-from tdcd.runtime.certificates.check import explain, facts_of, read_certificate, read_key
-from tdcd.runtime.certificates.issue import create_authority, issue, key_pem
-from tdcd.runtime.certificates.names import fingerprint
+from tdcd.runtime.certificates.check import explain, facts_of, fingerprint, read_certificate, read_key
+from tdcd.runtime.certificates.issue import create_authority, issue, key_pem, revoke
 from tdcd.runtime.certificates.request import make_request, read_request, sign, sign_all
-from tdcd.runtime.certificates.revoke import revoke
 from tdcd.runtime.transport.transport import Joined, Received
+
+pytestmark = pytest.mark.quick
 
 PARTIES = [HUB, NORTH]
 SHA256 = hashes.SHA256()

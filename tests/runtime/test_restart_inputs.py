@@ -7,8 +7,8 @@ from tdcd.cli.app import app
 from tdcd.config import check_config
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.issue import throwaway
+from tdcd.runtime.job import Job
 from tdcd.runtime.process.party import PartySection, own_file, read_data
-from tdcd.runtime.protocol.job import Job
 from tdcd.runtime.storage.hub_folder import HubFolder
 
 CONFIG = {

@@ -13,7 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from test_zenoh_transport import MARK, NONCE, eavesdrop, intruder
-from transport_parties import (
+
+from support.transport_parties import (
     HUB,
     HUBS,
     NORTH,
@@ -27,13 +28,11 @@ from transport_parties import (
     take,
     tls_of,
 )
-
 from tdcd.runtime.certificates.check import facts_of, read_certificate, read_key
-from tdcd.runtime.certificates.issue import issue, list_of, throwaway
+from tdcd.runtime.certificates.issue import issue, list_of, revoke, throwaway
 from tdcd.runtime.certificates.revocation import LOOK_S, REVOKED, RevocationList, WatchedList
-from tdcd.runtime.certificates.revoke import revoke
-from tdcd.runtime.storage.lock import is_alive, lock
-from tdcd.runtime.transport import cutting
+from tdcd.runtime.storage.status import is_alive, lock
+from tdcd.runtime.transport import zenoh_transport
 from tdcd.runtime.transport.processes import Process
 from tdcd.runtime.transport.transport import Joined, Left, Mailbox, Received
 
@@ -311,7 +310,7 @@ def links_of(end, name):
 
 
 def test_where_a_link_cannot_be_closed_nothing_passes_on_it(certs, tmp_path, monkeypatch):
-    monkeypatch.setattr(cutting, "OPEN_FILES", tmp_path / "none")
+    monkeypatch.setattr(zenoh_transport, "OPEN_FILES", tmp_path / "none")
     with watched_parties(certs, HUB, SOUTH) as parties:
         hub, south = parties.ends[HUB], parties.ends[SOUTH]
         parties.ends[NORTH] = north = parties.network.join(NORTH, [HUB])
@@ -333,8 +332,10 @@ def test_closing_links_leaves_the_lock_of_a_folder(certs, tmp_path):
     held = lock(tmp_path)
     with Parties(ZenohNetwork(certs)) as parties:
         hub, _ = parties.linked(HUB, NORTH)
-        assert cutting.cut(hub._session, {NORTH})
-    code = "import sys, pathlib; from tdcd.runtime.storage.lock import is_alive, lock; path = pathlib.Path(sys.argv[1])"
+        assert zenoh_transport.cut(hub._session, {NORTH})
+    code = (
+        "import sys, pathlib; from tdcd.runtime.storage.status import is_alive, lock; path = pathlib.Path(sys.argv[1])"
+    )
     asked = f"{code}; print(is_alive(path)); lock(path, pause=lambda seconds: None)"
     told = subprocess.run([sys.executable, "-c", asked, str(tmp_path)], capture_output=True, text=True, check=False)
     assert told.stdout == "True\n"

@@ -4,14 +4,23 @@ import json
 import shutil
 
 import pytest
-from test_machines import RIDGE
-from test_processes import ENVIRONMENT, SOON, assert_same_run, events, processes, simulated, status, wait_until, written
 from typer.testing import CliRunner
 
+from support.party_processes import (
+    ENVIRONMENT,
+    SOON,
+    assert_same_run,
+    events,
+    processes,
+    simulated,
+    status,
+    wait_until,
+    written,
+)
+from support.simulated import RIDGE
 from tdcd.cli.app import app
-from tdcd.runtime.certificates.issue import issue
-from tdcd.runtime.certificates.revoke import revoke
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.certificates.issue import issue, revoke
+from tdcd.runtime.process.trial import Trial
 
 pytestmark = pytest.mark.slow
 NORTH, SOUTH, WEST = "client.bank.north", "client.bank.south", "client.bank.west"

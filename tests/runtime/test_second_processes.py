@@ -4,14 +4,14 @@ import json
 import signal
 
 import pytest
-from test_machines import RIDGE
-from test_processes import SOON, events, processes, status, wait_until, written
 from test_zenoh_transport import BLOCK, intruder
-from transport_parties import free_address, tls_of
 from typer.testing import CliRunner
 
+from support.party_processes import SOON, events, processes, status, wait_until, written
+from support.simulated import RIDGE
+from support.transport_parties import free_address, tls_of
 from tdcd.cli.app import app
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 
 pytestmark = pytest.mark.slow
 BANK, SHOP, NORTH, EAST = "hub.bank", "hub.shop", "client.bank.north", "client.shop.east"

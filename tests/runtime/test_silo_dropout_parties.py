@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
-from in_process import InProcess
-from test_machines import RIDGE, with_keys
-from test_variants import assert_same_history, simulated
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.records.run_folder import RunFolder
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.messages import ScoresPart
-from tdcd.runtime.protocol.parts import check_part
-from tdcd.runtime.protocol.structure import Array
-from tdcd.runtime.protocol.wire import RejectedMessage
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.machine.parts import check_part
+from tdcd.runtime.messages.messages import ScoresPart
+from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.training.run import run
 
 MLP = {"block": "mlp", "hidden": [4], "l2": 0.01}

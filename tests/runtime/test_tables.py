@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import InProcess, largest_difference
 
+from support.in_process import InProcess, largest_difference
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import ClientData
+from tdcd.runtime.compute.client_data import ClientData
+from tdcd.runtime.machine.instructions import Append
 from tdcd.runtime.process.party import PartySection, read_data
-from tdcd.runtime.process.trial_data import write_rows
-from tdcd.runtime.protocol.instructions import Append
+from tdcd.runtime.process.trial import write_rows
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table

@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import InProcess
-from test_machines import RIDGE, with_keys
-from test_variants import simulated
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, simulated, with_keys
 from tdcd.config.resolve import plan
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.messages import PhiPart
-from tdcd.runtime.protocol.structure import Array
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.messages.messages import PhiPart
+from tdcd.runtime.messages.structure import Array
 
 ONE_STEP = {"rounds": 6, "local_steps": 1}
 HUGE = np.float32(1e25)

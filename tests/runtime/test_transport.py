@@ -5,7 +5,8 @@ import threading
 import time
 
 import pytest
-from transport_parties import (
+
+from support.transport_parties import (
     HUB,
     HUBS,
     MAX_BYTES,
@@ -20,7 +21,6 @@ from transport_parties import (
     ZenohNetwork,
     take,
 )
-
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.transport.transport import UNREAD_EVENTS, Joined, Left, LocalNetwork, Mailbox, Received
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from test_machines import RIDGE
 
-from command import start_tdcd
+from support.command import start_tdcd
+from support.simulated import RIDGE
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 

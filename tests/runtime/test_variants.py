@@ -5,20 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import InProcess, largest_difference
-from test_machines import RIDGE, with_keys
 
+from support.in_process import InProcess, largest_difference
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.core.exchange import WIRE_DTYPES, Sending, seed_words
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.label_messages import FiguresPart
-from tdcd.runtime.protocol.messages import Evaluate, PhiPart, Scores, ScoresPart
-from tdcd.runtime.protocol.structure import arrays_of, named
-from tdcd.runtime.protocol.wire import decode, encode
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages.messages import PhiPart
+from tdcd.runtime.messages.structure import arrays_of, named
+from tdcd.runtime.messages.wire import decode, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
-from tdcd.training.train import train
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN = '''
@@ -28,18 +26,17 @@ import jax
 import jax.numpy as jnp
 
 from tdcd import Variant
+from tdcd.core.knowledge import Knowledge
 
 
 @dataclass(frozen=True)
-class Frozen:
+class Frozen(Knowledge):
     """The slope of the loss stays as it was when the round began; it is the hub that adds the labels."""
-
-    label_silo: int | None = None
 
     def needs_phi_start(self, silo):
         return True
 
-    def pass_on(self, silo, own, others, labels, objective):
+    def received(self, silo, own, others, labels, objective):
         return others - labels[..., None]
 
     def losses(self, silo, phi, known, objective):
@@ -99,30 +96,6 @@ MEMBERS = {
     "frozen slopes": {"variant": "own_parts:frozen"},
     "made by a function": {"variant": "own_parts:made"},
 }
-
-
-def simulated(config):
-    planned = plan(config)
-    rounds, every = config.train.rounds, config.evaluate.every
-    parts = (planned.federation, planned.blocks, planned.objective, planned.settings)
-    return planned, train(*parts, rounds=rounds, evaluate_every=every, variant=planned.variant, quiet=True)
-
-
-def assert_same_history(office, result):
-    assert {end.status for end in office.ends.values()} == {"finished"}
-    assert not office.refused
-    for history in office.history.values():
-        for ours, theirs in zip(history, result.history, strict=True):
-            assert (ours.round, ours.bytes, ours.messages) == (theirs.round, theirs.bytes, theirs.messages)
-            assert ours.evaluation_bytes == theirs.evaluation_bytes
-            assert ours.evaluation_messages == theirs.evaluation_messages
-            assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-10)
-            assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-10)
-    for hub, block in office.blocks().items():
-        assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
-    told = [one for one in office.sent if isinstance(one, Evaluate | Scores | ScoresPart | FiguresPart)]
-    assert ours.evaluation_bytes.total == sum(one.payload_bytes for one in told)
-    assert ours.evaluation_messages.total == len(told)
 
 
 @pytest.fixture(scope="module")

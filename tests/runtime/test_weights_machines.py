@@ -4,22 +4,21 @@ import csv
 
 import numpy as np
 import pytest
-from in_process import InProcess
 from sklearn.linear_model import LogisticRegression
 from test_absence import Deaf
-from test_machines import RIDGE, with_keys
 from test_tables import ROWS, data_of, write_table
 from test_tables import same_as_the_simulation as tables_same
-from test_variants import assert_same_history, simulated
 from typer.testing import CliRunner
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.process.trial_data import write_rows
-from tdcd.runtime.protocol.messages import Enrol, Welcome
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.messages.messages import Enrol, Welcome
+from tdcd.runtime.process.trial import write_rows
 from tdcd.simulation.simulate import Simulation
 from tdcd.tables.client_table import read_client
 from tdcd.tables.errors import TableError

@@ -4,17 +4,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from in_process import InProcess
-from test_machines import RIDGE, with_keys
 
+from support.in_process import InProcess
+from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
-from tdcd.runtime.process.client_data import shards
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.messages import Block
-from tdcd.runtime.protocol.structure import named
-from tdcd.runtime.protocol.wire import encode
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.job import Job
+from tdcd.runtime.messages.messages import Block
+from tdcd.runtime.messages.structure import named
+from tdcd.runtime.messages.wire import encode
 
 CONFIGS = {
     "ridge, 2 x 3": with_keys(RIDGE),

@@ -19,7 +19,8 @@ import zenoh
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
-from transport_parties import (
+
+from support.transport_parties import (
     HUB,
     HUBS,
     MAX_BYTES,
@@ -36,12 +37,12 @@ from transport_parties import (
     take,
     tls_of,
 )
-
 from tdcd.runtime.certificates.check import read_key
 from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.transport.processes import Process
 from tdcd.runtime.transport.transport import Joined, Left, Received
-from tdcd.runtime.transport.zenoh_transport import Tls, ZenohTransport
+from tdcd.runtime.transport.zenoh_settings import Tls
+from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 
 NOW = datetime.now(UTC)
 MARK = "intruder"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.simulation.devices import Devices, join
 
 FOUR = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
@@ -18,8 +18,8 @@ FOUR_DEVICES = {**os.environ, "XLA_FLAGS": FOUR, "JAX_PLATFORMS": "cpu"}
 
 COMPARE = """
 import sys
-sys.path[:0] = {paths!r}
-from problems import Problem, Shape, arrays, distance
+sys.path.insert(0, {tests!r})
+from support.problems import Problem, Shape, arrays, distance
 from tdcd import Linear, Mlp, Objective, Simulation
 from tdcd.simulation.devices import Devices
 from tdcd.core.execution import Execution
@@ -41,7 +41,7 @@ for shape in (LINEAR, MIXED):
 
 def test_four_devices_agree_with_the_oracle():
     here = Path(__file__).parents[1]
-    code = COMPARE.format(paths=[str(here), str(here / "laws")])
+    code = COMPARE.format(tests=str(here))
     done = subprocess.run([sys.executable, "-c", code], env=FOUR_DEVICES, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -10,7 +10,7 @@ from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import mean_poisson_deviance
 from two_tables import write_csv
 
-from command import tdcd
+from support.command import tdcd
 from tdcd import LabelsAt, Loss, Objective, Variant
 from tdcd.audit import Mode, audit, modes_of
 from tdcd.compare.tables import gain

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from command import start_tdcd
+from support.command import start_tdcd
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.data import data_folder

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.config import check_config
 from tdcd.prediction.model import Model
 from tdcd.records.history import read_history

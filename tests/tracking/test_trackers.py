@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.core.ledger import Traffic
 from tdcd.prediction.model import Model
 from tdcd.records.history import Record, read_history

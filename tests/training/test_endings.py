@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 
-from command import tdcd
+from support.command import tdcd
 from tdcd import Federation, Linear, Objective, Settings, Table, TwoTierClassifier, load, standardize, train
 from tdcd.compare.comparison import compare, network_of, plan_all
 from tdcd.config import NetworkSection, check_config

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from command import tdcd
+from support.command import tdcd
 from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, standardize, train
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.named import find_function
@@ -20,7 +20,7 @@ from tdcd.prediction.saved import KEY
 from tdcd.records.mark import digest_of
 from tdcd.records.run_folder import toml_text
 from tdcd.records.sweep_folder import SweepFolder
-from tdcd.runtime.process.launch import Trial
+from tdcd.runtime.process.trial import Trial
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIG = """

@@ -104,12 +104,17 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
             "shows at least as much; leave it out"
         )
+    if not planned.objective.combine.is_additive:
+        raise ValueError(
+            f"model.head = {planned.config.model.head!r}: the attacks here read scores that are sums of phi; leave it "
+            "out, and an audit of the sum says what phi of the linear part shows"
+        )
     if planned.federation.weights is not None:
         raise ValueError(
             "train.class_weights, or weight under [[silos]]: no attack here looks at weights, and with labels at one "
             "silo the others get them as they are; leave them out for the audit"
         )
-    if planned.variant.knowledge.label_silo is not None and (problem := no_slopes(planned)):
+    if planned.variant.label_silo is not None and (problem := no_slopes(planned)):
         raise ValueError(f"labels at one silo: {problem}")
     if planned.variant.dropout.rate:
         raise ValueError(

@@ -56,7 +56,7 @@ class Mode:
 def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
     """The modes that fit a federation: with labels everywhere, then with labels at one silo."""
     silos = planned.federation.silos
-    label_silo = planned.variant.knowledge.label_silo or 0
+    label_silo = planned.variant.label_silo or 0
     has_classes = planned.objective.kind.target != "amount"
     modes: list[Mode] = []
     for at in (None,) if no_slopes(planned) else (None, label_silo):
@@ -85,7 +85,7 @@ def _configured(planned: Plan) -> Mode:
     exchange, epsilon = planned.config.exchange, planned.config.federation.label_epsilon
     return Mode(
         "as configured",
-        planned.variant.knowledge.label_silo,
+        planned.variant.label_silo,
         exchange.phi_bits,
         exchange.protect == "mask",
         exchange.protect_blocks,
@@ -97,7 +97,7 @@ def is_configured(mode: Mode, planned: Plan) -> bool:
     """Whether the configuration asks for this mode."""
     exchange, federation = planned.config.exchange, planned.config.federation
     asked = (
-        planned.variant.knowledge.label_silo,
+        planned.variant.label_silo,
         exchange.phi_bits,
         exchange.protect == "mask",
         exchange.protect_blocks,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tdcd.audit.modes import Mode, randomised
 from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
-from tdcd.core.exchange import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, AsItIs, Exchange, Sending, seed_words
+from tdcd.core.exchange import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, Exchange, Sending, is_identity, seed_words
 from tdcd.core.objective import Tree
 from tdcd.core.randomized import Response
 from tdcd.core.settings import draws_of
@@ -126,12 +126,10 @@ class _Recorder:
         found = [
             np.asarray(self._phi(silo, block, self.rows[None])[0], np.float64) for silo, block in enumerate(blocks)
         ]
-        knowledge, kind = self.variant.knowledge, self.planned.objective.kind
+        knowledge = self.variant.knowledge
+        statistic = self.planned.objective.statistic_width(self.simulation.num_outputs)
         nothing = [
-            np.full(
-                (len(phi), phi.shape[1] if knowledge.label_silo in (None, silo) else kind.num_told(phi.shape[1])),
-                np.nan,
-            )
+            np.full((len(phi), phi.shape[1] if knowledge.scored_at(silo) == silo else statistic), np.nan)
             for silo, phi in enumerate(found)
         ]
         return [blocks, found, found, nothing, [FLOAT_NOISE * _largest(phi) for phi in found]]
@@ -147,9 +145,9 @@ class _Recorder:
         truth = jnp.asarray(self.federation.labels[ids], objective.label_dtype(self.planned.settings.dtype))
         down = []
         for silo in silos:
-            hub = silo if knowledge.label_silo is None else knowledge.label_silo
+            hub = knowledge.scored_at(silo)
             seen = jnp.asarray(up[hub]), algorithm.sum_others([jnp.asarray(phi) for phi in sent], hub)
-            passed = np.asarray(knowledge.pass_on(silo, *seen, truth, objective))
+            passed = np.asarray(knowledge.received(silo, *seen, truth, objective))
             down.append(self._per_client(silo, passed, index, ids, TO_CLIENTS))
         noise = [self._noise(phi) for phi in exact]
         collected = [[self._collect(phi, ids) for phi in part] for part in (up, sent, down)]
@@ -171,7 +169,7 @@ class _Recorder:
     def _per_client(self, silo: int, phi: NDArray[Any], index: int, ids: NDArray[Any], stream: int) -> NDArray[Any]:
         """Phi after it was sent between the clients of a silo and their hub."""
         exchange = self.variant.client_exchange
-        if exchange == AsItIs():
+        if is_identity(exchange):
             return phi
         flat, received = phi.reshape(-1, phi.shape[-1]), np.empty_like(phi).reshape(-1, phi.shape[-1])
         holder = self.owners[silo][ids].ravel()

@@ -3,38 +3,55 @@
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
+from tdcd.core.combine import SUM, Combine
 from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.core.trees import map_tree
 
+STREAM = 0x68656164
+"""Separates this draw from all others of the same seed."""
+
 
 def start_block(
-    block: Block, settings: Settings, silo: int, feature_shape: tuple[int, ...], num_outputs: int, name: str = ""
+    block: Block,
+    settings: Settings,
+    silo: int,
+    feature_shape: tuple[int, ...],
+    num_outputs: int,
+    name: str = "",
+    combine: Combine = SUM,
 ) -> Tree:
     """A silo's block before round 0: a function of the seed and the silo's index.
 
     Args:
+        num_outputs: C, the scores of a sample.
         name: the silo's, for the message if the block refuses samples of that shape.
+        combine: what makes scores of phi, which says how wide phi is.
     """
+    width = combine.width(num_outputs)
     if type(block) is Linear:
-        # Nothing is drawn, and JAX not needed.
-        started = block.init(None, feature_shape, num_outputs)  # type: ignore[arg-type]
+        # JAX is not needed.
+        started = block.init(None, feature_shape, width)  # type: ignore[arg-type]
+        if width > num_outputs:
+            # Units that all start at zero would stay there.
+            started["weight"][:, num_outputs:] = _drawn(settings.seed, silo, prod(feature_shape), width - num_outputs)
         return map_tree(lambda leaf: leaf.astype(settings.dtype), started)
     # Drawn in single precision, so that both precisions start from the same values.
     with jax.enable_x64(False):
         high, low = divmod(settings.seed, 2**32)
         key = _key(np.uint32(low), np.uint32(high), np.uint32(silo))
         try:
-            drawn = block.init(key, feature_shape, num_outputs)
+            drawn = block.init(key, feature_shape, width)
         except ValueError as error:
             raise ValueError(f"silo '{name}': {error}" if name else str(error)) from None
     with jax.enable_x64(settings.dtype == "float64"):
         started = map_tree(lambda leaf: jnp.asarray(leaf, settings.dtype), drawn)
-        if problem := _misfit(block, started, feature_shape, num_outputs, settings.dtype):
+        if problem := _misfit(block, started, feature_shape, width, settings.dtype):
             raise ValueError(f"silo '{name}': {problem}" if name else problem)
     return started
 
@@ -53,6 +70,14 @@ def _misfit(block: Block, started: Tree, shape: tuple[int, ...], num_outputs: in
         f"{kind} maps 2 samples of shape {shape} to phi of shape {phi.shape}, but the task needs (2, {num_outputs}): "
         "one row per sample, one score per output"
     )
+
+
+def _drawn(seed: int, silo: int, rows: int, columns: int) -> NDArray[np.float32]:
+    """Weights of linear units: mean 0 and variance 1 / rows, the same in every precision and on every machine."""
+    generator = np.random.Philox(key=np.array([seed, STREAM], np.uint64), counter=[0, 0, silo, 0])
+    # NumPy promises only for raw draws that they stay the same from version to version.
+    uniform = (generator.random_raw(rows * columns).reshape(rows, columns) >> np.uint64(40)).astype(np.float32) / 2**24
+    return ((2 * uniform - 1) * np.float32((3 / rows) ** 0.5)).astype(np.float32)
 
 
 def block_bytes(block: Block, settings: Settings, feature_shape: tuple[int, ...], num_outputs: int) -> int:

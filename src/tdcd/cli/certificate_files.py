@@ -12,12 +12,20 @@ from tdcd.cli.terminal import screen
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import counted
 from tdcd.federation.party_names import client_of, hub_of
-from tdcd.runtime.certificates.check import Facts, cautions, explain, facts_of, read_certificate, read_secret, role_of
-from tdcd.runtime.certificates.issue import AUTHORITY, AUTHORITY_KEY, SECRET, Issued, issue_all, list_of
-from tdcd.runtime.certificates.names import fingerprint, party_of
+from tdcd.runtime.certificates.check import (
+    Facts,
+    cautions,
+    explain,
+    facts_of,
+    fingerprint,
+    party_of,
+    read_certificate,
+    read_secret,
+    role_of,
+)
+from tdcd.runtime.certificates.issue import AUTHORITY, AUTHORITY_KEY, SECRET, Issued, issue_all, list_of, revoke
 from tdcd.runtime.certificates.request import Request, make_request, sign_all
 from tdcd.runtime.certificates.revocation import REVOKED, read_list
-from tdcd.runtime.certificates.revoke import revoke
 
 Hubs = dict[str, tuple[str, ...]]
 

@@ -27,7 +27,7 @@ from tdcd.federation.party_names import client_of, hub_of
 
 if TYPE_CHECKING:
     from tdcd.runtime.process.driver import Outcome
-    from tdcd.runtime.process.launch import Trial
+    from tdcd.runtime.process.trial import Trial
 
 FederationFile = Annotated[
     Path, typer.Argument(help="The TOML file that all parties of the federation share.", metavar="FEDERATION.toml")
@@ -161,8 +161,8 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
     # What follows takes about as long as the parties' imports.
     warm_up()
     from tdcd.cli.console import show_alignment
-    from tdcd.runtime.process.launch import Trial
-    from tdcd.runtime.process.watch import TrialDisplay
+    from tdcd.runtime.process.trial import Trial
+    from tdcd.runtime.process.trial_table import TrialDisplay
 
     stop = _Stop()
     with reported(), ended_at_once(), stoppable(stop.ask, cleanly=True):

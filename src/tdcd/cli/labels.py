@@ -27,7 +27,7 @@ def labels(
 
     Exit status: 0 done, 2 bad input.
     """
-    from tdcd.runtime.process.label_key import NEW_KEY, label_key  # noqa: PLC0415 - see tdcd.cli.app
+    from tdcd.runtime.storage.keys import NEW_KEY, label_key  # noqa: PLC0415 - see tdcd.cli.app
     from tdcd.tables.client_table import read_labels, taken_for  # noqa: PLC0415
     from tdcd.tables.labels import canonical_label  # noqa: PLC0415
     from tdcd.tables.randomized import randomized_labels, write_randomized  # noqa: PLC0415

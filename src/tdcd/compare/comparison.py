@@ -210,5 +210,5 @@ def _needs(label: str, tdcd: Plan) -> str:
     name = label.partition("/")[0]
     if name not in BASELINES:
         return ""
-    has_labels = tdcd.variant.knowledge.label_silo is None or name in ("sgd", "local-sgd")
+    has_labels = tdcd.variant.knowledge.are_labels_everywhere or name in ("sgd", "local-sgd")
     return "; ".join(filter(None, [BASELINES[name].needs, "" if has_labels else "labels at every silo"]))

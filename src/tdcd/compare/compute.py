@@ -74,9 +74,10 @@ def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> C
     features = jnp.asarray(silo.features[rows], settings.dtype)
     labels = jnp.asarray(federation.labels[rows], simulation.objective.label_dtype(settings.dtype))
     apply, objective, variant = simulation.blocks[index].phi, simulation.objective, simulation.variant
-    outputs, knowledge = simulation.num_outputs, variant.knowledge
-    width_told = objective.kind.num_told(outputs) if knowledge.label_silo not in (None, index) else outputs
-    start, received = (jnp.zeros((*rows.shape, count), settings.dtype) for count in (outputs, width_told))
+    width_of_phi, knowledge = simulation.phi_width, variant.knowledge
+    is_scored_here = knowledge.scored_at(index) == index
+    width_received = width_of_phi if is_scored_here else objective.statistic_width(simulation.num_outputs)
+    start, received = (jnp.zeros((*rows.shape, count), settings.dtype) for count in (width_of_phi, width_received))
     weights = jnp.full(rows.shape, 1 / width, settings.dtype)
     minibatches = Minibatch(features, Known(labels, received, start), weights)
     losses = partial(knowledge.losses, index, objective=objective)

@@ -74,8 +74,8 @@ def baseline_plans(name: str, plan: "Plan") -> dict[str, "Plan"]:
 
 def labelled_silos(plan: "Plan") -> list[str]:
     """The silos that could train alone: those that have labels."""
-    holder = plan.variant.knowledge.label_silo
-    return [silo.name for index, silo in enumerate(plan.federation.silos) if holder in (None, index)]
+    knowledge = plan.variant.knowledge
+    return [silo.name for index, silo in enumerate(plan.federation.silos) if knowledge.scored_at(index) == index]
 
 
 def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":

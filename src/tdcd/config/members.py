@@ -85,7 +85,7 @@ def _own_variant(where: str, folder: Path) -> Variant:
 
 def _label_problems(config: Config, variant: Variant) -> list[str]:
     """What is wrong with labels at one silo by a variant of the user's own: the rules of ``federation.labels``."""
-    silo, count = variant.knowledge.label_silo, config.num_silos
+    silo, count = variant.label_silo, config.num_silos
     if silo is None:
         return []
     where = f"train.variant = {config.train.variant!r}"

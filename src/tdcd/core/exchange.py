@@ -106,6 +106,19 @@ class AsItIs:
         return {"phi": (dtype, shape)}
 
 
+def scores_codec(exchange: Exchange) -> Exchange | None:
+    """The codec of the scores that hubs send each other in an evaluation; None: as they are.
+
+    An exchange that hides phi hides scores as well, and says so by ``of_scores``.
+    """
+    return getattr(exchange, "of_scores", None)
+
+
+def is_identity(exchange: Exchange) -> bool:
+    """Whether numbers are sent as they are."""
+    return isinstance(exchange, AsItIs)
+
+
 @runtime_checkable
 class SummedExchange(Exchange, Protocol):
     """An exchange whose receivers use only the sum of what several silos sent."""
@@ -155,6 +168,11 @@ class WholeBlock:
     def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:
         """The same block."""
         return sent
+
+
+def sends_whole(exchange: BlockExchange) -> bool:
+    """Whether blocks are sent as they are."""
+    return isinstance(exchange, WholeBlock)
 
 
 def sent_up(block: Tree, exchange: BlockExchange) -> Tree:

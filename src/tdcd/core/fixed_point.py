@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -97,6 +97,11 @@ class FixedPoint:
         """The sum of what was sent; not a number where one of them was beyond the range."""
         found: Array = self._added([one["phi"] for one in sent])
         return found
+
+    @property
+    def of_scores(self) -> Self:
+        """The scores of an evaluation are in fixed point, too."""
+        return self
 
     def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Four bytes per number."""

@@ -1,11 +1,11 @@
 r"""What a client knows of a row besides its features: its label and the others' phi, or how the loss slopes.
 
 **Labels at one silo.** Its hub gathers the other silos' phi and computes, with its own, the slope of every row's loss
-at the round's start, :math:`\delta = \partial f / \partial \phi`. That is what it tells the others. Two losses do not
-follow from their slope, and it tells :attr:`tdcd.core.losses.Loss.tell` in its place: of the Huber loss the residual
-:math:`r = s - y`, since all slopes beyond :math:`\pm\Delta` are alike; of the Poisson loss the expected count
-:math:`\mu = e^s` as well, since :math:`\mu - y` is the same for many s and y. How the loss goes on from there is
-:attr:`tdcd.core.losses.Loss.change`:
+at the round's start, :math:`\delta = \partial f / \partial \phi`. That is the statistic of a row that it sends to the
+others. Two losses do not follow from their slope, and have another one, :attr:`tdcd.core.losses.Loss.statistic`: of the
+Huber loss the residual :math:`r = s - y`, since all slopes beyond :math:`\pm\Delta` are alike; of the Poisson loss the
+expected count :math:`\mu = e^s` as well, since :math:`\mu - y` is the same for many s and y. How the loss changes from
+there is :attr:`tdcd.core.losses.Loss.change`:
 
 =========  ==============================================================================
 squared    :math:`\delta d + d^2 / 2`
@@ -20,17 +20,16 @@ take with labels; nothing is approximated. The price is that a slope gives a cla
 sign of :math:`p - y` is the label, and :math:`\mu - \delta` the count. ``federation.label_epsilon`` is what protects
 classes.
 
-What a sample weighs multiplies all of this, so it is told beside it, and clients weigh their rows with it as they do
+What a sample weighs multiplies all of this, so it is sent with it, and clients weigh their rows with it as they do
 where they have labels. With a loss that has no ``change``, labels at one silo are refused.
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-
-from tdcd.core.lazy import Array, jax, jnp, library_of
+from tdcd.core.lazy import Array
 from tdcd.core.objective import Objective
+from tdcd.core.round import Everyone, Route, To
 
 
 class Known(NamedTuple):
@@ -39,34 +38,48 @@ class Known(NamedTuple):
     labels: Any
     """``[..., P]``; anything where the knowledge says that it has none."""
     received: Any
-    """``[..., P, C]``: what its hub passed on to it; W numbers in place of C where it is told how the loss slopes."""
+    """``[..., P, C]``: what its hub sent it of the exchange; W numbers in place of C where that is the statistic."""
     phi_start: Any = None
     """``[..., P, C]``: its own phi when the round began, if the knowledge asks for it."""
 
 
 class Knowledge(Protocol):
-    """What a client knows of a row, and the loss that follows from it."""
+    """What a client knows of a row, and the loss that follows from it. One of your own inherits from this and has
+    :meth:`losses`; all else is by default as with labels everywhere.
+    """
 
     @property
-    def label_silo(self) -> int | None:
-        """The only silo that has labels: all phi goes to its hub, which tells the others what to pass on. None if all
-        silos have them and all hubs send phi to each other.
-        """
-        ...
+    def are_labels_everywhere(self) -> bool:
+        """Whether every client has the labels of its rows."""
+        return True
+
+    @property
+    def route(self) -> Route:
+        """Which hubs a silo's phi goes to: all others, line 12."""
+        return Everyone()
+
+    def scored_at(self, silo: int) -> int:
+        """The silo whose hub works out what the clients of ``silo`` receive: one with labels."""
+        return silo
 
     def needs_phi_start(self, silo: int) -> bool:
         """Whether :meth:`losses` needs the client's own phi of the round's start."""
-        ...
+        return False
 
-    def pass_on(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
-        """What the clients of ``silo`` get of the exchange, ``[E, B, ...]``; worked out by the hub that has the labels.
+    def receives_sum(self, silo: int) -> bool:
+        """Whether :meth:`received` is the sum of the others' phi, so that nobody needs to work it out."""
+        return False
+
+    def received(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
+        """What the clients of ``silo`` receive of the exchange, ``[E, B, ...]``; worked out by the hub of
+        :meth:`scored_at`: by default the sum of what the other silos sent.
 
         Args:
             own: that hub's phi, ``[E, B, C]``.
             others: the sum of the other silos', as they sent it.
             labels: ``[E, B]``.
         """
-        ...
+        return others
 
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The loss ``[...]`` of every row, as a function of the client's own phi ``[..., C]``."""
@@ -83,21 +96,12 @@ class WrittenOut(Knowledge, Protocol):
 
 
 @dataclass(frozen=True)
-class LabelsEverywhere:
+class LabelsEverywhere(Knowledge):
     """Every client has the labels of its rows, and gets the sum of the other silos' phi: lines 13 and 14."""
 
-    @property
-    def label_silo(self) -> int | None:
-        """None: all have them."""
-        return None
-
-    def needs_phi_start(self, silo: int) -> bool:
-        """The others' phi is enough."""
-        return False
-
-    def pass_on(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
-        """The sum of what the other silos sent."""
-        return others
+    def receives_sum(self, silo: int) -> bool:
+        """It is."""
+        return True
 
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The objective's own loss, of the client's phi and that of the others."""
@@ -109,23 +113,36 @@ class LabelsEverywhere:
 
 
 @dataclass(frozen=True)
-class LabelsAt:
-    """One silo has the labels; the others step on what the loss's slope tells of it."""
+class LabelsAt(Knowledge):
+    """One silo has the labels; the others step on what follows from the loss's slope."""
 
     silo: int
 
     @property
-    def label_silo(self) -> int | None:
-        """The silo."""
+    def route(self) -> Route:
+        """Phi goes to the hub with the labels."""
+        return To(self.silo)
+
+    @property
+    def are_labels_everywhere(self) -> bool:
+        """No: at one silo."""
+        return False
+
+    def scored_at(self, silo: int) -> int:
+        """The silo with the labels."""
         return self.silo
 
+    def receives_sum(self, silo: int) -> bool:
+        """Where the labels are."""
+        return silo == self.silo
+
     def needs_phi_start(self, silo: int) -> bool:
-        """What is told is of that phi."""
+        """The statistic is of that phi."""
         return silo != self.silo
 
-    def pass_on(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
-        """The others' phi for the silo with labels; for the others what it tells of every row."""
-        return others if silo == self.silo else told(own + others, labels, objective)
+    def received(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
+        """The others' phi for the silo with labels; for the others the statistic of every row."""
+        return others if silo == self.silo else objective.statistic(own + others, labels)
 
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The objective's own loss where the labels are; elsewhere what it has grown by since the round began."""
@@ -138,29 +155,3 @@ class LabelsAt:
         if silo == self.silo:
             return objective.slopes(phi + known.received, known.labels)
         return objective.change_slopes(known.received, phi - known.phi_start)
-
-
-def told(scores: Array, labels: Array, objective: Objective) -> Array:
-    """What the silo with labels tells the others of every row, ``[..., W]``: the slope of its loss, or what else the
-    loss goes on from.
-    """
-    outputs, kind = scores.shape[-1], objective.kind
-    found = (
-        slope(scores, labels, objective)
-        if kind.tell is None
-        else kind.tell(scores, labels, objective.response(outputs))
-    )
-    if found.shape[-1] != kind.num_told(outputs):
-        raise ValueError(
-            f"the {kind.name} loss tells {found.shape[-1]} numbers of a sample, and its num_told says "
-            f"{kind.num_told(outputs)}: make them agree"
-        )
-    return found
-
-
-def slope(scores: Array, labels: Array, objective: Objective) -> Array:
-    """The derivative of every row's loss by its scores, ``[..., C]``."""
-    if library_of(scores) is np and objective.is_written_out:
-        return objective.slopes(scores, labels)
-    found: Array = jax.grad(lambda scores: jnp.sum(objective.losses(scores, labels)))(scores)
-    return found

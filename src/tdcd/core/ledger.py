@@ -1,24 +1,18 @@
 """The ledger: which messages rounds and evaluations send over which kind of link, and how many bytes they carry."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from operator import mul
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from tdcd.core.fixed_point import FixedPoint
-from tdcd.core.settings import Settings
-
-if TYPE_CHECKING:
-    from tdcd.core.exchange import Exchange
-    from tdcd.core.variant import Variant
+from tdcd.core.round import Flow, FlowName, Link, Round
 
 Colocation = Literal["none", "silo", "all"]
 """Which parties share a machine: none; those of a silo; or all of them."""
-Link = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
 Count = Literal["bytes", "messages"]
 COUNTS: tuple[Count, ...] = get_args(Count)
 
@@ -56,7 +50,7 @@ class Traffic:
 class Sent(NamedTuple):
     """All messages of one kind, of rounds or of evaluations."""
 
-    kind: Literal["block", "phi", "phi_others", "slope", "rows", "scores", "figures"]
+    kind: FlowName | Literal["rows"]
     link: Link
     messages: int
     bytes: int
@@ -78,99 +72,69 @@ class Centre(NamedTuple):
     """Rounds between two averages."""
 
 
-class Told(NamedTuple):
-    """What the others are told in place of phi where one silo alone has the labels."""
+class Sizes(NamedTuple):
+    """What the bytes of a run's messages depend on, besides its flows."""
 
-    silo: int
-    """The one with the labels."""
-    bytes: int
-    """Of all samples of a round: to each other hub, and from that to all its clients together."""
+    samples: tuple[int, int]
+    """``(E, B)``: the samples of a round."""
+    scored: int
+    """The samples of an evaluation, the held-out ones counted in."""
+    dtype: str
+    parameters: Sequence[int]
+    """Of each silo's block."""
+    blocks_up: Sequence[int] | None = None
+    """Of each silo, the bytes of a block on its way up; None: as many as on its way down."""
 
-
-class PhiBytes(NamedTuple):
-    """The bytes of one silo's phi of a round."""
-
-    client_hub: int
-    """Between a hub and all its clients together, each way; without what is once per client."""
-    hub_hub: int
-    """From one hub to another, as the exchange encodes it."""
-    per_client: int = 0
-    """What is sent once per client, each way: the widths of quantised columns."""
-
-
-def phi_bytes(settings: Settings, num_samples: int, num_outputs: int, variant: "Variant") -> PhiBytes:
-    """What a silo's phi takes up: E minibatches of B samples with C outputs each.
-
-    >>> from tdcd.core.variant import Variant
-    >>> phi_bytes(Settings(local_steps=10, batch_size=100), 1000, 1, Variant())
-    PhiBytes(client_hub=4000, hub_hub=4000, per_client=0)
-    """
-    samples = settings.num_exchanged, settings.effective_batch_size(num_samples)
-    hub_hub = _wire_bytes(variant.exchange, (*samples, num_outputs), settings.dtype)
-    none, all_rows = (
-        _wire_bytes(variant.client_exchange, (rows, num_outputs), settings.dtype) for rows in (0, math.prod(samples))
-    )
-    return PhiBytes(all_rows - none, hub_hub, none)
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one number."""
+        return np.dtype(self.dtype).itemsize
 
 
-def told_bytes(settings: Settings, num_samples: int, num_told: int, variant: "Variant") -> Told | None:
-    """What is told where one silo alone has the labels, so many numbers of each sample; None if all have them."""
-    silo, samples = variant.knowledge.label_silo, settings.num_exchanged * settings.effective_batch_size(num_samples)
-    return None if silo is None else Told(silo, samples * num_told * item_bytes(settings))
+class Load(NamedTuple):
+    """A flow with its bytes, silo by silo."""
+
+    flow: Flow
+    each: tuple[int, ...]
+    """Of every message: between hubs all of it; inside a silo what does not depend on the client's rows."""
+    together: tuple[int, ...]
+    """Inside a silo: the rest, of all its clients together."""
 
 
-class ScoresBytes(NamedTuple):
-    """The bytes of the scores of all samples, which an evaluation sends."""
-
-    client_hub: int = 0
-    """From all clients of one silo together to their hub."""
-    hub_hub: int = 0
-    """From one hub to another."""
-    intercept: int = 0
-    """With silo dropout: what all hubs together get of the silo with the intercept besides."""
-
-
-NO_SCORES = ScoresBytes()
-
-
-def scores_bytes(
-    settings: Settings, num_scored: int, num_outputs: int, variant: "Variant", num_silos: int
-) -> ScoresBytes:
-    """What an evaluation of so many samples, the held-out ones counted in, sends as scores.
-
-    >>> from tdcd.core.variant import Variant
-    >>> scores_bytes(Settings(), 1000, 1, Variant(), 2)
-    ScoresBytes(client_hub=4000, hub_hub=4000, intercept=0)
-    """
-    size, dropout, label_silo = item_bytes(settings), variant.dropout, variant.knowledge.label_silo
-    hearing = 0
-    if dropout.rate and dropout.intercept is not None and dropout.intercept != label_silo:
-        hearing = num_silos - 1 if label_silo is None else 1
-    between = np.dtype(scores_dtype(variant, settings.dtype)).itemsize
-    return ScoresBytes(
-        num_scored * num_outputs * size, num_scored * num_outputs * between, hearing * num_outputs * size
-    )
+def load_of(flow: Flow, sizes: Sizes, *, is_evaluation: bool = False) -> Load:
+    """The bytes of a flow's messages."""
+    silos = range(len(sizes.parameters))
+    each, together = [0] * len(silos), [0] * len(silos)
+    for silo in silos:
+        if not flow.is_of(silo) or flow.carries == "figures":
+            continue
+        if flow.carries == "parameters":
+            down = sizes.parameters[silo] * sizes.itemsize
+            is_up = flow.link == "client_to_hub" and sizes.blocks_up is not None
+            each[silo] = sizes.blocks_up[silo] if is_up else down  # type: ignore[index]
+        elif flow.carries == "vector":
+            each[silo] = flow.width * sizes.itemsize
+        elif flow.link == "hub_to_hub":
+            rows = (sizes.scored,) if is_evaluation else sizes.samples
+            each[silo] = _wire_bytes(flow, (*rows, flow.width), sizes.dtype)
+        else:
+            all_rows = sizes.scored if is_evaluation else math.prod(sizes.samples)
+            each[silo] = _wire_bytes(flow, (0, flow.width), sizes.dtype)
+            together[silo] = _wire_bytes(flow, (all_rows, flow.width), sizes.dtype) - each[silo]
+    return Load(flow, tuple(each), tuple(together))
 
 
-def scores_dtype(variant: "Variant", dtype: str) -> str:
-    """Of the scores that hubs send each other: masked ones are whole numbers, like all that is masked."""
-    return "uint32" if isinstance(variant.exchange, FixedPoint) else dtype
+def _wire_bytes(flow: Flow, shape: tuple[int, ...], dtype: str) -> int:
+    """The bytes that are sent for samples of this shape."""
+    if flow.codec is None:
+        return math.prod(shape) * np.dtype(dtype).itemsize
+    arrays = flow.codec.layout(shape, dtype).values()
+    return sum(math.prod(size) * np.dtype(kind).itemsize for kind, size in arrays)
 
 
 def is_evaluated(round_index: int, every: int, last: int) -> bool:
     """Whether the global model is evaluated after this round: now and then, and at the end."""
     return round_index % every == 0 or round_index == last
-
-
-def item_bytes(settings: Settings) -> int:
-    """The bytes of one number."""
-    return np.dtype(settings.dtype).itemsize
-
-
-def _wire_bytes(exchange: "Exchange", shape: tuple[int, ...], dtype: str) -> int:
-    """The bytes that are sent for phi of this shape."""
-    arrays = exchange.layout(shape, dtype).values()
-    return sum(math.prod(size) * np.dtype(kind).itemsize for kind, size in arrays)
 
 
 @dataclass(frozen=True)
@@ -181,7 +145,7 @@ class Ledger:
     returns its own, :math:`s\,d_j` each way; a hub's clients together send the phi of all samples of the round and get
     that of the others, however the rows are split; and every hub sends its phi to each of the N - 1 others. If one silo
     has the labels, the others send phi to its hub only, and each gets slopes back. One silo alone has nothing to
-    exchange, so its clients send blocks only. What parties on one machine tell each other is not sent. Phi counts
+    exchange, so its clients send blocks only. What parties on one machine send each other does not count. Phi counts
     in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges blocks, and gets
     the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may
     be left over per client and round, which is not counted. If only some clients answer, those exchange blocks, and phi
@@ -190,80 +154,94 @@ class Ledger:
     Evaluations are counted apart, see :meth:`evaluations`: a hub sends every client its block and gets the scores of
     all its samples, and hubs send each other their sums; or to the one with the labels, which returns figures.
 
-    >>> for sent in Ledger([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4).after(1):
+    >>> from tdcd.core.round import Widths, round_of
+    >>> from tdcd.core.variant import Variant
+    >>> flows = round_of(Variant(), 2, Widths(1, 1))
+    >>> for sent in Ledger.of(flows, Sizes((1, 100), 0, "float32", [10, 20]), [5, 3]).after(1):
     ...     print(*sent)
     block hub_to_client 8 440
-    block client_to_hub 8 440
     phi client_to_hub 8 800
-    phi_others hub_to_client 8 800
     phi hub_to_hub 2 800
+    received hub_to_client 8 800
+    block client_to_hub 8 440
     """
 
-    parameters: Sequence[int]
-    """Of each silo's block."""
     clients: Sequence[int]
     """Of each silo."""
-    phi: PhiBytes
-    itemsize: int
+    training: Sequence[Load]
+    evaluation: Sequence[Load]
     colocation: Colocation = "none"
-    blocks_up: Sequence[int] | None = None
-    """Of each silo, the bytes of a block on its way up, if it is not sent as it is."""
     periods: Sequence[int] | None = None
     """m of each silo, if not all step in every round."""
-    told: Told | None = None
-    """What the others are told if one silo has the labels."""
     answering: Sequence[int] | None = None
     """Of each silo, the clients that answer in a round, if not all do."""
     moved: Sequence[Moved] = ()
     """What is sent before the first round."""
     centre: Centre | None = None
     """Of hierarchical local SGD: one silo's clients are those of several hubs, which average at a centre."""
-    scores: ScoresBytes = NO_SCORES
-    """Of an evaluation."""
+
+    @classmethod
+    def of(
+        cls,
+        flows: Round,
+        sizes: Sizes,
+        clients: Sequence[int],
+        colocation: Colocation = "none",
+        periods: Sequence[int] | None = None,
+        answering: Sequence[int] | None = None,
+        moved: Sequence[Moved] = (),
+        centre: Centre | None = None,
+    ) -> Self:
+        """The ledger of a round with messages of these sizes."""
+        training = tuple(load_of(flow, sizes) for flow in flows.training)
+        evaluation = tuple(load_of(flow, sizes, is_evaluation=True) for flow in flows.evaluation)
+        return cls(clients, training, evaluation, colocation, periods, answering, moved, centre)
+
+    @property
+    def num_silos(self) -> int:
+        """N."""
+        return len(self.clients)
 
     def after(self, rounds: int) -> tuple[Sent, ...]:
         """All messages of the first rounds."""
-        down = [count * self.itemsize for count in self.parameters]
-        periods = self.periods or [1] * len(down)
+        periods = self.periods or [1] * self.num_silos
         # Of each silo: the updates that began, and those that ended; the last one of a slow silo may not.
         begun, ended = [-(-rounds // period) for period in periods], [rounds // period for period in periods]
         clients = self.answering or self.clients
-        asked, answered = _times(clients, begun), _times(clients, ended)
         # What part of the rows of a round each silo sends phi of.
         parts = [some / everybody for some, everybody in zip(clients, self.clients, strict=True)]
-        num_silos, phi = len(down), self.phi
-        found: list[Sent] = [
-            Sent("rows", link, sum(size > 0 for size in sizes), sum(sizes)) for link, sizes in self.moved
-        ]
-        if self.colocation == "none":
-            found += [
-                Sent("block", "hub_to_client", sum(asked), sum(_times(asked, down))),
-                Sent("block", "client_to_hub", sum(answered), sum(_times(answered, self.blocks_up or down))),
-            ]
-            if num_silos > 1:
-                sent = round(rounds * sum(parts) * phi.client_hub) + rounds * sum(clients) * phi.per_client
-                rows = sum(map(mul, map(mul, ended, parts), self.rows_down))
-                got = round(rows) + sum(answered) * phi.per_client
-                found.append(Sent("phi", "client_to_hub", sum(asked), sent))
-                found.append(Sent("phi_others", "hub_to_client", sum(answered), got))
-        if self.colocation != "all" and num_silos > 1:
-            pairs = rounds * (num_silos if self.told is None else 1) * (num_silos - 1)
-            part = sum(parts) / num_silos
-            found.append(Sent("phi", "hub_to_hub", pairs, round(pairs * part * phi.hub_hub)))
-            if self.told is not None:
-                found.append(Sent("slope", "hub_to_hub", pairs, round(pairs * part * self.told.bytes)))
-        if self.centre is not None:
-            models = 2 * self.centre.hubs * (rounds // self.centre.every)
-            found.append(Sent("block", "hub_to_hub", models, models * sum(down)))
-        return tuple(found)
+        counted = _Counted()
+        for load in self.training:
+            flow = load.flow
+            if not self._counts(flow.link):
+                continue
+            if flow.link == "hub_to_hub":
+                part = sum(parts) / self.num_silos
+                for silo, fan in enumerate(self._fans(flow)):
+                    counted.add(flow, rounds * fan, rounds * fan * part * load.each[silo])
+                continue
+            times = begun if flow.when == "begun" else ended
+            # Phi of every round goes up, whenever its message is sent.
+            rows = [rounds] * self.num_silos if flow.link == "client_to_hub" else ended
+            for silo, (number, part) in enumerate(zip(clients, parts, strict=True)):
+                if not flow.is_of(silo):
+                    continue
+                each = (rows if flow.carries == "samples" else times)[silo] * number * load.each[silo]
+                counted.add(flow, times[silo] * number, each + rows[silo] * part * load.together[silo])
+        before = [Sent("rows", link, sum(size > 0 for size in sizes), sum(sizes)) for link, sizes in self.moved]
+        return (*before, *counted.sent(), *self._centre(rounds))
+
+    def _centre(self, rounds: int) -> tuple[Sent, ...]:
+        """The models that hubs and their centre exchange."""
+        if self.centre is None:
+            return ()
+        models = 2 * self.centre.hubs * (rounds // self.centre.every)
+        return (Sent("block", "hub_to_hub", models, models * self.model_bytes),)
 
     @property
-    def rows_down(self) -> list[int]:
-        """Of each silo, the bytes that all its clients together get of an exchange."""
-        told = [self.phi.client_hub if self.told is None else self.told.bytes] * len(self.parameters)
-        if self.told is not None:
-            told[self.told.silo] = self.phi.client_hub
-        return told
+    def model_bytes(self) -> int:
+        """Of all hubs' blocks together."""
+        return next(sum(load.each) for load in self.training if load.flow.name == "block")
 
     def evaluations(self, rounds: int, every: int, last: int) -> tuple[Sent, ...]:
         """All messages of the evaluations until after so many rounds of a run.
@@ -273,23 +251,55 @@ class Ledger:
         Args:
             every: rounds between two evaluations; that after round ``last``, the run's last one, is one more.
         """
-        silos, hubs = len(self.parameters), 0 if self.centre is None else self.centre.hubs
-        times = _evaluations(rounds, every, last)
-        asked = [_evaluated_periods(rounds, every, last, period) for period in self.periods or [1] * silos]
-        found: list[Sent] = []
-        if self.colocation == "none":
-            messages, down = _times(self.clients, asked), [count * self.itemsize for count in self.parameters]
-            found.append(Sent("block", "hub_to_client", sum(messages), sum(_times(messages, down))))
-            found.append(Sent("scores", "client_to_hub", sum(messages), sum(asked) * self.scores.client_hub))
-        if self.colocation != "all" and silos > 1:
-            pairs = times * (silos if self.told is None else 1) * (silos - 1)
-            size = pairs * self.scores.hub_hub + times * self.scores.intercept
-            found.append(Sent("scores", "hub_to_hub", pairs, size))
-            if self.told is not None:
-                found.append(Sent("figures", "hub_to_hub", pairs, 0))
-        if hubs:
-            found.append(Sent("scores", "hub_to_hub", times * hubs, times * self.scores.client_hub))
-        return tuple(found)
+        times, periods = _evaluations(rounds, every, last), self.periods or [1] * self.num_silos
+        asked = [_evaluated_periods(rounds, every, last, period) for period in periods]
+        counted = _Counted()
+        for load in self.evaluation:
+            flow = load.flow
+            if not self._counts(flow.link):
+                continue
+            if flow.link == "hub_to_hub":
+                for silo, fan in enumerate(self._fans(flow)):
+                    counted.add(flow, times * fan, times * fan * load.each[silo])
+                continue
+            for silo, number in enumerate(self.clients):
+                size = number * load.each[silo] + load.together[silo]
+                counted.add(flow, asked[silo] * number, asked[silo] * size)
+        if self.centre is None:
+            return counted.sent()
+        scores = next(sum(load.together) for load in self.evaluation if load.flow.name == "scores")
+        hubs = times * self.centre.hubs
+        return (*counted.sent(), Sent("scores", "hub_to_hub", hubs, times * scores))
+
+    def _counts(self, link: Link) -> bool:
+        """Whether what goes over such links leaves a machine."""
+        if link == "hub_to_hub":
+            return self.colocation != "all" and self.num_silos > 1
+        return self.colocation == "none"
+
+    def _fans(self, flow: Flow) -> list[int]:
+        """Of each silo, how many hubs its hub sends a flow to."""
+        silos = range(self.num_silos)
+        return [len(flow.route.receivers(silo, self.num_silos)) if flow.is_of(silo) else 0 for silo in silos]
+
+    def bytes_inside(self, name: FlowName, link: Link, silo: int, share: float) -> float:
+        """The bytes of a message between a client and its hub; the client holds ``share`` of the silo's rows."""
+        return sum(
+            load.each[silo] + share * load.together[silo]
+            for load in self.training
+            if load.flow.link == link and name in (load.flow.name, load.flow.within) and load.flow.is_of(silo)
+        )
+
+    def uploads(self) -> list[int]:
+        """What the busiest hub uploads of each flow between hubs, which follow one another in a round."""
+        by_flow: dict[FlowName, list[int]] = {}
+        for load in self.training:
+            flow = load.flow
+            if flow.link == "hub_to_hub":
+                sums = by_flow.setdefault(flow.within or flow.name, [0] * self.num_silos)
+                for silo, fan in enumerate(self._fans(flow)):
+                    sums[silo] += fan * load.each[silo]
+        return [max(sums) for sums in by_flow.values()]
 
     def traffic(self, rounds: int, count: Count) -> Traffic:
         """The bytes, or the messages, of the first rounds, by link class; without those of evaluations."""
@@ -312,6 +322,24 @@ class Ledger:
         return {count: by_link(one, count) for count in COUNTS}
 
 
+class _Counted:
+    """Messages and bytes by kind and link; what travels within another flow's messages counts as bytes of those."""
+
+    def __init__(self) -> None:
+        self._messages: defaultdict[tuple[FlowName, Link], int] = defaultdict(int)
+        self._bytes: defaultdict[tuple[FlowName, Link], float] = defaultdict(int)
+
+    def add(self, flow: Flow, messages: int, size: float) -> None:
+        """Count messages of a flow, and their bytes."""
+        key = flow.within or flow.name, flow.link
+        self._messages[key] += 0 if flow.within else messages
+        self._bytes[key] += size
+
+    def sent(self) -> tuple[Sent, ...]:
+        """All that was counted, in the order of the flows."""
+        return tuple(Sent(*key, number, round(self._bytes[key])) for key, number in self._messages.items())
+
+
 def _evaluations(rounds: int, every: int, last: int) -> int:
     """How often a run was evaluated until after so many rounds, that before the first one counted in."""
     return rounds // every + 1 + (rounds == last and rounds % every != 0)
@@ -327,15 +355,11 @@ def _evaluated_periods(rounds: int, every: int, last: int, period: int) -> int:
     return rounds // every + 1 + (rounds == last and is_apart)
 
 
-def _times(some: Sequence[int], others: Sequence[int]) -> list[int]:
-    return [one * other for one, other in zip(some, others, strict=True)]
-
-
 def by_link(sent: Sequence[Sent], count: Count) -> Traffic:
     """The bytes, or the messages, of each link class.
 
-    >>> by_link(Ledger([10, 20], [5, 3], PhiBytes(400, 400), itemsize=4).after(1), "bytes")
-    Traffic(client_to_hub=1240, hub_to_client=1240, hub_to_hub=800)
+    >>> by_link([Sent("phi", "hub_to_hub", 2, 800), Sent("slope", "hub_to_hub", 2, 80)], "bytes")
+    Traffic(client_to_hub=0, hub_to_client=0, hub_to_hub=880)
     """
     totals = {link.name: 0 for link in fields(Traffic)}
     for item in sent:

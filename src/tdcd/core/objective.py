@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.lazy import Array
+from tdcd.core.combine import SUM, Combine
+from tdcd.core.lazy import Array, jax, jnp, library_of
 from tdcd.core.losses import LOSSES, Loss, loss_of, needs_labels, no_curvature, outputs_of
 from tdcd.core.randomized import KEPT, Response, problem_with
 from tdcd.core.trees import Tree, leaves_of
@@ -34,6 +35,8 @@ class Objective:
     l2: float = 0.0
     label_epsilon: float | None = None
     """The labels were randomised with this epsilon: losses are corrected for it (:mod:`tdcd.core.randomized`)."""
+    combine: Combine = SUM
+    """How the sum of the silos' phi becomes scores: the sum itself, or a head on it (:mod:`tdcd.core.combine`)."""
 
     def __post_init__(self) -> None:
         """Refuse a loss that there is not, a negative l2, and randomised labels that are no classes."""
@@ -72,9 +75,15 @@ class Objective:
         """What there is to know of its loss."""
         return loss_of(self.loss)
 
+    def check_additive(self, what: str) -> None:
+        """Refuse a head for what rests on scores that are sums."""
+        if not self.combine.is_additive:
+            raise ValueError(f"model.head: {what} rests on scores that are sums of phi, and not on {self.combine}")
+
     @property
     def curvature(self) -> float:
         """The bound of its loss's second derivative; a loss without one is refused."""
+        self.check_additive("Theorem 1")
         if self.kind.curvature is None:
             raise ValueError(no_curvature(self.kind))
         return self.kind.curvature
@@ -87,35 +96,85 @@ class Objective:
         """Of labels in a run whose arithmetic has ``dtype``."""
         return self.kind.label_dtype(dtype)
 
-    def losses(self, phi: Array, labels: Array) -> Array:
-        """The loss of every sample: ``[..., C]`` summed phi and ``[...]`` labels to ``[...]`` losses."""
+    def phi_width(self, num_outputs: int) -> int:
+        """The numbers of phi of a sample with C scores."""
+        return self.combine.width(num_outputs)
+
+    def scores(self, total: Any) -> Any:
+        """The scores ``[..., C]`` of every sample, from the sum of all silos' phi."""
+        return self.combine.scores(total)
+
+    def losses(self, total: Array, labels: Array) -> Array:
+        """The loss of every sample: the sum of all silos' phi ``[..., W]`` and ``[...]`` labels to ``[...]`` losses."""
+        scores = self.scores(total)
         if self.label_epsilon is None or self.kind.corrected is None:
-            return self.kind.losses(phi, labels)
-        return self.kind.corrected(phi, labels, self.response(phi.shape[-1]))
-
-    def change(self, told: Array, change: Array) -> Array:
-        """How much every sample's loss grows with a change of its scores, from what was told of it before.
-
-        Only of a loss that says so, see :func:`tdcd.core.losses.needs_labels`.
-        """
-        assert self.kind.change is not None
-        return self.kind.change(told, change, self.response(change.shape[-1]))
+            return self.kind.losses(scores, labels)
+        return self.kind.corrected(scores, labels, self.response(scores.shape[-1]))
 
     @property
     def is_written_out(self) -> bool:
         """Whether the loss's derivatives are, so that nobody needs to differentiate it."""
         return self.kind.slopes is not None and (self.kind.change is None or self.kind.change_slopes is not None)
 
-    def slopes(self, phi: Array, labels: Array) -> Array:
-        """The derivative of every sample's loss by its scores, ``[..., C]``; of a loss where it is written out."""
-        slopes = self.kind.slopes
+    def slopes(self, total: Array, labels: Array) -> Array:
+        """The derivative of every sample's loss by that sum, ``[..., W]``; of a loss where it is written out."""
+        slopes, scores = self.kind.slopes, self.scores(total)
         assert slopes is not None
-        return slopes(phi, labels, self.response(phi.shape[-1]))
+        return self.combine.pull_back(total, slopes(scores, labels, self.response(scores.shape[-1])))
 
-    def change_slopes(self, told: Array, change: Array) -> Array:
+    def statistic_width(self, num_outputs: int) -> int:
+        """The numbers of :meth:`statistic` for C scores."""
+        start = 0 if self.combine.is_additive else self.phi_width(num_outputs)
+        return self.kind.statistic_width(num_outputs) + start
+
+    def statistic(self, total: Array, labels: Array) -> Array:
+        """What the loss of every sample can be followed from without its label: the slope by its scores, or what the
+        loss has in its place; behind a head, that and the sum itself.
+        """
+        scores, kind = self.scores(total), self.kind
+        outputs = scores.shape[-1]
+        if kind.statistic is not None:
+            found = kind.statistic(scores, labels, self.response(outputs))
+        else:
+            found = self._score_slopes(scores, labels)
+        if found.shape[-1] != kind.statistic_width(outputs):
+            raise ValueError(
+                f"the {kind.name} loss has a statistic of {found.shape[-1]} numbers, and its statistic_width says "
+                f"{kind.statistic_width(outputs)}: make them agree"
+            )
+        both: Array = found if self.combine.is_additive else library_of(total).concatenate([found, total], axis=-1)
+        return both
+
+    def _score_slopes(self, scores: Array, labels: Array) -> Array:
+        """The derivative of every sample's loss by its scores, ``[..., C]``."""
+        plain = Objective(self.loss, label_epsilon=self.label_epsilon)
+        if library_of(scores) is np and self.is_written_out:
+            return plain.slopes(scores, labels)
+        found: Array = jax.grad(lambda scores: jnp.sum(plain.losses(scores, labels)))(scores)
+        return found
+
+    def change(self, statistic: Array, change: Array) -> Array:
+        """How much every sample's loss grows with a change of its sum, from its statistic before it.
+
+        Only of a loss that says so, see :func:`tdcd.core.losses.needs_labels`.
+        """
+        assert self.kind.change is not None
+        statistic, moved, _ = self._moved(statistic, change)
+        return self.kind.change(statistic, moved, self.response(moved.shape[-1]))
+
+    def change_slopes(self, statistic: Array, change: Array) -> Array:
         """The derivative of :meth:`change` by the change: the slope after it."""
         assert self.kind.change_slopes is not None
-        return self.kind.change_slopes(told, change, self.response(change.shape[-1]))
+        statistic, moved, total = self._moved(statistic, change)
+        return self.combine.pull_back(total, self.kind.change_slopes(statistic, moved, self.response(moved.shape[-1])))
+
+    def _moved(self, statistic: Array, change: Array) -> tuple[Array, Array, Array]:
+        """The loss's own part of a statistic, the change of the scores, and the sum after it."""
+        if self.combine.is_additive:
+            return statistic, change, change
+        start = statistic[..., -change.shape[-1] :]
+        moved = self.scores(start + change) - self.scores(start)
+        return statistic[..., : -change.shape[-1]], moved, start + change
 
     def response(self, outputs: int) -> Response:
         """What happened to the labels; a single output has two classes."""

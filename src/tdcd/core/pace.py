@@ -30,12 +30,19 @@ from typing import NamedTuple
 
 from tdcd.core.ledger import Ledger
 from tdcd.core.network import INSIDE, Network
+from tdcd.core.round import FlowName, Link
 from tdcd.core.timing import Overlap
 
 SETTLED = 100
 """Rounds after which the start no longer shows."""
 IN_STEP = Overlap()
 """Everybody waits for everybody's phi of this round."""
+_INSIDE_A_SILO: tuple[tuple[FlowName, Link], ...] = (
+    ("block", "hub_to_client"),
+    ("block", "client_to_hub"),
+    ("phi", "client_to_hub"),
+    ("received", "hub_to_client"),
+)
 
 
 class Work(NamedTuple):
@@ -81,10 +88,13 @@ def silo_works(
         step_seconds: what the slowest client takes for one local step.
         slower: for each silo, how many times longer than that it computes.
 
-    >>> from tdcd.core.ledger import PhiBytes
+    >>> from tdcd.core.ledger import Sizes
     >>> from tdcd.core.network import Link
+    >>> from tdcd.core.round import Widths, round_of
+    >>> from tdcd.core.variant import Variant
     >>> one = Link(latency_s=1.0, bytes_per_s=100.0)
-    >>> ledger = Ledger([25, 50], [1, 2], PhiBytes(200, 200), itemsize=4)
+    >>> flows = round_of(Variant(), 2, Widths(1, 1))
+    >>> ledger = Ledger.of(flows, Sizes((1, 50), 0, "float32", [25, 50]), [1, 2])
     >>> figures = dict(shares=[1.0, 0.5], phi_seconds=0.25, step_seconds=0.5, local_steps=3)
     >>> works = silo_works(Network(one, one), ledger, **figures)
     >>> works[0] == works[1] == Work(before=3.0, per_phi=2.25, steps=6.5, upload=2.0, latency=1.0)
@@ -92,32 +102,25 @@ def silo_works(
     >>> seconds_per_round(works), seconds_per_round(works, Overlap(1))
     (14.75, 11.75)
     """
-    count, phi = len(ledger.parameters), ledger.phi
+    count = ledger.num_silos
     message = (network.client_hub if ledger.colocation == "none" else INSIDE).seconds
     between = INSIDE if ledger.colocation == "all" or count == 1 else network.hub_hub
-    down = [parameters * ledger.itemsize for parameters in ledger.parameters]
-    rows_up, rows_down = (
-        [share * size + phi.per_client for share, size in zip(shares, sizes, strict=True)]
-        for sizes in ([phi.client_hub] * count, ledger.rows_down)
-    )
-    inside = max(
-        zip(down, ledger.blocks_up or down, rows_up, rows_down, strict=True),
-        key=lambda sent: sum(map(message, sent)),
-    )
-    block_down, block_up, rows_sent, rows_got = map(message, inside)
+    sent = [
+        [ledger.bytes_inside(name, link, silo, share) for name, link in _INSIDE_A_SILO]
+        for silo, share in enumerate(shares)
+    ]
+    block_down, block_up, rows_sent, rows_got = map(message, max(sent, key=lambda sizes: sum(map(message, sizes))))
     latency = message(0)
     if count == 1:
         latency = rows_sent = rows_got = phi_seconds = 0.0
-    # In a star one message goes to the hub with labels, and from it one to each of the others.
-    told = ledger.told
-    sent_on = (count - 1) * phi.hub_hub if told is None else phi.hub_hub + (count - 1) * told.bytes
+    uploads = ledger.uploads()
     return tuple(
         Work(
             before=block_down + latency,
             per_phi=times * phi_seconds + rows_sent - latency,
             steps=rows_got + times * local_steps * step_seconds + block_up,
-            upload=between.seconds(sent_on) - between.latency_s,
-            latency=(1 if told is None else 2) * between.latency_s,
+            upload=between.seconds(sum(uploads)) - between.latency_s,
+            latency=max(1, len(uploads)) * between.latency_s,
         )
         for times in slower or [1.0] * count
     )

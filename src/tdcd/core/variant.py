@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from tdcd.core.centre import CentreAverage
 from tdcd.core.dropout import SiloDropout
-from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, WholeBlock
-from tdcd.core.knowledge import Knowledge, LabelsEverywhere
+from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, NumpyBlocks, WholeBlock, is_identity
+from tdcd.core.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
 from tdcd.core.quantised import Quantised
 from tdcd.core.timing import Overlap, Timing
 from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
@@ -72,6 +73,42 @@ class Variant:
     def changed(self) -> tuple[str, ...]:
         """The parts that are not those of Algorithm 1."""
         return tuple(part.name for part in fields(self) if getattr(self, part.name) != part.default)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is Algorithm 1."""
+        return not self.changed
+
+    @property
+    def summed_phi(self) -> FixedPoint | None:
+        """The codec of phi, if hubs can use nothing but sums of it."""
+        return self.exchange if isinstance(self.exchange, FixedPoint) else None
+
+    @property
+    def summed_blocks(self) -> FixedBlocks | None:
+        """The codec of clients' blocks, if a hub can use nothing but their sum."""
+        return self.block_exchange if isinstance(self.block_exchange, FixedBlocks) else None
+
+    @property
+    def all_answer(self) -> bool:
+        """Whether all clients answer in every round."""
+        return isinstance(self.participation, Everybody)
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether all that its clients compute, but for gradients, is written for NumPy as well."""
+        sends_arrays = is_identity(self.client_exchange) and isinstance(self.block_exchange, NumpyBlocks)
+        return self.has_slopes and sends_arrays and not self.dropout.rate
+
+    @property
+    def has_slopes(self) -> bool:
+        """Whether a local step follows from the slopes of the loss alone, without differentiation."""
+        return isinstance(self.update, Sgd) and isinstance(self.knowledge, WrittenOut)
+
+    @property
+    def label_silo(self) -> int | None:
+        """The only silo that has labels; None if all have them."""
+        return None if self.knowledge.are_labels_everywhere else self.knowledge.scored_at(0)
 
     @property
     def label_clashes(self) -> tuple[tuple[str, str], ...]:

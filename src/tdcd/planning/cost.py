@@ -7,8 +7,7 @@ from typing import NamedTuple
 from tdcd.compare.compute import Compute, given, measured
 from tdcd.compare.prediction import Prediction, predict
 from tdcd.config.resolve import Plan
-from tdcd.core.exchange import bytes_up
-from tdcd.core.ledger import Ledger, Traffic, phi_bytes, told_bytes
+from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Network
 from tdcd.core.pace import Work
 from tdcd.training.run import simulate
@@ -62,17 +61,10 @@ def round_costs(
     """
     simulation = simulate(planned)
     blocks = simulation.init().blocks
-    ledger = ledger_of(simulation, blocks)
 
     def cost(other: Plan) -> Cost:
-        variant, settings, num_samples = other.variant, other.settings, other.federation.num_samples
-        own = replace(
-            ledger,
-            phi=phi_bytes(settings, num_samples, simulation.num_outputs, variant),
-            told=told_bytes(settings, num_samples, simulation.num_told, variant),
-            blocks_up=[bytes_up(block, variant.block_exchange) for block in blocks],
-            periods=[variant.timing.period(silo) for silo in range(len(blocks))],
-        )
+        settings = other.settings
+        own = ledger_of(simulation, blocks, settings=settings, variant=other.variant)
         all_phi = compute._replace(phi_seconds=settings.num_exchanged * compute.phi_seconds)
         return Cost(own, predict(other, own, network, all_phi, slower or {}))
 

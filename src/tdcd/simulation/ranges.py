@@ -13,20 +13,15 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.core.fixed_point import BeyondRangeError, FixedBlocks, FixedPoint, beyond
+from tdcd.core.fixed_point import BeyondRangeError, FixedBlocks, beyond
 from tdcd.core.objective import Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Silo
 
 
-def fixed_point_of(variant: Variant) -> FixedPoint | None:
-    """How hubs add phi up, if that is in fixed point."""
-    return variant.exchange if isinstance(variant.exchange, FixedPoint) else None
-
-
 def start_largest(variant: Variant, num_silos: int, dtype: str) -> Any:
     """``[2, N]``: the largest magnitudes of phi and of blocks before round 0; ``()`` without fixed point."""
-    is_fixed = fixed_point_of(variant) is not None or isinstance(variant.block_exchange, FixedBlocks)
+    is_fixed = variant.summed_phi is not None or variant.summed_blocks is not None
     return np.zeros((2, num_silos), dtype) if is_fixed else ()
 
 
@@ -44,8 +39,8 @@ def add_parts(exchange: FixedBlocks, blocks: Tree, shares: Array) -> Tree:
 
 def in_range(summed: list[Tree], magnitudes: Sequence[Any], variant: Variant) -> list[Tree]:
     """Averages from sums of steps; as they are without fixed point, and not a number if a block is beyond the range."""
-    exchange = variant.block_exchange
-    if not isinstance(exchange, FixedBlocks):
+    exchange = variant.summed_blocks
+    if exchange is None:
         return summed
     averages = []
     for total, largest in zip(summed, magnitudes, strict=True):
@@ -74,10 +69,10 @@ def check_largest(variant: Variant, silos: Sequence[Silo], largest: Any) -> None
         largest: ``[..., 2, N]``, the largest magnitudes of phi and of blocks.
     """
     found = np.asarray(largest).reshape(-1, 2, len(silos)).max(axis=0)
-    forms = (("phi", variant.exchange), ("a client's block", variant.block_exchange))
+    forms = (("phi", variant.summed_phi), ("a client's block", variant.summed_blocks))
     for (what, form), each in zip(forms, found, strict=True):
         for silo, number in zip(silos, each, strict=True):
-            if isinstance(form, FixedPoint | FixedBlocks) and number > form.largest:
+            if form is not None and number > form.largest:
                 raise BeyondRangeError(beyond(f"silo '{silo.name}': {what}", float(number), form.largest))
 
 

@@ -13,6 +13,7 @@ from tdcd.blocks.base import Block
 from tdcd.core.execution import Execution
 from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
+from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
@@ -25,7 +26,7 @@ from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, weights_of
 from tdcd.simulation.host_tables import phi_of_all, put_table
-from tdcd.simulation.ranges import check_largest, fixed_point_of, largest_finite, start_largest
+from tdcd.simulation.ranges import check_largest, largest_finite, start_largest
 from tdcd.simulation.staging import has_wide_rows, on_host, prefetch
 
 ROWS_AT_ONCE = 4096
@@ -102,11 +103,12 @@ class Simulation:
             raise ValueError(f"{there_are(federation.num_silos, 'silo')}, but {counted(len(blocks), 'block')}")
         if len(getattr(self.variant.timing, "periods", ())) not in (0, len(blocks)):
             raise ValueError(f"{self.variant.timing} must have a period for each of the {len(blocks)} silos, or none")
-        self._fixed = fixed_point_of(self.variant)
+        self._fixed = self.variant.summed_phi
         self.num_samples = federation.num_samples
         self.batch_size = settings.effective_batch_size(self.num_samples)
-        objective.check_labels(federation.labels, everywhere=self.variant.knowledge.label_silo is None)
+        objective.check_labels(federation.labels, everywhere=self.variant.knowledge.are_labels_everywhere)
         self.num_outputs = objective.num_outputs([federation.labels, federation.test_labels])
+        self.phi_width = objective.phi_width(self.num_outputs)
         self._labels_dtype = objective.label_dtype(settings.dtype)
         with self._context():
             self._tables = [on_host(silo.features, settings.dtype) for silo in federation.silos]
@@ -115,7 +117,7 @@ class Simulation:
                 self.blocks,
                 self.variant,
                 self.batch_size,
-                self.num_outputs,
+                self.phi_width,
                 self._tables,
                 federation.labels.astype(self._labels_dtype),
                 None,
@@ -129,10 +131,10 @@ class Simulation:
             self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
         self._on_device = self.devices.here(on_device) if self.hosts is None else None
 
-    @property
-    def num_told(self) -> int:
-        """The numbers that a silo without labels is told of a sample, its weight among them."""
-        return self.objective.kind.num_told(self.num_outputs) + (self.federation.weights is not None)
+    def round_of(self, variant: Variant) -> Round:
+        """What rounds and evaluations of a member of the family send here."""
+        statistic, weighs = self.objective.statistic_width(self.num_outputs), self.federation.weights is not None
+        return round_of(variant, self.federation.num_silos, Widths(self.phi_width, statistic, weighs))
 
     @property
     def engine(self) -> str:
@@ -166,7 +168,7 @@ class Simulation:
         """The state before round 0, a function of the seed."""
         by_seed = {run.settings.seed: run.settings for run in self.runs}
         started = {
-            seed: start_fitting(self.federation, self.blocks, self.num_outputs, settings)
+            seed: start_fitting(self.federation, self.blocks, self.num_outputs, settings, self.objective.combine)
             for seed, settings in by_seed.items()
         }
         return self.join([self.state_of(started[run.settings.seed]) for run in self.runs])
@@ -226,7 +228,9 @@ class Simulation:
         return self._engine.rounds_per_call
 
     def scores(self, hub_blocks: list[Tree], features: Sequence[Any] | None = None) -> NDArray[Any]:
-        """The global model's scores ``[rows, C]``, for the training samples or for others; in chunks of rows.
+        """The sum of all silos' phi ``[rows, W]``, for the training samples or for others; in chunks of rows.
+
+        With a head, :meth:`Objective.scores` makes scores of it.
 
         Args:
             features: each silo's columns of the other samples.
@@ -264,7 +268,7 @@ class Simulation:
                 return np.asarray(sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis))
         several, total = len(self.runs) > 1, len(tables[0])
         with self._context():
-            most = SCORES_AT_ONCE // (len(self.runs) * self.num_outputs) if several else ROWS_AT_ONCE
+            most = SCORES_AT_ONCE // (len(self.runs) * self.phi_width) if several else ROWS_AT_ONCE
             rows, chunks = min(max(1, most), total), []
             for start in range(0, total, rows):
                 # The last chunk starts early enough to be whole, and skips what the one before it had.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
@@ -74,4 +75,5 @@ class Result:
             wanted = (len(tables[0]), *silo.feature_shape)
             if table.shape != wanted:
                 raise ValueError(f"silo '{silo.name}': features have shape {table.shape}, but must have {wanted}")
-        return self.simulation.scores(list(self.blocks.values()), tables)
+        total = self.simulation.scores(list(self.blocks.values()), tables)
+        return np.asarray(self.simulation.objective.scores(total))

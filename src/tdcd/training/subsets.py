@@ -63,7 +63,7 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
             losses = np.asarray(evaluation.losses(scores, rows, objective=objective))
             (penalty,) = evaluation.penalties([*hub_blocks], [objective])
         mean = float(weighted_mean(losses, weights)) + penalty
-        return mean, metrics(objective.loss, scores, truth, scale, objective.label_epsilon)
+        return mean, metrics(objective.loss, objective.scores(scores), truth, scale, objective.label_epsilon)
 
     folder.write_subsets(describe_subsets(known, dropout.rate, dropped, measure))
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tdcd.core.knowledge import LabelsAt, LabelsEverywhere
+from tdcd.core.knowledge import LabelsAt
 from tdcd.core.losses import fitting
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
@@ -64,9 +64,9 @@ def _with_knowledge(federation: Federation, variant: Variant | None) -> Variant 
         return variant
     chosen = variant or Variant()
     here = LabelsAt([one.name for one in federation.silos].index(silo))
-    if chosen.knowledge == LabelsEverywhere():
+    if chosen.knowledge.are_labels_everywhere:
         chosen = replace(chosen, knowledge=here)
-    elif chosen.knowledge.label_silo != here.silo:
+    elif chosen.knowledge.route != here.route:
         raise ValueError(
             f"variant: its knowledge = {chosen.knowledge}, and federation.labels = {silo!r} is {here}; leave it out"
         )

@@ -24,10 +24,10 @@ from tdcd.core.centre import CentreAverage
 from tdcd.core.choices import KeepModel
 from tdcd.core.exchange import bytes_up
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Centre, Colocation, Ledger, Moved, item_bytes, phi_bytes, scores_bytes, told_bytes
+from tdcd.core.ledger import Centre, Colocation, Ledger, Moved, Sizes
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
-from tdcd.core.variant import Everybody, Variant
+from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation
 from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
@@ -152,7 +152,7 @@ def train(
         if folder is not None:
             randomized = objective.label_epsilon is not None
             called = named or numbered(federation, objective)
-            write_held_out(folder, called, scores, objective.loss, randomized=randomized)
+            write_held_out(folder, called, objective.scores(scores), objective.loss, randomized=randomized)
     if out is not None and status != "diverged":
         write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant, hosts), hub_blocks)
     if run.folder is not None:
@@ -337,7 +337,9 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
         scores = simulation.scores(hub_blocks, features)
         losses[split] = simulation.losses(hub_blocks, scores, labels, weights)
         each = scores if len(runs) > 1 else [scores]
-        figures[split] = [metrics(objective.loss, own, labels, scale, objective.label_epsilon) for own in each]
+        figures[split] = [
+            metrics(objective.loss, objective.scores(own), labels, scale, objective.label_epsilon) for own in each
+        ]
     return [
         Figures(
             losses["train"][run],
@@ -363,31 +365,44 @@ def numbered(federation: Federation, objective: Objective) -> Named:
 
 
 def ledger_of(
-    simulation: Simulation, hub_blocks: Sequence[Tree], colocation: Colocation = "none", moved: Sequence[Moved] = ()
+    simulation: Simulation,
+    hub_blocks: Sequence[Tree],
+    colocation: Colocation = "none",
+    moved: Sequence[Moved] = (),
+    settings: Settings | None = None,
+    variant: Variant | None = None,
 ) -> Ledger:
-    """What a run's rounds send, and what was ``moved`` before them; ``hub_blocks`` are those of one run."""
-    settings, variant = simulation.settings, simulation.variant
+    """What a run's rounds send, and what was ``moved`` before them.
+
+    Args:
+        hub_blocks: those of one run.
+        settings: in place of the simulation's, as is ``variant``.
+    """
+    settings, variant = settings or simulation.settings, variant or simulation.variant
     federation, middle = simulation.federation, variant.hub_update
     clients = [silo.num_clients for silo in federation.silos]
     scored = simulation.num_samples + (0 if federation.test_labels is None else len(federation.test_labels))
-    return Ledger(
+    sizes = Sizes(
+        (settings.num_exchanged, settings.effective_batch_size(simulation.num_samples)),
+        scored,
+        settings.dtype,
         count_parameters(hub_blocks),
-        clients,
-        phi_bytes(settings, simulation.num_samples, simulation.num_outputs, variant),
-        item_bytes(settings),
-        colocation,
         [bytes_up(block, variant.block_exchange) for block in hub_blocks],
+    )
+    return Ledger.of(
+        simulation.round_of(variant),
+        sizes,
+        clients,
+        colocation,
         [variant.timing.period(silo) for silo in range(len(hub_blocks))],
-        told_bytes(settings, simulation.num_samples, simulation.num_told, variant),
         _answering(variant, clients),
         tuple(moved),
         Centre(middle.hubs, middle.every) if isinstance(middle, CentreAverage) else None,
-        scores_bytes(settings, scored, simulation.num_outputs, variant, len(clients)),
     )
 
 
 def _answering(variant: Variant, clients: Sequence[int]) -> list[int] | None:
     """Of each silo, how many clients answer in a round; None if all do, be it hub by hub."""
-    if variant.participation == Everybody() or variant.turns > 1:
+    if variant.all_answer or variant.turns > 1:
         return None
     return [int(variant.participation.answering(0, 0, silo, count).sum()) for silo, count in enumerate(clients)]

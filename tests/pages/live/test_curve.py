@@ -6,6 +6,8 @@ import pytest
 
 from tdcd.pages.live.curve import ThinnedHistory
 
+pytestmark = pytest.mark.quick
+
 MOST_POINTS = 20
 
 

@@ -13,7 +13,9 @@ from tdcd.pages.live.parties import silos_of, time_of
 from tdcd.pages.live.standing import of_hubs
 from tdcd.records.patience import Stopping
 from tdcd.records.timeline import Timeline
-from tdcd.runtime.storage.lock import is_alive, lock
+from tdcd.runtime.storage.status import is_alive, lock
+
+pytestmark = pytest.mark.quick
 
 CONFIG = {"silos": [{"name": "lab", "clients": ["north", "south"]}, {"name": "clinic", "clients": 1}]}
 ALIVE = {
@@ -146,6 +148,7 @@ with open(sys.argv[1] + "/hub.lock", "rb") as file:
 """
 
 
+@pytest.mark.slow
 def test_who_looks_whether_a_hub_lives_does_not_keep_it_from_starting(tmp_path):
     (tmp_path / "hub.lock").touch()
     with subprocess.Popen(

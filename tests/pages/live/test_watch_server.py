@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 from test_watched_runs import make
 
-from command import tdcd
+from support.command import tdcd
 from tdcd.pages.live.server import MOST_CONNECTIONS, WatchServer, _page_files
 from tdcd.pages.live.watcher import Watcher
 

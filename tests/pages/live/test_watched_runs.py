@@ -13,6 +13,8 @@ from tdcd.pages.live.page import MANY_POINTS, SELDOM_S, Asked
 from tdcd.pages.live.watcher import LOOK_S, Watcher
 from tdcd.records.history import Record
 
+pytestmark = pytest.mark.quick
+
 CONFIG = "[train]\nrounds = 40\n[[silos]]\nname = 'lab'\nclients = ['north', 'south']\n"
 FACTS = {
     "name": "patients",

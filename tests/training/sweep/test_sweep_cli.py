@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from command import start_tdcd, tdcd
+from support.command import start_tdcd, tdcd
 
 LINEAR = ["--set", "data.source=diabetes", "--set", "model.block=linear", "--set", "train.batch_size=32"]
 

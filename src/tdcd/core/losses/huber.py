@@ -38,7 +38,7 @@ class Huber(Loss):
         losses: Array = inside * (distance - inside / 2)
         return losses
 
-    def tell(self, scores: Array, labels: Array, response: Response) -> Array:
+    def statistic(self, scores: Array, labels: Array, response: Response) -> Array:
         """The residual."""
         return scores - labels[..., None]
 

@@ -43,11 +43,12 @@ class Loss(Protocol):
     """Whether that derivative is the same everywhere."""
     metric_names: tuple[str, ...] = ("rmse", "r2")
     """What :meth:`metrics` returns, in order."""
-    tell: "Callable[[Array, Array, Response], Array] | None" = None
-    """With labels at one silo, what it tells the others of a sample, from its scores ``[..., C]`` and its label
-    ``[...]``: ``[..., W]`` with W of :meth:`num_told`. None: the slope of its loss (the derivative by the scores)."""
+    statistic: "Callable[[Array, Array, Response], Array] | None" = None
+    """With labels at one silo, what the others receive of a sample, from its scores ``[..., C]`` and its label
+    ``[...]``: ``[..., W]`` with W of :meth:`statistic_width`. None: the slope of its loss, the
+    derivative by the scores."""
     change: "Callable[[Array, Array, Response], Array] | None" = None
-    """How much a sample's loss grows when its scores change, from what was told of it before and the change, ``[...,
+    """How much a sample's loss grows when its scores change, from its statistic before and the change, ``[...,
     W]`` and ``[..., C]``, to ``[...]``; None if it does not follow from that, and so labels must be known everywhere.
     Labels may have been randomised: the loss is then the corrected one."""
     slopes: "Callable[[Array, Array, Response], Array] | None" = None
@@ -63,11 +64,11 @@ class Loss(Protocol):
         """What another loss has written out is not this one's."""
         super().__init_subclass__(**options)
         if "losses" in cls.__dict__:
-            for name in ("tell", "change", "corrected", "slopes", "change_slopes"):
+            for name in ("statistic", "change", "corrected", "slopes", "change_slopes"):
                 if name not in cls.__dict__:
                     setattr(cls, name, None)
-            if "num_told" not in cls.__dict__:
-                setattr(cls, "num_told", Loss.num_told)  # noqa: B010
+            if "statistic_width" not in cls.__dict__:
+                setattr(cls, "statistic_width", Loss.statistic_width)  # noqa: B010
 
     @property
     def name(self) -> str:
@@ -120,8 +121,8 @@ class Loss(Protocol):
         """C, the scores of a sample; amounts have 0 classes."""
         return num_classes if self.target == "classes" else 1
 
-    def num_told(self, num_outputs: int) -> int:
-        """W, the numbers that a silo without labels is told of a sample with C scores."""
+    def statistic_width(self, num_outputs: int) -> int:
+        """W, the numbers of the statistic of a sample with C scores."""
         return num_outputs
 
     def label_dtype(self, dtype: str) -> np.dtype[Any]:

@@ -39,26 +39,26 @@ class Poisson(Loss):
         expected: Array = library_of(scores).exp(scores)
         return expected - labels[..., None]
 
-    def tell(self, scores: Array, labels: Array, response: Response) -> Array:
+    def statistic(self, scores: Array, labels: Array, response: Response) -> Array:
         """The slope and the expected count."""
         library, slopes = library_of(scores), self.slopes(scores, labels, response)
         both: Array = library.concatenate([slopes, library.exp(scores)], axis=-1)
         return both
 
-    def num_told(self, num_outputs: int) -> int:
+    def statistic_width(self, num_outputs: int) -> int:
         """Two of each score."""
         return 2 * num_outputs
 
-    def change(self, told: Array, change: Array, response: Response) -> Array:
+    def change(self, statistic: Array, change: Array, response: Response) -> Array:
         """The expected count is multiplied by exp(change), and the label does not move."""
-        slope, expected, change = told[..., 0], told[..., 1], change[..., 0]
-        grown: Array = expected * (library_of(told).expm1(change) - change) + slope * change
+        slope, expected, change = statistic[..., 0], statistic[..., 1], change[..., 0]
+        grown: Array = expected * (library_of(statistic).expm1(change) - change) + slope * change
         return grown
 
-    def change_slopes(self, told: Array, change: Array, response: Response) -> Array:
+    def change_slopes(self, statistic: Array, change: Array, response: Response) -> Array:
         """By as much as the expected count grows."""
-        grown: Array = told[..., 1:] * library_of(told).expm1(change)
-        return told[..., :1] + grown
+        grown: Array = statistic[..., 1:] * library_of(statistic).expm1(change)
+        return statistic[..., :1] + grown
 
     def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
         """Counts, and counts per exposure."""

@@ -1,8 +1,8 @@
 """Secrets that two parties share and nobody else: X25519, with public keys that are bound to certificates.
 
 A party derives its key pair from a secret of its own that lasts, so that one that was restarted makes the same masks
-again. The public key travels on a :class:`~tdcd.runtime.protocol.cards.Card`, signed with the key of the party's
-certificate: whoever passes cards on, as a hub does for its clients, cannot put keys of its own in their place.
+again. The public key travels on a :class:`Card`, signed with the key of the party's certificate: whoever
+passes cards on, as a hub does for its clients, cannot put keys of its own in their place.
 """
 
 import hashlib
@@ -10,8 +10,9 @@ import hmac
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
+import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
@@ -19,11 +20,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec import Meta
 
 from tdcd.runtime.certificates.check import facts_of, read_certificate, read_key
 from tdcd.runtime.certificates.issue import AUTHORITY
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
-from tdcd.runtime.protocol.cards import Card
+
+
+class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An X25519 public key, signed by a party."""
+
+    public: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    certificate: Annotated[bytes, Meta(max_length=1 << 14)]
+    """The party's certificate in DER form; empty where parties have none."""
+    signature: Annotated[bytes, Meta(max_length=1 << 10)]
+    """Of the key, the party's name and what the key is for."""
+
 
 KEY_BYTES = 32
 

@@ -1,5 +1,6 @@
 """Whether a party's certificate will do, and in plain words what is wrong with one that will not."""
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Callable
@@ -15,15 +16,40 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tdcd.core.words import counted
-from tdcd.runtime.certificates.names import party_of
+
+_LATER = re.compile(r"(?P<party>[^~]+)~(?:[2-9]|[1-9][0-9]{1,3})")
+
+
+def common_name(party: str, generation: int) -> str:
+    """The common name of a party's certificates after it was revoked ``generation - 1`` times.
+
+    >>> common_name("hub.bank", 1), common_name("hub.bank", 2)
+    ('hub.bank', 'hub.bank~2')
+    """
+    return party if generation == 1 else f"{party}~{generation}"
+
+
+def party_of(name: str) -> str:
+    """Whose certificate bears this common name.
+
+    >>> party_of("hub.bank~2"), party_of("hub.bank"), party_of("hub.bank~1")
+    ('hub.bank', 'hub.bank', 'hub.bank~1')
+    """
+    found = _LATER.fullmatch(name)
+    return found["party"] if found else name
+
+
+def fingerprint(key: PublicKeyTypes) -> str:
+    """A public key in 32 hexadecimal digits, in groups that can be read out over the telephone."""
+    digest = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+    return " ".join(digest[start : start + 4] for start in range(0, 32, 4))
+
 
 Role = Literal["hub", "client"]
 T = TypeVar("T")
 E = TypeVar("E", bound=x509.ExtensionType)
-
 SECRET_BYTES = 32
 EXPIRES_SOON = timedelta(days=30)
-
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,23}"
 _HUB = re.compile(rf"hub\.{_NAME}")
 _CLIENT = re.compile(rf"client\.{_NAME}\.{_NAME}")

@@ -31,22 +31,23 @@ from tdcd.runtime.certificates.check import (
     SECRET_BYTES,
     explain,
     facts_of,
+    fingerprint,
     read_certificate,
     read_key,
     read_secret,
     role_of,
 )
-from tdcd.runtime.certificates.revocation import REVOKED, RevocationList, read_list
+from tdcd.runtime.certificates.revocation import ENTRY, REVOKED, RevocationList, read_list
 
 AUTHORITY = "ca.pem"
 AUTHORITY_KEY = "ca.key"
 SECRET = "federation.secret"
-
 AUTHORITY_DAYS = 3650
 PARTY_DAYS = 365
 CLOCK_SKEW = timedelta(minutes=5)
-
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+
+
 # A name whose last label is a number would be an address, and a wrong one.
 _HOST = re.compile(rf"(?=.{{1,253}}$)(?!(.*\.)?[0-9]+$){_LABEL}(\.{_LABEL})*")
 
@@ -273,3 +274,41 @@ def write_whole(path: Path, data: bytes, private: bool) -> None:
     draft.touch(mode=0o600 if private else 0o644, exist_ok=False)
     draft.write_bytes(data)
     draft.replace(path)
+
+
+def revoke(folder: Path, parties: Sequence[str], now: datetime | None = None) -> RevocationList:
+    """Add the parties' certificates in ``folder`` to the list, and sign it; all or none of them.
+
+    All certificates under a party's common name are worthless from then on, also older ones that were renewed.
+    """
+    now = now or datetime.now(UTC)
+    ca, ca_key = authority_of(folder, now)
+    before = list_of(folder)
+    builder = x509.CertificateRevocationListBuilder(ca.subject, now, ca.not_valid_after_utc)
+    builder = builder.add_extension(x509.CRLNumber(before.number + 1), critical=False)
+    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False)
+    if before.number:
+        for entry in x509.load_pem_x509_crl((folder / REVOKED).read_bytes()):
+            builder = builder.add_revoked_certificate(entry)
+    for party in dict.fromkeys(parties):
+        builder = builder.add_revoked_certificate(_entry(folder / f"{party}.pem", party, before, now))
+    crl = builder.sign(ca_key, hashes.SHA256())
+    write_whole(folder / REVOKED, crl.public_bytes(Encoding.PEM), private=False)
+    return list_of(folder)
+
+
+def _entry(path: Path, party: str, before: RevocationList, now: datetime) -> x509.RevokedCertificate:
+    if not path.exists():
+        raise ValueError(f"{path}: there is no such file; {party} has no certificate of this folder's authority")
+    cert = read_certificate(path)
+    facts = facts_of(cert)
+    if facts.name != party:
+        raise ValueError(f"{path} is the certificate of '{facts.name}', not of '{party}'; restore the right one")
+    if facts.common_name in before.keys:
+        raise ValueError(f"{path} was revoked already (list {before.number}); {party} has no certificate since")
+    text = f"{facts.common_name} {fingerprint(cert.public_key())}"
+    return (
+        x509.RevokedCertificateBuilder(cert.serial_number, now)
+        .add_extension(x509.UnrecognizedExtension(ENTRY, text.encode()), critical=False)
+        .build()
+    )

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from tdcd.runtime.certificates.check import read_key
+from tdcd.runtime.certificates.check import fingerprint, read_key
 from tdcd.runtime.certificates.issue import (
     AUTHORITY,
     AUTHORITY_KEY,
@@ -27,7 +27,6 @@ from tdcd.runtime.certificates.issue import (
     named,
     write_whole,
 )
-from tdcd.runtime.certificates.names import fingerprint
 
 REQUEST_SUFFIX = ".csr"
 RSA_BITS = range(3072, 4097)

@@ -13,8 +13,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
-from tdcd.runtime.certificates.check import facts_of, read_certificate
-from tdcd.runtime.certificates.names import common_name
+from tdcd.runtime.certificates.check import common_name, facts_of, read_certificate
 
 REVOKED = "revoked.crl"
 

@@ -18,11 +18,10 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
-from tdcd.runtime.compute.client_rows import ClientRows, Presence, flat, pad, places_in
 from tdcd.runtime.compute.links import Layout, Links, precision
-from tdcd.runtime.compute.local_steps import LocalSteps
-from tdcd.runtime.protocol.job import timing_of
-from tdcd.runtime.protocol.structure import Arrays
+from tdcd.runtime.compute.local_steps import ClientRows, LocalSteps, Presence, flat, pad, places_in
+from tdcd.runtime.job import timing_of
+from tdcd.runtime.messages.structure import Arrays
 
 AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
 """The most rounds whose rows are laid out at once, and the most bytes of them: a round takes less time so."""
@@ -60,10 +59,10 @@ class ClientCompute:
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block
-        is_told = (variant or Variant()).knowledge.label_silo not in (None, silo)
-        self._width_received = objective.kind.num_told(num_outputs) if is_told else num_outputs
         self._variant, self._silo, self._client = variant or Variant(), silo, client
-        shape = (settings.num_exchanged, self.batch_size, num_outputs)
+        width, is_scored_here = objective.phi_width(num_outputs), self._variant.knowledge.scored_at(silo) == silo
+        self._width_received = width if is_scored_here else objective.statistic_width(num_outputs)
+        shape = (settings.num_exchanged, self.batch_size, width)
         self.links = Links(self._variant, settings, silo, shape)
         self._draws = draws_of(settings, num_samples)
         self._row_of = np.full(num_samples, -1, np.int32)

@@ -1,13 +1,17 @@
-"""A client's local steps: compiled by JAX or, of a linear block, in NumPy, which starts sooner and is smaller."""
+"""A client's rows of a round's minibatches, and its local steps on them.
+
+The steps are compiled by JAX or, of a linear block, taken in NumPy, which starts sooner and is smaller.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import repeat
 from operator import matmul
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
@@ -20,8 +24,60 @@ from tdcd.core.objective import Objective
 from tdcd.core.trees import Tree, map_tree
 from tdcd.core.update import Sgd
 from tdcd.core.variant import Variant
-from tdcd.runtime.compute.client_rows import ClientRows
 from tdcd.runtime.compute.links import precision
+
+
+class ClientRows(NamedTuple):
+    """A client's rows of one round's minibatches."""
+
+    places: NDArray[np.int64]
+    """``[n]``: where its rows are among the E * P padded places; ordered by minibatch, then by place in it."""
+    features: NDArray[Any]
+    """``[E, P, ...]``; any row on padding."""
+    labels: NDArray[Any]
+    """``[E, P]``."""
+    counts: NDArray[np.int32]
+    """``[E]``: how many rows are not padding."""
+    samples: NDArray[np.int64]
+    """``[n]``: which of the round's E * B samples its rows are."""
+    weights: NDArray[Any] | None = None
+    """``[E, P]``: what each row weighs, if not all weigh the same."""
+    kept: NDArray[np.bool_] | None = None
+    """``[n]``: those that the silo is not dropped from; None if it always adds something."""
+    rule: NDArray[Any] | None = None
+    """``[E, P]``: :meth:`.LocalSteps.row_weights` of them; None to work it out when it is needed."""
+
+
+class Presence(NamedTuple):
+    """What is left of one round's minibatches when clients are absent."""
+
+    rows: NDArray[np.bool_]
+    """``[n]``: which of the client's rows take part."""
+    left: ClientRows
+    """Those rows."""
+    sizes: NDArray[np.int32]
+    """``[E]``: how many samples each minibatch still has, of all clients."""
+    num_samples: int
+    """How many samples the silo's clients that take part hold."""
+
+
+def pad(rows: ClientRows, values: NDArray[Any]) -> NDArray[Any]:
+    """``[E, P, C]``, from ``[n, C]``; zero on padding."""
+    padded = np.zeros((rows.labels.size, values.shape[1]), values.dtype)
+    padded[rows.places] = values
+    return padded.reshape(*rows.labels.shape, -1)
+
+
+def places_in(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
+    """Where rows are among the E * P padded places, if each minibatch's rows are the first of its P places."""
+    starts = width * np.arange(len(counts)) - (np.cumsum(counts) - counts)
+    found: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(starts, counts)
+    return found
+
+
+def flat(padded: NDArray[Any]) -> NDArray[Any]:
+    """``[E, P, ...]`` as ``[E * P, ...]``."""
+    return padded.reshape(-1, *padded.shape[2:])
 
 
 @dataclass(frozen=True)
@@ -41,8 +97,7 @@ class LocalSteps:
     @cached_property
     def needs_jax(self) -> bool:
         """Whether the steps are differentiated and compiled."""
-        is_written_out = isinstance(self.variant.knowledge, WrittenOut) and self.objective.is_written_out
-        return not (type(self.model) is Linear and isinstance(self.variant.update, Sgd) and is_written_out)
+        return not (type(self.model) is Linear and self.variant.has_slopes and self.objective.is_written_out)
 
     @property
     def _is_plain(self) -> bool:

@@ -16,16 +16,14 @@ from tdcd.alignment.messages import Outgoing
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.federation.party_names import client_of
 from tdcd.federation.silos import SiloIds
+from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
+from tdcd.runtime.messages.messages import AlignCommon, AlignHello, AlignIds, AlignRows
+from tdcd.runtime.messages.structure import Array, Message
+from tdcd.runtime.messages.validation import take
+from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.driver import Outcome
 from tdcd.runtime.process.party import PartySection, open_transport, secret_of
-from tdcd.runtime.protocol.comparing import compare_settings
-from tdcd.runtime.protocol.dialogue_messages import AlignCommon, AlignHello, AlignIds, AlignRows
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.sample_index import IncompatibleParties
-from tdcd.runtime.protocol.structure import Array, Message
-from tdcd.runtime.protocol.taking import take
-from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.tables.client_table import find_silo
 from tdcd.tables.errors import TableError
 from tdcd.tables.loader import read_header, read_rows

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from tdcd.runtime.job import IncompatibleParties
+from tdcd.runtime.messages.messages import Bye, Stop
+from tdcd.runtime.messages.structure import Message
+from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.driver import TICK_S, Outcome
 from tdcd.runtime.process.endpoint import Endpoint
-from tdcd.runtime.protocol.messages import Bye, Stop
-from tdcd.runtime.protocol.sample_index import IncompatibleParties
-from tdcd.runtime.protocol.structure import Message
-from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.transport.transport import Joined, Left, Received, Transport
 
 LINGER_S = 20.0

@@ -3,31 +3,59 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from tdcd.runtime.job import timing_of
+from tdcd.runtime.machine.client import Client
+from tdcd.runtime.machine.exchange import most_unsaved
+from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.machine.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
+from tdcd.runtime.messages.messages import Want
+from tdcd.runtime.messages.structure import Message
+from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.endpoint import Backoff, Endpoint, is_worth_logging
-from tdcd.runtime.process.facts import facts_of
-from tdcd.runtime.process.grace import Grace
 from tdcd.runtime.process.log import event
-from tdcd.runtime.process.metrics_server import Metrics
+from tdcd.runtime.process.metrics import Metrics
+from tdcd.runtime.process.status import facts_of
 from tdcd.runtime.process.stopwatch import Stopwatch
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.exchange import most_unsaved
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
-from tdcd.runtime.protocol.job import timing_of
-from tdcd.runtime.protocol.messages import Want
-from tdcd.runtime.protocol.structure import Message
-from tdcd.runtime.protocol.wire import RejectedMessage
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.transport.transport import Event, Joined, Received, Transport
 
+
+class Grace:
+    """Finds the questions that have been open for longer than the grace period."""
+
+    def __init__(self, seconds: float, pace_s: float, clock: Callable[[], float]) -> None:
+        """Take the grace period, and how often :meth:`over` will be called."""
+        self._seconds, self._pace, self._clock = seconds, pace_s, clock
+        self._since: dict[Message, float] = {}
+        self._looked_at = clock()
+
+    def is_due(self) -> bool:
+        """Whether :meth:`over` was last called some time ago."""
+        return self._clock() - self._looked_at > 2 * self._pace
+
+    def restart(self) -> None:
+        """Give every question its whole time again."""
+        self._since = {}
+
+    def over(self, questions: Iterable[Message]) -> list[Message]:
+        """Of the open ``questions``, those whose time is over; it then begins anew for them."""
+        now = self._clock()
+        # A hub that slept cannot tell who was late: all get their time again.
+        known = self._since if now - self._looked_at <= self._seconds + 2 * self._pace else {}
+        self._looked_at = now
+        self._since = {question: known.get(question, now) for question in questions}
+        late = [question for question, since in self._since.items() if now - since > self._seconds]
+        self._since |= dict.fromkeys(late, now)
+        return late
+
+
 TICK_S = 0.25
 """How often a waiting party looks whether it should stop or show something."""
-
 Ending = Literal["finished", "diverged", "refused", "interrupted"]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from tdcd.core.visible import one_line
 from tdcd.runtime.certificates.check import EXPIRES_SOON, RENEWAL, when
+from tdcd.runtime.messages.messages import Diverged, Stop
+from tdcd.runtime.messages.structure import Message
+from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 from tdcd.runtime.process.log import event
-from tdcd.runtime.protocol.messages import Diverged, Stop
-from tdcd.runtime.protocol.structure import Message
-from tdcd.runtime.protocol.wire import RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 from tdcd.runtime.transport.transport import Joined, Left, Received, Transport
 

@@ -1,12 +1,25 @@
 """A hub's figures in the text format that Prometheus reads."""
 
+import ipaddress
+import logging
 import math
+import re
+import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any, Literal, NamedTuple
+
+from tdcd.records.history import Record
+from tdcd.records.timeline import Timeline
+from tdcd.runtime.process.endpoint import Endpoint
+from tdcd.runtime.process.log import event
 
 Sample = tuple[Mapping[str, str], float | None]
 """Labels and a value; None for one that there is not yet."""
@@ -199,3 +212,171 @@ def _number(value: float) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return repr(value)
+
+
+PATTERN = r"^((\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):)?[0-9]{1,5}$"
+"""HOST:PORT, or PORT for one of this machine's own address."""
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PATIENCE_S = 5.0
+"""How long a reader may say nothing."""
+READERS = 8
+"""How many may be connected at a time; one more takes the place of the one that has been there longest."""
+
+
+class Metrics:
+    """The newest snapshot of a hub."""
+
+    def __init__(self, folder: Path, partners: tuple[str, ...]) -> None:
+        """Take the hub's run folder, and whom it is linked to."""
+        self.snapshot: Snapshot | None = None
+        self._blank = Snapshot({}, partners, checkpoints=folder / "checkpoint")
+
+    def update(self, facts: dict[str, Any], endpoint: Endpoint, timeline: Timeline, record: Record | None) -> None:
+        """Replace the snapshot; text is made of it only when somebody asks."""
+        now, before = time.time(), self.snapshot
+        evaluated_at = None if before is None else before.evaluated_at
+        if record is not None and (before is None or before.evaluated_round != record.round):
+            evaluated_at = now
+        self.snapshot = replace(
+            self._blank,
+            facts=facts,
+            sent=dict(endpoint.transport.sent_bytes),
+            received=dict(endpoint.received),
+            worked_s=timeline.worked,
+            waited_s=timeline.waited,
+            evaluated_round=None if record is None else record.round,
+            evaluated_at=evaluated_at,
+            taken_at=now,
+        )
+
+    @contextmanager
+    def served(self, address: str, names: Collection[str] = ()) -> Iterator[str | None]:
+        """Answer at ``address`` until the end of the block; the address, with the port that was taken if it was 0.
+
+        A hub that cannot listen there says so and trains: figures are not worth a run. The block then gets None.
+
+        Args:
+            address: ``HOST:PORT``, or a port of this machine alone.
+            names: By which others know this machine, beside its addresses.
+        """
+        host, _, port = address.rpartition(":")
+        bare = host.strip("[]")
+        try:
+            server = _Server((bare or "127.0.0.1", int(port)), self, {bare, socket.gethostname(), *names} - {""})
+        except (OSError, OverflowError) as error:
+            why = f"--metrics {address}: cannot listen there: {error}; nobody can read the figures of this run"
+            event("metrics", logging.WARNING, why=why)
+            yield None
+            return
+        taken = f"{host or '127.0.0.1'}:{server.server_port}"
+        # A daemon, so that a reader who does not let go cannot keep the hub from ending.
+        Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        event("metrics", address=f"http://{taken}/metrics")
+        try:
+            yield taken
+        finally:
+            # It waits for a reader that is being answered; the hub does not.
+            Thread(target=server.end, daemon=True).start()
+
+
+class _Server(ThreadingHTTPServer):
+    """A few readers at a time, each in a thread of its own: whatever they do, the next one is answered."""
+
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, address: tuple[str, int], metrics: Metrics, names: Collection[str]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.metrics, self.names = metrics, {name.lower() for name in names}
+        self._readers: dict[socket.socket, None] = {}
+        self._lock = Lock()
+        super().__init__(address, _Handler)
+        self.is_private = ipaddress.ip_address(str(self.server_address[0])).is_loopback
+
+    def server_bind(self) -> None:
+        """Bind without looking up the machine's name, which may take long; also where a reader was a moment ago."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        socket.socket.bind(self.socket, self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "tdcd", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Make room for a reader, and answer it."""
+        with self._lock:
+            if len(self._readers) >= READERS:
+                oldest = next(iter(self._readers))
+                del self._readers[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # Its thread notices, and ends.
+            self._readers[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A reader is done."""
+        with self._lock:
+            self._readers.pop(request, None)
+        super().shutdown_request(request)
+
+    def end(self) -> None:
+        """Answer nobody any more."""
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that breaks off is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version, sys_version = "tdcd", ""
+    timeout = PATIENCE_S
+
+    def do_GET(self) -> None:
+        """Answer ``GET /metrics``."""
+        if not self._names_this_machine():
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "Ask for it by this machine's own address")
+        elif "Origin" in self.headers or self.headers.get("Sec-Fetch-Site", "none") != "none":
+            self.send_error(HTTPStatus.FORBIDDEN, "Not for web pages")
+        elif self.path != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND, "Only /metrics is here")
+        elif self.server.metrics.snapshot is None:
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "The hub has only just started")
+        else:
+            content = exposition(self.server.metrics.snapshot).encode()
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+            self.end_headers()
+            self.wfile.write(content)
+
+    def _names_this_machine(self) -> bool:
+        """Whether the request does: a page in a browser could use a name of its own to get at it.
+
+        An address is nobody's name, and one without a dot nobody's on the internet.
+        """
+        given = self.headers.get_all("Host", ["localhost"])
+        host = (given[0] if given[0].endswith("]") else given[0].rpartition(":")[0] or given[0]).lower()
+        if len(given) > 1:
+            return False
+        try:
+            address = ipaddress.ip_address(host.strip("[]"))
+        except ValueError:
+            is_known = host in self.server.names or re.fullmatch(r"[a-z0-9_-]+", host) is not None
+            return host == "localhost" or (is_known and not self.server.is_private)
+        return address.is_loopback or not self.server.is_private
+
+    def _refuse(self) -> None:
+        self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
+        self.send_header("Allow", "GET")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """Any other method, for which the base class looks for ``do_METHOD``, is refused."""
+        if name.startswith("do_"):
+            return self._refuse
+        raise AttributeError(name)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: readers come every few seconds."""

@@ -20,21 +20,19 @@ from tdcd.runtime.certificates.agreement import Certified, Keys
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
-from tdcd.runtime.process.client_data import ClientData
-from tdcd.runtime.process.client_status import ClientStatus
+from tdcd.runtime.compute.client_data import ClientData
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.client import Client
+from tdcd.runtime.machine.handshake import MOST_CALLS
+from tdcd.runtime.machine.hub import Hub, Shutdown
+from tdcd.runtime.messages.wire import PROTOCOL
 from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
-from tdcd.runtime.process.label_key import LABEL_KEY, NEW_KEY, label_key
 from tdcd.runtime.process.log import event
-from tdcd.runtime.process.metrics_server import PATTERN, Metrics
-from tdcd.runtime.protocol.client import Client
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.job import Job
-from tdcd.runtime.protocol.sessions import MOST_CALLS
-from tdcd.runtime.protocol.shutdown import Shutdown
-from tdcd.runtime.protocol.wire import PROTOCOL
+from tdcd.runtime.process.metrics import PATTERN, Metrics
+from tdcd.runtime.process.status import ClientStatus
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.storage.mask_key import mask_key
+from tdcd.runtime.storage.keys import LABEL_KEY, NEW_KEY, label_key, mask_key
 from tdcd.runtime.transport.processes import Process, Work
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
@@ -164,7 +162,7 @@ def _run_client(
     with open_transport(job, machine.name, [machine.hub], own, "train") as transport:
         event("dialling", address=job.config.silos[index].hub)
         driver = ClientDriver(machine, transport)
-        return driver.run(should_stop if status is None else status.shown_before(driver, should_stop))
+        return driver.run(should_stop if status is None else status.shown_before(machine, driver.endpoint, should_stop))
 
 
 def read_data(config: Config, silo: int, own: PartySection) -> ClientData:

@@ -3,9 +3,16 @@
 If one silo alone has labels, scores go to its hub only, since it alone knows what their sums mean.
 """
 
+import hashlib
+import secrets
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.alignment.digests import keyed_digests
 from tdcd.config.losses import chosen_loss
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.party_names import hub_of
@@ -14,9 +21,220 @@ from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.run_folder.durable import read_json
+from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
+from tdcd.runtime.compute.secure_sums import Masks, Sums
+from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
+from tdcd.runtime.messages.messages import PredictHello, PredictScores
+from tdcd.runtime.messages.structure import Array, Message
+from tdcd.runtime.messages.validation import take
+from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job, secret_of
-from tdcd.runtime.process.predict_hub import MaskedPredictHub, ModelOf, PredictHub
+
+PREDICTION = "prediction"
+"""What the keys are for."""
+
+
+class ModelOf(NamedTuple):
+    """Which training a block is of, and how that ended."""
+
+    run: str | None
+    status: str | None
+
+
+class PredictHub:
+    """A hub's side: say which samples it has, by keyed digests, and to each peer its scores of the common ones."""
+
+    def __init__(
+        self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf, without: Collection[str] = ()
+    ) -> None:
+        """Take this silo's scores, and which run and round its block is of; some hubs may be missing."""
+        self.job, self.name, self._label_hub = job, job.hubs[silo], job.audience.label_hub
+        peers = [peer for peer in job.peers(silo) if peer not in without]
+        self.partners = tuple(peer for peer in peers if self._label_hub in (None, self.name, peer))
+        self.predicts = job.has_labels(silo)
+        """Whether this hub gets the others' scores."""
+        self.own = own
+        self.parts: dict[str, SiloScores] = {}
+        """What the peers sent, by hub, for those of this silo's ids that they have."""
+        self._model = model
+        self._digests = keyed_digests(list(own.ids), secret)
+        self._place = places_in(self._digests)
+        self._met: set[str] = set()
+
+    @property
+    def done(self) -> bool:
+        """Whether all peers have sent theirs and got ours."""
+        return not self.missing()
+
+    def missing(self) -> list[str]:
+        """Who is being waited for."""
+        sent = self.parts if self.predicts else self.partners
+        return [peer for peer in self.partners if peer not in sent or peer not in self._met]
+
+    def scores(self) -> dict[str, SiloScores]:
+        """What the peers' columns add to the scores, by hub."""
+        return self.parts
+
+    def start(self) -> list[Message]:
+        """Which samples this silo has."""
+        return [self._hello().to(peer) for peer in self.partners]
+
+    def _hello(self) -> PredictHello:
+        # Who gets no scores need not say of which samples it would.
+        digests, (run, status) = Array.of(self._digests[: None if self.predicts else 0]), self._model
+        return PredictHello(self.name, "", model_run=run, model_status=status, digests=digests, config=self.job.shared)
+
+    def receive(self, message: Message) -> list[Message]:
+        """A peer's samples, or its scores."""
+        if isinstance(message, PredictHello):
+            return self._on_hello(message)
+        if not isinstance(message, PredictScores) or not self.predicts:
+            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+        return self._on_scores(message)
+
+    def _on_scores(self, message: PredictScores) -> list[Message]:
+        places = take(message.places, "places", np.int64, [None])
+        phi = take(message.phi, "phi", self.own.phi.dtype, [len(places), self.own.phi.shape[1]])
+        if len(places) and not 0 <= places.min() <= places.max() < len(self.own.ids):
+            raise RejectedMessage("'places' points past this hub's samples")
+        self.parts[message.sender] = SiloScores([self.own.ids[place] for place in places], phi)
+        return []
+
+    def _on_hello(self, message: PredictHello) -> list[Message]:
+        theirs = self._check_hello(message)
+        self._met.add(message.sender)
+        if self._label_hub == self.name:
+            return []
+        pairs = [(p, self._place[r.tobytes()]) for p, r in enumerate(theirs) if r.tobytes() in self._place]
+        places = np.array([place for place, _ in pairs], np.int64)
+        phi = self.own.phi[[row for _, row in pairs]]
+        return [PredictScores(self.name, message.sender, places=Array.of(places), phi=Array.of(phi))]
+
+    def _check_hello(self, message: PredictHello) -> NDArray[np.uint8]:
+        """The digests of a peer's samples, if it has the same file and the same model."""
+        compare_settings(message.sender, message.config, self.name, self.job)
+        theirs = ModelOf(message.model_run, message.model_status)
+        if theirs != self._model:
+            raise IncompatibleParties(
+                f"the blocks do not belong together: {message.sender} has {theirs}, {self.name} {self._model}"
+            )
+        found: NDArray[np.uint8] = take(message.digests, "digests", np.uint8, [None, self._digests.shape[1]])
+        if len(places_in(found)) != len(found):
+            raise RejectedMessage("'digests' has a sample twice")
+        return found
+
+
+class MaskedPredictHub(PredictHub):
+    """The same with masks: for the samples that all hubs have, each gets the sum of the others' scores only.
+
+    All hubs tell each other which samples they have, also those that get no scores: masks cancel only over the same
+    ones. Key pairs are drawn anew every time, so that no masks are ever used for two predictions.
+    """
+
+    def __init__(self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf, keys: Keys) -> None:
+        """Take the hub's keys too."""
+        super().__init__(job, silo, secret, own, model)
+        self.partners = job.peers(silo)
+        self._pair = keys.pair(PREDICTION, kept_with=secrets.token_hex(16))
+        hello = super()._hello().replace(digests=Array.of(self._digests), card=self._pair.card())
+        self._hellos = {self.name: hello}
+        self._received: dict[str, PredictScores] = {}
+        self._session = ""
+        """Which hubs' keys and samples the masks are of; a hub that comes back has another one."""
+        self._sums: Sums | None = None
+        self._senders = [hub for hub in job.hubs if hub != self._label_hub]
+        """Those whose scores are added up."""
+        self._common: list[int] = []
+        """Which of this hub's samples all hubs have, in an order that all know."""
+
+    def missing(self) -> list[str]:
+        """Who is being waited for."""
+        wanted = self._senders if self.predicts else []
+        return [peer for peer in self.partners if peer not in self._met or (peer in wanted and peer not in self.parts)]
+
+    def _hello(self) -> PredictHello:
+        return self._hellos[self.name]
+
+    def _on_hello(self, message: PredictHello) -> list[Message]:
+        self._check_hello(message)
+        self._hellos[message.sender] = message
+        self._met.add(message.sender)
+        if len(self._hellos) < len(self.job.hubs):
+            return []
+        places = {hub: places_in(one.digests.values) for hub, one in self._hellos.items()}
+        shared = sorted(set.intersection(*(set(found) for found in places.values())))
+        self._common = [self._place[digest] for digest in shared]
+        sums = self._sums = self._agree()
+        self._take_parts()
+        if self.name not in self._senders:
+            return []
+        phi = Array.of(sums.part("prediction", 0, self.own.phi[self._common]))
+        return [
+            PredictScores(self.name, peer, run=self._session, places=Array.of(np.array(its, np.int64)), phi=phi)
+            for peer in self.partners
+            if self._label_hub in (None, peer)
+            for its in [[places[peer][digest] for digest in shared]]
+        ]
+
+    def _agree(self) -> Sums:
+        """The masks that all hubs' keys give; the hub with the labels only adds up."""
+        exchange, members = self.job.variant.summed_phi, self._senders
+        # Other samples, too, get other masks.
+        named = hashlib.sha256()
+        for hello in (self._hellos[hub] for hub in self.job.hubs):
+            named.update(b"" if hello.card is None else hello.card.public)
+            named.update(hashlib.sha256(hello.digests.values.tobytes()).digest())
+        self._session = named.hexdigest()[:32]
+        assert exchange is not None
+        masks = None
+        if self.name in members:
+            others = [hub for hub in members if hub != self.name]
+            try:
+                shared = {hub: self._pair.agree(hub, PREDICTION, self._hellos[hub].card) for hub in others}
+            except ForgedCardError as error:
+                raise IncompatibleParties(str(error)) from None
+            masks = Masks(self.name, shared, members, self._session)
+        return Sums(exchange, str(self.own.phi.dtype), self.name, masks)
+
+    def _on_scores(self, message: PredictScores) -> list[Message]:
+        # It may come before this hub knows whose keys its masks are of.
+        self._received[message.sender] = message
+        self._take_parts()
+        return []
+
+    def _take_parts(self) -> None:
+        """Use what came with the masks of this session."""
+        ids, self.parts = [self.own.ids[row] for row in self._common], {}
+        for peer, message in self._received.items():
+            if self._session and message.run == self._session:
+                if [*take(message.places, "places", np.int64, [len(ids)])] != self._common:
+                    raise RejectedMessage("'places' are not the samples that all hubs have")
+                steps = take(message.phi, "phi", np.uint32, [len(ids), self.own.phi.shape[1]])
+                self.parts[peer] = SiloScores(ids, steps)
+
+    def scores(self) -> dict[str, SiloScores]:
+        """The sum of the peers' scores, as the first one's, and nothing as the others'.
+
+        Ids that not all hubs have are there without scores, so that it can be said who lacks them.
+        """
+        if not self.predicts:
+            return {}
+        assert self._sums is not None
+        total = self._sums.others("prediction", 0, [self.parts[hub].phi for hub in self._senders if hub != self.name])
+        found = {}
+        for peer in self.partners:
+            digests = places_in(self._hellos[peer].digests.values)
+            rows = [row for digest, row in self._place.items() if digest in digests]
+            phi = np.zeros((len(self.own.ids), self.own.phi.shape[1]), self.own.phi.dtype)
+            phi[self._common] = total if peer == self.partners[0] else 0
+            found[peer] = SiloScores([self.own.ids[row] for row in rows], phi[rows])
+        return found
+
+
+def places_in(digests: NDArray[np.uint8]) -> dict[bytes, int]:
+    """Where each digest is in a hub's list."""
+    return {row.tobytes(): place for place, row in enumerate(digests)}
 
 
 def predict_with_peers(

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Sequence, Set
 
 from tdcd.records.timeline import TIMELINE, Timeline
+from tdcd.runtime.job import Job, timing_of
+from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.process.log import event
-from tdcd.runtime.protocol.hub import Hub
-from tdcd.runtime.protocol.job import Job, timing_of
 from tdcd.runtime.storage.hub_folder import HubFolder
 
 WRITE_S = 1.0

@@ -12,11 +12,11 @@ from threading import Thread
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import sync_folder, write_all, write_durably
 from tdcd.records.run_folder.durable import PRIVATE
-from tdcd.runtime.protocol.instructions import State
-from tdcd.runtime.protocol.messages import Checkpoint, Ended
-from tdcd.runtime.protocol.shutdown import Shutdown
-from tdcd.runtime.protocol.structure import arrays_of, named
-from tdcd.runtime.protocol.wire import IN_FILES, RejectedMessage, decode, encode
+from tdcd.runtime.machine.hub import Shutdown
+from tdcd.runtime.machine.instructions import State
+from tdcd.runtime.messages.messages import Checkpoint, Ended
+from tdcd.runtime.messages.structure import arrays_of, named
+from tdcd.runtime.messages.wire import IN_FILES, RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
 
 KEPT, SUFFIX = 3, ".tdcd"

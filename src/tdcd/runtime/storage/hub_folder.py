@@ -26,19 +26,20 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
+from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
 from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, keyed, schedule_of
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder, write_durably
-from tdcd.runtime.protocol.exchange import kept_rounds
-from tdcd.runtime.protocol.handshake import Handshake
-from tdcd.runtime.protocol.instructions import Absence, Append, State
-from tdcd.runtime.protocol.job import Job, timing_of
-from tdcd.runtime.protocol.shutdown import Shutdown
-from tdcd.runtime.protocol.wire import RejectedMessage
-from tdcd.runtime.storage.about_labels import label_encoding_of, labels_in_words
+from tdcd.runtime.compute.sample_index import SampleIndex
+from tdcd.runtime.job import Job, timing_of
+from tdcd.runtime.machine.exchange import kept_rounds
+from tdcd.runtime.machine.handshake import Handshake
+from tdcd.runtime.machine.hub import Shutdown
+from tdcd.runtime.machine.instructions import Absence, Append, State
+from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.storage.checkpoint import Checkpoints, read_shutdown, save_shutdown
 from tdcd.runtime.storage.failpoints import failpoint
 from tdcd.runtime.storage.hub_restart import (
@@ -55,12 +56,67 @@ from tdcd.runtime.storage.hub_restart import (
     state_to_continue,
     way_on,
 )
-from tdcd.runtime.storage.journal import Journal
-from tdcd.runtime.storage.lock import lock
-from tdcd.runtime.storage.mask_key import forget_mask_key
-from tdcd.runtime.storage.status import replace_quickly, write_status
+from tdcd.runtime.storage.keys import forget_mask_key
+from tdcd.runtime.storage.status import lock, replace_quickly, write_status
+from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.preparation_io import load_label_encoding, save_preparations
+
+
+class Journal:
+    """The file at ``path``, which need not be there before its first line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._unwritten = path, b""
+
+    def lines(self) -> list[str]:
+        """All whole lines on the disk."""
+        # Bytes that are no text are for those to refuse who know what the lines must be.
+        return self._path.read_bytes().decode(errors="replace").split("\n")[:-1] if self._path.exists() else []
+
+    def keep(self, lines: list[str]) -> None:
+        """Leave nothing in the file but these lines."""
+        write_durably(self._path, "".join(line + "\n" for line in lines).encode())
+
+    def append(self, line: str) -> None:
+        """Add a line; if the disk takes no more, the line waits for the next call, or for :meth:`write`."""
+        self._unwritten += f"{line}\n".encode()
+        self.write()
+
+    def write(self) -> None:
+        """Write the lines that wait."""
+        if not self._unwritten:
+            return
+        if not self._path.exists():
+            write_durably(self._path, b"")
+        with self._path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                written = file.write(self._unwritten)
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)
+                raise
+            if written < len(self._unwritten):
+                file.truncate(size)
+                raise OSError(f"{self._path}: the disk took only a part of a line")
+        self._unwritten = b""
+
+
+def label_encoding_of(sample_index: SampleIndex, job: Job) -> LabelEncoding:
+    """How labels become numbers; in a silo without, only how many outputs blocks have."""
+    meaning = sample_index.meaning
+    if meaning is not None:
+        return LabelEncoding(meaning.task, meaning.classes, meaning.label_mean, meaning.label_scale)
+    outputs = sample_index.outputs(job.config)
+    return LabelEncoding(named_loss(job.config.model, outputs.loss).tasks[0], num_outputs=outputs.count)
+
+
+def labels_in_words(sample_index: SampleIndex, job: Job) -> str:
+    """What the labels were taken for, or where they are."""
+    if sample_index.meaning is not None:
+        return sample_index.meaning.in_words
+    return f"only silo '{job.config.federation.labels}' has them"
 
 
 class HubFolder:

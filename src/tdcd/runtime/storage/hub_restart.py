@@ -15,8 +15,8 @@ from typing import Any
 from tdcd.records.history import Record
 from tdcd.records.mark import Mark, marks_of
 from tdcd.records.plain_file import parse_json, read_plain
-from tdcd.runtime.protocol.instructions import Absence, State
-from tdcd.runtime.protocol.sample_index import WAY_ON
+from tdcd.runtime.job import WAY_ON
+from tdcd.runtime.machine.instructions import Absence, State
 from tdcd.runtime.storage.checkpoint import Checkpoints
 
 COPY_HISTORY = "Copy history.jsonl from another hub's run folder, where it is the same but for the seconds; or else:"

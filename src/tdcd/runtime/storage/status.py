@@ -1,17 +1,52 @@
-"""What a party said last of what it is doing, from its folder."""
+"""What a party said last of what it is doing, from its folder, and whether its process lives.
+
+The lock on the folder tells that. It belongs to the open file. A POSIX lock belongs to the process, and ends when any
+copy of the file's descriptor is closed, by whatever part of the program.
+"""
 
 import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tdcd.core.visible import one_line
 from tdcd.core.words import counted
-from tdcd.records.plain_file import parse_json, read_plain
+from tdcd.records.plain_file import open_plain, parse_json, read_plain
 from tdcd.records.run_folder.durable import create, write_all
-from tdcd.runtime.storage.lock import is_alive
+
+TRIES, PAUSE_S = 20, 0.02
+"""Who asks whether the process lives has the lock for a moment: that must not keep a party from starting."""
+
+
+def is_alive(path: Path) -> bool:
+    """Whether a process has the folder at ``path`` open."""
+    if not (path / "hub.lock").exists():
+        return False
+    with open_plain(path / "hub.lock") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def lock(path: Path, pause: Callable[[float], None] = time.sleep) -> int:
+    """Lock the folder for this process; the lock ends with the process, however that ends."""
+    descriptor = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pause(PAUSE_S)
+        else:
+            return descriptor
+    os.close(descriptor)
+    raise FileExistsError(f"{path} is in use by another process: stop that one first")
+
 
 STATUS = "status.json"
 MOST_BYTES = 16 << 20

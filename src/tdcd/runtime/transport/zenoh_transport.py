@@ -12,15 +12,19 @@ by an attachment: zenoh closes a link that has not taken what it was given withi
 ==============================================  ============================================================
 """
 
+import ipaddress
 import json
 import math
 import os
 import secrets
+import socket
+import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, NamedTuple, Self
@@ -30,7 +34,6 @@ from zenoh.handlers import Callback
 
 from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
-from tdcd.runtime.transport.cutting import cut, locator_address
 from tdcd.runtime.transport.guard import Guard, loopback_port
 from tdcd.runtime.transport.processes import CHOSEN, TAKEN, Place, Process
 from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Left, Mailbox
@@ -45,15 +48,78 @@ from tdcd.runtime.transport.zenoh_settings import (
     zenoh_settings,
 )
 
+OPEN_FILES = Path("/dev/fd")
+"""The numbers of this process's open files, on Linux and macOS."""
+
+
+def cut(session: zenoh.Session, names: Collection[str]) -> int:
+    """Close every link whose other end has shown a certificate with one of these common names; how many there were.
+
+    The connection is shut down below zenoh, which takes it for a peer that went away.
+    """
+    doomed = [link for link in session.info.links() if link.auth_identifier in names]
+    return sum(_shut_down(_port(str(link.src)), locator_address(str(link.dst))) for link in doomed)
+
+
+def _shut_down(port: int, other: tuple[str, int]) -> bool:
+    """Shut down this process's connection between a port of its own and somebody's address, if it can be found."""
+    for number in _open_files():
+        with suppress(OSError), _copied(number) as own:
+            if own.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            host, far_port = own.getpeername()[:2]
+            if own.getsockname()[1] == port and (_plain(host), far_port) == other:
+                own.shutdown(socket.SHUT_RDWR)
+                return True
+    return False
+
+
+def _open_files() -> list[int]:
+    # Some containers do not show them. The link then stays, but nothing passes on it.
+    with suppress(OSError):
+        return [int(entry.name) for entry in OPEN_FILES.iterdir()]
+    return []
+
+
+def _copied(number: int) -> socket.socket:
+    """A copy of an open file that is a socket. The original may be closed at any moment, and its number used again."""
+    if not stat.S_ISSOCK(os.fstat(number).st_mode):
+        raise OSError(f"file {number} is no socket")
+    copy = os.dup(number)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
+def _port(locator: str) -> int:
+    return locator_address(locator)[1]
+
+
+def locator_address(locator: str) -> tuple[str, int]:
+    """The host and port of a zenoh locator.
+
+    >>> locator_address("tls/127.0.0.1:7447"), locator_address("tls/[::1]:7447?key=value")
+    (('127.0.0.1', 7447), ('::1', 7447))
+    """
+    host, _, port = locator.partition("/")[2].partition("?")[0].rpartition(":")
+    return _plain(host.strip("[]")), int(port)
+
+
+def _plain(host: str) -> str:
+    """An address in one form: also an IPv4 address that a socket of IPv6 has."""
+    address = ipaddress.ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
 CLOSING_S = 10.0
 """How long a thread may take to notice that the session is closed."""
-
 MORE = b"more"
 """The attachment of a piece that is not the last of its message."""
-
 MOST_WORD_BYTES = 1000
 """What a process may say of itself, and more."""
-
 NAMES_AHEAD = 4
 """How many common names of a peer are in the access rules, which are fixed when the session opens: its current one, and
 those that it would have after further revocations."""

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from tdcd.blocks.base import Block
-from tdcd.core.knowledge import LabelsEverywhere
 from tdcd.core.objective import Tree
 from tdcd.core.variant import Variant
 from tdcd.simulation.engines.clients_layout import Own, Shared
@@ -19,7 +18,7 @@ def alike(models: Sequence[Block], variant: Variant, shared: Shared, own: Own) -
     tables = shared.features or [placement.rows for placement in own.placements]
     for silo, (model, features, placement) in enumerate(zip(models, tables, own.placements, strict=True)):
         # A client's loss depends on the silo where only one has labels.
-        apart = None if isinstance(variant.knowledge, LabelsEverywhere) else silo
+        apart = None if variant.knowledge.are_labels_everywhere else silo
         period = variant.timing.period(silo)
         shape = (features.shape[1:], features.dtype, placement.positions.shape)
         key = (model, shape, period, apart)

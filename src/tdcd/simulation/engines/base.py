@@ -60,7 +60,7 @@ class Problem(NamedTuple):
     blocks: tuple[Block, ...]
     variant: Variant
     batch_size: int
-    num_outputs: int
+    phi_width: int
     tables: list[Any]
     """Each silo's features on the host: an array, or :class:`tdcd.federation.hosts.HostRows` in one of several."""
     labels: NDArray[Any]
@@ -96,7 +96,8 @@ class Problem(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether it is Algorithm 1 on linear blocks, with samples that all count alike."""
-        return self.is_linear and not self.variant.changed and self.weights is None
+        is_additive = self.runs[0].objective.combine.is_additive
+        return self.is_linear and self.variant.is_plain and self.weights is None and is_additive
 
     def rounds_per_call(self, bytes_per_round: int) -> int:
         """How many rounds go into one call if each sends this many bytes per run."""
@@ -244,9 +245,9 @@ def run_rounds(state: State, shared: Any, own: Any, num_rounds: Array, *, rounds
 class TracedObjective(Objective):
     """An objective whose l2 is an argument of the compiled program, and so cannot be checked."""
 
-    def __init__(self, loss: Any, l2: Any, label_epsilon: float | None = None) -> None:
-        """Take a loss and a traced l2."""
-        super().__init__(loss, l2, label_epsilon)
+    def __init__(self, objective: Objective, l2: Any) -> None:
+        """Take an objective and a traced l2."""
+        super().__init__(objective.loss, l2, objective.label_epsilon, objective.combine)
 
     def __post_init__(self) -> None:
         """Check nothing."""
@@ -254,7 +255,7 @@ class TracedObjective(Objective):
     @classmethod
     def of(cls, objective: Objective, l2: Any) -> Objective:
         """The objective with a traced l2, or as it is if there is none."""
-        return objective if l2 is None else cls(objective.loss, l2, objective.label_epsilon)
+        return objective if l2 is None else cls(objective, l2)
 
 
 def padded(part: NDArray[Any], capacity: int) -> NDArray[Any]:

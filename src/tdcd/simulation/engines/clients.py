@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.activations import activation_size_per_row
 from tdcd.core.exchange import seed_words
-from tdcd.core.variant import Everybody
 from tdcd.federation.hosts import row_bytes
 from tdcd.federation.placement import Placement, Placer, padded_slots, place_alike, shared
 from tdcd.federation.silos import Silo
@@ -170,7 +169,7 @@ class ClientsEngine:
         """Who answers in these rounds, in terms of shares and samples; only those parts are filled in."""
         problem, rounds = self._problem, range(first_round, first_round + ids.shape[1])
         own = Own(*[None] * len(Own._fields))._replace(shares=self._shares)
-        if problem.variant.participation == Everybody():
+        if problem.variant.all_answer:
             return own
         present = np.ones(ids.shape, bool)
         shares: list[list[Any]] = [[] for _ in problem.blocks]

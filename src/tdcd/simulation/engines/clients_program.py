@@ -14,8 +14,7 @@ from tdcd.blocks.base import Block, phi_of_first
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
-from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, AsItIs, Sending, WholeBlock
-from tdcd.core.fixed_point import FixedBlocks
+from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, Sending, is_identity, sends_whole
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
@@ -54,7 +53,7 @@ class ClientsProgram:
         """Each device has some clients, and some rows for phi; on several hosts, those of its clients."""
         rows = spec(2) if self.devices.hosts is None else spec(1)
         placement = Placement(positions=spec(1), counts=spec(1), rows=rows, slots=WHOLE)
-        per_client = spec(0) if self.variant.participation == Variant().participation else spec(1)
+        per_client = spec(0) if self.variant.all_answer else spec(1)
         own = Own(WHOLE, [placement] * len(self.blocks), spec(0), spec(0), per_client, *[WHOLE] * 6)
         return Shared(self.devices.tables, WHOLE, WHOLE), own
 
@@ -132,7 +131,7 @@ class ClientsProgram:
 
     def _from_clients(self, silo: int, phi: Array, own: Own) -> Array:
         """The silo's phi as its hub gets it from the clients."""
-        if self.variant.client_exchange == AsItIs():
+        if is_identity(self.variant.client_exchange):
             return phi
         positions, counts = own.placements[silo].positions, own.placements[silo].counts
         real = jnp.arange(positions.shape[-1]) < counts[..., None]
@@ -211,15 +210,15 @@ class ClientsProgram:
 
         In fixed point it is in steps, and comes with the largest magnitude of each client's block.
         """
-        exchange, shares = self.variant.block_exchange, own.shares[silo]
-        if isinstance(exchange, FixedBlocks):
+        exchange, shares = self.variant.summed_blocks, own.shares[silo]
+        if exchange is not None:
             return add_parts(exchange, stepped, shares), self.devices.gather(magnitudes_of(stepped), axis=0)
         return algorithm.average(self._received(silo, stepped, state.blocks[silo], own), shares), ()
 
     def _received(self, silo: int, blocks: Tree, before: Tree, own: Own) -> Tree:
         """The clients' blocks as their hub gets them."""
         exchange = self.variant.block_exchange
-        if exchange == WholeBlock():
+        if sends_whole(exchange):
             return blocks
 
         def one(block: Tree, client: Array) -> Tree:
@@ -244,10 +243,10 @@ class ClientsProgram:
             return jax.vmap(partial(algorithm.project, array))(own.placements[silo].positions)
 
         knowledge, labels = self.variant.knowledge, shared.labels
-        hub = silo if knowledge.label_silo is None else knowledge.label_silo
+        hub = knowledge.scored_at(silo)
         seen = exchanged.own(hub), exchanged.others(hub)
-        received = projected(knowledge.pass_on(silo, *seen, labels[own.ids], objective))
-        if self.variant.client_exchange != AsItIs():
+        received = projected(knowledge.received(silo, *seen, labels[own.ids], objective))
+        if not is_identity(self.variant.client_exchange):
             real = jnp.arange(rows.shape[2]) < own.placements[silo].counts[..., None]
             received = jnp.where(real[..., None], received, 0)
             received = self._per_client(silo, received, TO_CLIENTS, exchanged.phis[silo].shape, own)

@@ -14,13 +14,13 @@ class Exchanged:
     def __init__(self, phis: list[Array], variant: Variant, seed: Any, round_index: Array) -> None:
         """Take every hub's phi."""
         exchange, self._dropout = variant.exchange, variant.dropout
-        self.phis, self._exchange, self._stays = phis, exchange, variant.knowledge.label_silo
+        self.phis, self._exchange, self._route = phis, exchange, variant.knowledge.route
         self._sendings = [Sending(seed, round_index, silo, phi.shape) for silo, phi in enumerate(phis)]
         self._sent: list[Wire] = [exchange.encode(*both) for both in zip(phis, self._sendings, strict=True)]
 
     def own(self, silo: int) -> Array:
-        """The hub's own phi, as it sent it; as it is, if it stays with the hub that has the labels."""
-        if silo == self._stays:
+        """The hub's own phi, as it sent it; as it is, if it is not sent."""
+        if not self._route.receivers(silo, len(self.phis)):
             return self.phis[silo]
         return self._dropout.decode(self._exchange, self._sent[silo], self._sendings[silo])
 

@@ -58,8 +58,8 @@ class FlatEngine:
         """What the grouped engine does, for one output, one run and one device that holds the data."""
         if (reason := GroupedEngine.supports(problem)) is not None:
             return reason
-        if problem.num_outputs > 1:
-            return f"it runs blocks of one output, and there are {problem.num_outputs}"
+        if problem.phi_width > 1:
+            return f"it runs blocks of one output, and there are {problem.phi_width}"
         if len(problem.runs) > 1:
             return "it does not batch runs"
         if problem.on_device is None or problem.devices.count > 1:

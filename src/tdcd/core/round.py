@@ -1,0 +1,209 @@
+r"""What a communication round is, as a value: who sends what to whom, in which form, and when.
+
+:mod:`tdcd.core.algorithm` has the arithmetic of Algorithm 1; this module has its messages. A :class:`Round` is a list
+of flows of training and one of evaluation. Whoever has to know what is sent reads them: the general engine, the hubs'
+and clients' machines, the ledger (bytes), the pace of rounds (time), the audit (who sees what).
+
+With labels everywhere, a round of training is
+
+=========== ============== ================================================================== ==============
+flow        link           what a message carries                                             route
+=========== ============== ================================================================== ==============
+block       hub to client  the hub's block                                                    inside a silo
+phi         client to hub  phi of the client's rows of the round's minibatches                inside a silo
+phi         hub to hub     phi of the round's minibatches                                     :class:`Everyone`
+received    hub to client  the sum of the others' phi, of the client's rows                   inside a silo
+block       client to hub  the client's block after its local steps                           inside a silo
+=========== ============== ================================================================== ==============
+
+With labels at silo s, phi goes :class:`To` s, and ``slope``, what the losses of its samples follow from, comes
+:class:`From` s; the clients of the other silos receive rows of that.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from tdcd.core.exchange import scores_codec
+
+if TYPE_CHECKING:
+    from tdcd.core.variant import Variant
+
+Link = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
+FlowName = Literal["block", "phi", "received", "slope", "weights", "scores", "intercept", "figures"]
+Carries = Literal["samples", "parameters", "vector", "figures"]
+"""What a message has numbers of: of samples, of a block's parameters, a vector of its own; or figures, whose bytes do
+not count."""
+When = Literal["begun", "ended"]
+
+
+class Route(Protocol):
+    """Which hubs a hub sends something to."""
+
+    def receivers(self, silo: int, num_silos: int) -> tuple[int, ...]:
+        """The silos whose hubs the hub of ``silo`` sends it to, in silo order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Every hub sends it to every other one.
+
+    >>> Everyone().receivers(1, 3)
+    (0, 2)
+    """
+
+    def receivers(self, silo: int, num_silos: int) -> tuple[int, ...]:
+        """All others."""
+        return tuple(other for other in range(num_silos) if other != silo)
+
+
+@dataclass(frozen=True)
+class To:
+    """Every other hub sends it to the hub of one silo.
+
+    >>> [To(1).receivers(silo, 3) for silo in range(3)]
+    [(1,), (), (1,)]
+    """
+
+    silo: int
+
+    def receivers(self, silo: int, num_silos: int) -> tuple[int, ...]:
+        """The one hub, unless it is the sender."""
+        return () if silo == self.silo else (self.silo,)
+
+
+@dataclass(frozen=True)
+class From:
+    """The hub of one silo sends it to every other one.
+
+    >>> [From(1).receivers(silo, 3) for silo in range(3)]
+    [(), (0, 2), ()]
+    """
+
+    silo: int
+
+    def receivers(self, silo: int, num_silos: int) -> tuple[int, ...]:
+        """All others, of the one hub."""
+        return Everyone().receivers(silo, num_silos) if silo == self.silo else ()
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One kind of message: what it carries, from whom to whom, and in which form."""
+
+    name: FlowName
+    link: Link
+    carries: Carries = "samples"
+    width: int = 1
+    """The numbers of each sample, or of a vector."""
+    codec: Any = None
+    """Of samples a :class:`~tdcd.core.exchange.Exchange`, of a block on its way up a
+    :class:`~tdcd.core.exchange.BlockExchange`; None: numbers as they are."""
+    route: Route = Everyone()
+    """Between hubs; inside a silo a client and its hub are the only ones."""
+    silos: tuple[int, ...] | None = None
+    """The silos whose parties send it; None: all."""
+    when: When = "begun"
+    """Inside a silo: whether it is sent when a silo's local steps begin, or when they end; that differs for a silo
+    with a period."""
+    within: FlowName | None = None
+    """The flow whose messages it travels in; None if it has messages of its own."""
+
+    def is_of(self, silo: int) -> bool:
+        """Whether the parties of a silo send it."""
+        return self.silos is None or silo in self.silos
+
+
+class Widths(NamedTuple):
+    """How many numbers a sample has."""
+
+    phi: int
+    """C of phi, and so of the scores of one silo."""
+    statistic: int
+    """W: where one silo has the labels, what the others receive in place of the labels and the others' phi."""
+    weighs: bool = False
+    """Whether they also receive what a sample weighs."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """All flows of a communication round, and of an evaluation."""
+
+    num_silos: int
+    training: tuple[Flow, ...]
+    evaluation: tuple[Flow, ...]
+
+    def between_hubs(self) -> Iterator[Flow]:
+        """What hubs send each other, of training and of evaluation, in this order."""
+        yield from (flow for flow in (*self.training, *self.evaluation) if flow.link == "hub_to_hub")
+
+    def receivers(self, name: FlowName, silo: int) -> tuple[int, ...]:
+        """The silos whose hubs the hub of a silo sends a flow to; none if there is no such flow."""
+        for flow in self.between_hubs():
+            if flow.name == name:
+                return flow.route.receivers(silo, self.num_silos)
+        return ()
+
+    def broadcasters(self) -> tuple[int, ...]:
+        """The silos whose hubs send several others the same."""
+        return tuple(
+            silo
+            for silo in range(self.num_silos)
+            if any(len(flow.route.receivers(silo, self.num_silos)) > 1 for flow in self.between_hubs())
+        )
+
+
+def round_of(variant: "Variant", num_silos: int, widths: Widths) -> Round:
+    """The messages of a member of the family.
+
+    >>> from tdcd.core.variant import Variant
+    >>> for flow in round_of(Variant(), 2, Widths(1, 1)).training:
+    ...     print(flow.name, flow.link)
+    block hub_to_client
+    phi client_to_hub
+    phi hub_to_hub
+    received hub_to_client
+    block client_to_hub
+    """
+    return Round(num_silos, tuple(_training(variant, num_silos, widths)), tuple(_evaluation(variant, widths)))
+
+
+def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Flow]:
+    knowledge, inside = variant.knowledge, variant.client_exchange
+    yield Flow("block", "hub_to_client", "parameters")
+    if num_silos > 1:
+        yield Flow("phi", "client_to_hub", width=widths.phi, codec=inside)
+        yield Flow("phi", "hub_to_hub", width=widths.phi, codec=variant.exchange, route=knowledge.route)
+        scoring, others = _split(variant, num_silos)
+        if others:
+            answer = From(knowledge.scored_at(others[0]))
+            yield Flow("slope", "hub_to_hub", width=widths.statistic, route=answer)
+            if widths.weighs:
+                yield Flow("weights", "hub_to_hub", route=answer, within="slope")
+        yield Flow("received", "hub_to_client", width=widths.phi, codec=inside, silos=scoring, when="ended")
+        if others:
+            down = Flow("received", "hub_to_client", width=widths.statistic, codec=inside, silos=others, when="ended")
+            yield down
+            if widths.weighs:
+                yield Flow("weights", "hub_to_client", silos=others, when="ended", within="received")
+    yield Flow("block", "client_to_hub", "parameters", codec=variant.block_exchange, when="ended")
+
+
+def _evaluation(variant: "Variant", widths: Widths) -> Iterator[Flow]:
+    route, dropout = variant.knowledge.route, variant.dropout
+    yield Flow("block", "hub_to_client", "parameters")
+    yield Flow("scores", "client_to_hub", width=widths.phi)
+    yield Flow("scores", "hub_to_hub", width=widths.phi, codec=scores_codec(variant.exchange), route=route)
+    if dropout.rate and dropout.intercept is not None:
+        silo = (dropout.intercept,)
+        yield Flow("intercept", "hub_to_hub", "vector", widths.phi, route=route, silos=silo, within="scores")
+    if route != Everyone():
+        yield Flow("figures", "hub_to_hub", "figures", route=From(variant.knowledge.scored_at(0)))
+
+
+def _split(variant: "Variant", num_silos: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The silos whose own hub works out what their clients receive, and those for which another hub does."""
+    silos = range(num_silos)
+    own = tuple(silo for silo in silos if variant.knowledge.scored_at(silo) == silo)
+    return own, tuple(silo for silo in silos if silo not in own)

@@ -1,0 +1,289 @@
+"""The sample index: which samples a silo has and which client holds each, from what the clients say.
+
+If one silo alone has labels, the index of any other has none, and all it knows of them is what that silo's hub told.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.config import Config
+from tdcd.config.losses import chosen_loss, named_loss, standardizes
+from tdcd.core.losses import Loss, Task, fitting, outputs_of
+from tdcd.data.table import holdout_mask
+from tdcd.runtime.certificates.agreement import Card
+from tdcd.runtime.job import IncompatibleParties, UnfitLabels
+from tdcd.runtime.messages.messages import Enrol, Outputs, Target
+from tdcd.runtime.messages.validation import take, take_mask
+from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
+from tdcd.tables.randomized import check_all_classes, with_noise
+from tdcd.tables.rows import id_order
+from tdcd.tables.weighting import sample_weights, told_weights
+
+MOST_CLASSES = 100_000
+"""More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
+MOST_CHARACTERS = 200
+"""Of a label that is a text."""
+
+
+@dataclass(frozen=True, eq=False)
+class Enrolment:
+    """What one client says of itself, checked."""
+
+    ids: list[str]
+    labels: NDArray[np.float64] | list[str] | None
+    """None in a silo without labels."""
+    held_out: NDArray[np.bool_] | None
+    target: Target | None
+    is_table: bool
+    rows: str
+    """A digest of all its rows, features too: a client that comes back must have the same."""
+    card: Card | None = None
+    """Its key for masks."""
+    weights: NDArray[np.float64] | None = None
+    """How much each row counts, where the data says so."""
+
+    @classmethod
+    def read(cls, message: Enrol, *, has_labels: bool = True) -> "Enrolment":
+        """Check that labels, if the silo has them, and masks are as many as the ids."""
+        ids, labels, names = message.ids, message.labels, message.label_names
+        if len(set(ids)) != len(ids):
+            raise RejectedMessage("'ids' has an id twice")
+        if not has_labels and (labels is not None or names is not None or message.target is not None):
+            raise RejectedMessage("it has labels, and federation.labels names another silo")
+        if has_labels and (labels is None) == (names is None):
+            raise RejectedMessage("it must have either 'labels' or 'label_names'")
+        if names is not None and len(names) != len(ids):
+            raise RejectedMessage("'label_names' must be one text per id")
+        # An array of texts takes the room of its longest one for each.
+        longest = max(map(len, names or ()), default=0)
+        if longest > MOST_CHARACTERS:
+            raise IncompatibleParties(
+                f"a label of {message.sender} is a text of {longest} characters: {MOST_CHARACTERS} are allowed"
+            )
+        numbers = names if labels is None else take(labels, "labels", np.float64, [len(ids)])
+        held_out = None if message.held_out is None else take_mask(message.held_out, "held_out", len(ids))
+        weights = None if message.weights is None else take(message.weights, "weights", np.float64, [len(ids)])
+        if weights is not None and (not has_labels or (weights < 0).any()):
+            raise RejectedMessage("'weights' go with labels, and are at least 0")
+        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows, message.card, weights)
+
+    def is_same(self, other: "Enrolment") -> bool:
+        """Whether another enrolment has the same rows."""
+        labels = [None if one.labels is None else list(one.labels) for one in (self, other)]
+        return self.rows == other.rows and self.ids == other.ids and labels[0] == labels[1]
+
+
+class Digests(NamedTuple):
+    """Keyed digests by which silos compare what they must not show each other."""
+
+    secret: str
+    """Of nothing: the same where the secret is."""
+    ids: str
+    held_out: str
+    """Of which samples nobody trains on."""
+    labels: str | None
+    """None in a silo without labels."""
+
+
+@dataclass(frozen=True, eq=False)
+class SampleIndex:
+    """The silo's samples in the order that all silos share, and which client holds each."""
+
+    ids: list[str]
+    owner: NDArray[np.int32]
+    """``[total]``: which client."""
+    rows: list[NDArray[np.int64]]
+    """Of each client: which sample each of its rows is."""
+    held_out: NDArray[np.bool_]
+    """``[total]``."""
+    meaning: "Meaning | None"
+    """The labels; None in a silo without."""
+    told: Outputs | None = None
+    """What the hub with the labels says that they ask of every block, in a silo without."""
+
+    @property
+    def test_ids(self) -> list[str]:
+        """``[m]``, of the held-out samples."""
+        return [self.ids[place] for place in np.flatnonzero(self.held_out)]
+
+    @cached_property
+    def num_samples(self) -> int:
+        """M, the training samples."""
+        return int(len(self.ids) - self.held_out.sum())
+
+    @property
+    def train_owner(self) -> NDArray[np.int32]:
+        """``[M]``: which client holds each training sample."""
+        return self.owner[~self.held_out]
+
+    @property
+    def known(self) -> "Meaning":
+        """The labels, where there are any."""
+        assert self.meaning is not None
+        return self.meaning
+
+    @property
+    def train_labels(self) -> NDArray[np.float64]:
+        """``[M]``."""
+        return self.known.labels[~self.held_out]
+
+    @property
+    def test_labels(self) -> NDArray[np.float64]:
+        """``[m]``, of the held-out samples."""
+        return self.known.labels[self.held_out]
+
+    def weights_at(self, places: NDArray[Any]) -> NDArray[np.float64] | None:
+        """What the samples at these places weigh; None if all weigh the same, or the silo has no labels."""
+        return None if self.meaning is None or self.meaning.weights is None else self.meaning.weights[places]
+
+    def places(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each of a client's rows: which training sample it is, and which held-out one; -1 where it is not one."""
+        held_out, numbers = self.held_out[self.rows[client]], self._numbers[self.rows[client]]
+        return np.where(held_out, -1, numbers), np.where(held_out, numbers, -1)
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        """``[total]``: which of the training samples each sample is, or which of the held-out ones."""
+        return np.where(self.held_out, np.cumsum(self.held_out), np.cumsum(~self.held_out)) - 1
+
+    def digests(self, secret: bytes) -> Digests:
+        """What other silos compare with their own."""
+        contents = [b"secret", json.dumps(self.ids).encode(), b"held out" + self.held_out.tobytes()]
+        known, ids, held_out = (hmac.new(secret, content, hashlib.sha256).hexdigest() for content in contents)
+        return Digests(known, ids, held_out, None if self.meaning is None else self.meaning.digest(secret))
+
+    def outputs(self, config: Config) -> Outputs:
+        """The loss that the file asks for or that fits the labels, and how many outputs every block has."""
+        if self.meaning is not None:
+            return self.meaning.outputs(config)
+        assert self.told is not None
+        return self.told
+
+    def loss(self, config: Config) -> Loss:
+        """The same loss."""
+        return named_loss(config.model, self.outputs(config).loss)
+
+
+@dataclass(frozen=True, eq=False)
+class Meaning:
+    """A silo's labels, and what they mean."""
+
+    labels: NDArray[np.float64]
+    """``[total]``, as training uses them."""
+    task: Task
+    classes: tuple[str, ...]
+    """The names of the classes, where they have names."""
+    label_mean: float
+    label_scale: float
+    in_words: str
+    """What the labels of tables were taken for."""
+    test_originals: list[str | float]
+    """``[m]``: the held-out samples' labels, as the tables have them."""
+    weights: NDArray[np.float64] | None = None
+    """``[total]``: what each sample weighs, 1 on average of those that train; None if all weigh the same."""
+
+    def digest(self, secret: bytes) -> str:
+        """What other silos with labels compare with theirs."""
+        content = json.dumps([self.task, self.classes]).encode() + self.labels.tobytes()
+        content += b"" if self.weights is None else self.weights.tobytes()
+        return hmac.new(secret, content, hashlib.sha256).hexdigest()
+
+    def outputs(self, config: Config) -> Outputs:
+        """What they ask of every block."""
+        if self.task == "multiclass" and not 0 <= self.labels.min() <= self.labels.max() < MOST_CLASSES:
+            raise UnfitLabels(f"a label is class {self.labels.max():g}: there can be {MOST_CLASSES} classes at most")
+        name, fits = config.model.loss or fitting(self.task)[0], fitting(self.task)
+        loss = named_loss(config.model, name)
+        if self.task not in loss.tasks:
+            raise UnfitLabels(f"model.loss = {name!r} does not fit the labels ({self.task}): use {' or '.join(fits)}")
+        return Outputs(name, outputs_of(loss, [self.labels]))
+
+
+def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIndex:
+    """Order the samples of a silo's clients, refuse an id that two of them hold, and settle what the labels mean."""
+    names, found = list(enrolments), list(enrolments.values())
+    for name, enrolment in enrolments.items():
+        if enrolment.is_table != found[0].is_table or enrolment.target != found[0].target:
+            raise IncompatibleParties(
+                f"{names[0]} and {name} have different kinds of data: give all clients the same kind of file"
+            )
+    every = [one for enrolment in found for one in enrolment.ids]
+    holder = np.repeat(np.arange(len(found), dtype=np.int32), [len(enrolment.ids) for enrolment in found])
+    order = np.asarray(id_order(every), np.int64)
+    ids = [every[index] for index in order]
+    for before, after, left, right in zip(ids, ids[1:], order, order[1:], strict=False):
+        if before == after:
+            raise IncompatibleParties(f"id '{before}' is held by {names[holder[left]]} and by {names[holder[right]]}")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    bounds = np.cumsum([len(enrolment.ids) for enrolment in found])[:-1]
+    labels = None if found[0].labels is None else _labels(found, order, config)
+    told = [enrolment.held_out for enrolment in found if enrolment.held_out is not None]
+    held_out = np.concatenate(told)[order] if len(told) == len(found) else _held_out(len(ids), labels, config)
+    meaning = None if labels is None else _meaning(labels, held_out, found[0].target, config)
+    if meaning is not None:
+        meaning = _weighed(meaning, {name: one.weights for name, one in enrolments.items()}, order, ~held_out, config)
+    return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, meaning)
+
+
+def _weighed(
+    meaning: Meaning, told: Mapping[str, Any], order: NDArray[Any], training: NDArray[np.bool_], config: Config
+) -> Meaning:
+    """The labels with what each sample weighs, from what clients say and from its class."""
+    try:
+        given = told_weights(config, told, order)
+        found = sample_weights(config, given, meaning.labels, (meaning.task, meaning.classes), training)
+    except ValueError as error:
+        raise UnfitLabels(str(error)) from None
+    return replace(meaning, weights=found)
+
+
+def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: Target | None, config: Config) -> Meaning:
+    if target is not None:
+        numbers, mean, scale, words = labels.numbers, target.label_mean, target.label_scale, ""
+    else:
+        numbers, mean, scale = standardized(labels, ~held_out, standardizes(config))
+        words = in_words(labels, config.model.loss)
+    if labels.task != "regression":
+        words = with_noise(config, words, int(numbers.max()) + 1)
+    return Meaning(numbers, labels.task, labels.classes, mean, scale, words, labels.of(held_out))
+
+
+def _held_out(total: int, labels: Labels | None, config: Config) -> NDArray[np.bool_]:
+    """Drawn; by class only where every silo has the labels, so that all choose the same samples."""
+    chosen, seed = config.evaluate, config.data.seed
+    try:
+        if labels is None:
+            return holdout_mask(total, chosen.holdout, seed, None)
+        return choose_held_out(labels, chosen.holdout, seed, stratify=chosen.stratify)
+    except ValueError as error:
+        raise IncompatibleParties(str(error)) from None
+
+
+def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config) -> Labels:
+    """The labels in sample order."""
+    given: list[Any] = [enrolment.labels for enrolment in found]
+    if any(isinstance(labels, list) for labels in given):
+        values: Any = np.array([str(one) for labels in given for one in labels])[order]
+    else:
+        values = np.concatenate([np.asarray(labels) for labels in given])[order]
+    target = found[0].target
+    if target is not None:
+        if target.classes and not 0 <= values.min() <= values.max() < len(target.classes):
+            raise UnfitLabels(f"a label is class {values.max():g}, but {len(target.classes)} classes have names")
+        return Labels(target.task, values, target.classes)
+    try:
+        encoded = encode(values, chosen_loss(config.model))
+        check_all_classes(config, encoded)
+        return encoded
+    except ValueError as error:
+        raise UnfitLabels(f"the labels: {error}") from None

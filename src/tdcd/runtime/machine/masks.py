@@ -1,0 +1,204 @@
+"""Keys for masks: how hubs agree on secrets with each other, and clients of a silo with theirs.
+
+The clients of a silo agree on secrets through their hub, which passes their cards on. The hub cannot read what it
+passes on as secrets, nor pose as a client: a card is signed with the key of the client's certificate.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tdcd.config.protection import FEWEST, FEWEST_LEFT
+from tdcd.core.fixed_point import beyond
+from tdcd.core.objective import Tree
+from tdcd.core.trees import leaves_of, named_leaves
+from tdcd.core.words import counted
+from tdcd.runtime.certificates.agreement import Card, ForgedCardError, KeyPair, Keys, RevokedCardError
+from tdcd.runtime.compute.client_compute import ClientCompute
+from tdcd.runtime.compute.sample_index import Enrolment
+from tdcd.runtime.compute.secure_sums import Masks
+from tdcd.runtime.job import IncompatibleParties, Job
+from tdcd.runtime.messages.messages import Begin, Block, Diverged, Group, Hello, Steps
+from tdcd.runtime.messages.structure import Arrays, Message, named
+from tdcd.runtime.messages.validation import are_finite
+from tdcd.runtime.messages.wire import RejectedMessage
+
+
+class MaskAgreement:
+    """One hub's side of it."""
+
+    def __init__(self, job: Job, silo: int, keys: Keys, nonce: str) -> None:
+        """Take the hub's keys, and its nonce of the run."""
+        sends = job.variant.knowledge.route.receivers
+        self._own, self._keys, self._nonce = job.hubs[silo], keys, nonce
+        # The hub with the labels only adds up what it gets.
+        self._group = [hub for index, hub in enumerate(job.hubs) if sends(index, len(job.hubs))]
+        self._are_used = job.config.exchange.protect == "mask"
+        self._pair: KeyPair | None = None
+
+    def card(self, rows: Sequence[str]) -> Card | None:
+        """The hub's public key, which goes with its clients' ``rows``.
+
+        The run is named after all hubs' keys, so that with other rows, anywhere, it is another run with other masks.
+        """
+        if not self._are_used:
+            return None
+        self._pair = self._keys.pair(self._nonce, kept_with=" ".join(rows))
+        return self._pair.card()
+
+    def masks(self, hellos: Mapping[str, Hello], run: str) -> Masks | None:
+        """The hub's masks, when all hubs have introduced themselves."""
+        if self._pair is None or self._own not in self._group:
+            return None
+        try:
+            secrets = {
+                hub: self._pair.agree(hub, hellos[hub].nonce, hellos[hub].card)
+                for hub in self._group
+                if hub != self._own
+            }
+        except ForgedCardError as error:
+            raise IncompatibleParties(str(error)) from None
+        return Masks(self._own, secrets, self._group, run)
+
+
+def refuse_few_blocks(job: Job, hub: str, rows: Sequence[int]) -> None:
+    """Refuse masked blocks of a silo in which too few clients have training rows: a sum would be of their blocks."""
+    having = sum(count > 0 for count in rows)
+    if job.config.exchange.protect_blocks and having < FEWEST:
+        raise IncompatibleParties(
+            f"exchange.protect_blocks = true: training rows are at only {counted(having, 'client')} of {hub}, and "
+            f"{FEWEST} are needed; the sum would show a client's block"
+        )
+
+
+def is_other_key(before: Enrolment, now: Enrolment) -> bool:
+    """Whether a client that introduces itself again has another key than before."""
+    return _public(before) != _public(now)
+
+
+def _public(client: Enrolment) -> bytes | None:
+    return None if client.card is None else client.card.public
+
+
+REMEMBERED = 1000
+"""For so many rounds a client remembers which blocks it sent; a hub that comes back is a few rounds behind at most."""
+BLOCKS = "blocks"
+"""What the keys are for."""
+
+
+class ClientMasks:
+    """One client's masks, in every group that it is asked to be in."""
+
+    def __init__(self, job: Job, silo: int, name: str, keys: Keys | None, rows: str = "") -> None:
+        """Take the client's keys, by default made of what all parties know, which hides nothing; and a digest of its
+        rows: with other rows it has another key.
+        """
+        self._name, self._clients = name, job.clients(silo)
+        self._are_used = job.config.exchange.protect_blocks
+        self._pair = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).pair(BLOCKS, kept_with=rows)
+        self._exchange, self._dtype = job.variant.summed_blocks, job.settings.dtype
+        self._cards: Mapping[str, Card] = {}
+        self._secrets: dict[str, bytes] = {}
+        self._run = self._keys = ""
+        self._masks = lru_cache(maxsize=4)(self._make)
+        self._last: tuple[int, Group | None] = (-1, None)
+        self._sent: dict[tuple[str, int], dict[tuple[tuple[int, ...], int], bytes]] = {}
+        """By run and round: the clients and rows that blocks were sent for, and a digest of each block."""
+        self._newest: dict[str, int] = {}
+        """By run: the last round that a block was sent of."""
+
+    def card(self) -> Card | None:
+        """The client's public key, if its blocks are masked."""
+        return self._pair.card() if self._are_used else None
+
+    def agree(self, cards: Mapping[str, Card], run: str) -> str:
+        """Take what the hub passed on; what is wrong with it, if anything is."""
+        # Masks are of all clients' keys: with another one's, they are others.
+        public = [cards[client].public.hex() for client in self._clients if client in cards]
+        self._last, self._run, self._keys = (-1, None), run, " ".join(public)
+        self._masks.cache_clear()
+        self._cards, self._secrets = cards, {}
+        for client in self._clients if self._are_used else ():
+            try:
+                self._agree_with(client)
+            except RevokedCardError:
+                # It need not be in any group; and the list of revoked certificates may be on its way.
+                continue
+            except ForgedCardError as error:
+                return str(error)
+        return ""
+
+    def _agree_with(self, client: str) -> None:
+        if client not in (*self._secrets, self._name):
+            self._secrets[client] = self._pair.agree(client, BLOCKS, self._cards.get(client))
+
+    def is_other_group(self, round_index: int, group: Group | None) -> bool:
+        """Whether a question asks for the block of a round once more, for the sum of another group."""
+        return self._last[0] == round_index and self._last[1] != group
+
+    def answer(
+        self, compute: ClientCompute, block: Tree, before: Tree, question: Message
+    ) -> tuple[type[Message], dict[str, Any]]:
+        """What to answer with a block after its local steps, which began with ``before``."""
+        leaves = leaves_of(block)
+        if not are_finite(leaves):
+            return Diverged, {}
+        if self._exchange is None:
+            return Block, {"block": named(compute.block_sent(block, before, question.round))}
+        group = question.group if isinstance(question, Begin | Steps) else None
+        if group is None:
+            raise RejectedMessage("it does not say whose blocks are added up")
+        self._check(compute, question.round, group)
+        largest = max(float(np.max(np.abs(leaf), initial=0)) for leaf in leaves)
+        if largest > self._exchange.largest:
+            return Diverged, {"reason": beyond(f"{self._name}: its block", largest, self._exchange.largest)}
+        share = np.asarray(compute.num_rows / group.rows, self._dtype)
+        parts = named_leaves(self._exchange.part(block, share))
+        self._last = question.round, group
+        return Block, {"block": named(self._masked(parts, question.round, group)), "group": group}
+
+    def _masked(self, parts: Arrays, round_index: int, group: Group) -> Arrays:
+        if not self._are_used:
+            return parts
+        content = hashlib.sha256(b"".join(part.tobytes() for part in parts.values())).digest()
+        of_round = self._sent.setdefault((self._run, round_index), {})
+        self._newest[self._run] = max(round_index, self._newest.get(self._run, 0))
+        self._sent.pop((self._run, round_index - REMEMBERED - 1), None)
+        if of_round.setdefault((group.clients, group.rows), content) != content:
+            # The difference of two blocks with the same masks has none.
+            raise RejectedMessage("it asks for another block of a round that was answered")
+        sizes = [part.size for part in parts.values()]
+        mask = self._masks(group).of("block", round_index, (sum(sizes),))
+        each = zip(parts.items(), np.split(mask, np.cumsum(sizes)[:-1]), strict=True)
+        return {name: part + its.reshape(part.shape) for (name, part), its in each}
+
+    def _check(self, compute: ClientCompute, round_index: int, group: Group) -> None:
+        """Refuse groups that would show this client's block, alone or by a difference of two sums."""
+        own, members = self._clients.index(self._name), group.clients
+        if own not in members or [*members] != sorted({*members}) or members[-1] >= len(self._clients):
+            raise RejectedMessage("'group' must be clients of the silo, this one among them")
+        if not max(1, compute.num_rows) <= group.rows <= compute.num_samples:
+            raise RejectedMessage("'group' must hold at least the client's own rows, and the number of samples at most")
+        if self._are_used and len(members) < FEWEST_LEFT:
+            raise RejectedMessage(
+                f"the sum would be of {len(members)} client's block: at least {FEWEST_LEFT} are needed"
+            )
+        if self._are_used and 0 < compute.num_rows == group.rows:
+            raise RejectedMessage("nobody else in 'group' has rows: the sum would be this client's block")
+        if round_index < self._newest.get(self._run, 0) - REMEMBERED:
+            raise RejectedMessage(f"it is of round {round_index}, which was over long ago")
+        known = self._sent.get((self._run, round_index), {})
+        if not all({*members} <= {*clients} for clients, _ in known):
+            raise RejectedMessage("'group' has clients that were not in the round's sum before")
+        for client in [self._clients[member] for member in members] if self._are_used else ():
+            try:
+                self._agree_with(client)
+            except ForgedCardError as error:
+                raise RejectedMessage(str(error)) from None
+
+    def _make(self, group: Group) -> Masks:
+        names = [self._clients[index] for index in group.clients]
+        return Masks(self._name, self._secrets, names, f"{self._run} {self._keys} {group.rows} {group.renewal}")

@@ -1,0 +1,90 @@
+"""Arrays and documents of a message, taken only if they are as expected."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.config import ConfigError, ModelSection
+from tdcd.config.losses import named_loss
+from tdcd.core.losses import Loss
+from tdcd.runtime.messages.structure import Array, Named
+from tdcd.runtime.messages.wire import RejectedMessage
+
+LEAVES_OUT = "it leaves clients out, and federation.client_grace_s is not set"
+
+
+def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
+    """The numbers of ``array``, if it has this dtype and shape (None fits any length) and they are all finite."""
+    found = array.values
+    if found.dtype != dtype or (found.shape != shape and not _fits(found.shape, shape)):
+        wanted = f"{np.dtype(dtype)} {[*shape]}"
+        raise RejectedMessage(f"'{name}' is {found.dtype} {[*found.shape]}, not {wanted}".replace("None", "any"))
+    if not _is_finite(found):
+        raise RejectedMessage(f"'{name}' has numbers that are not finite")
+    return found
+
+
+def take_all(arrays: Named, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
+    """The same of every array of a layout, by name."""
+    taken = {}
+    for name, (dtype, shape) in layout.items():
+        if name not in arrays:
+            raise RejectedMessage(f"it has no array '{name}'")
+        taken[name] = take(arrays[name], name, dtype, shape)
+    return taken
+
+
+def are_finite(arrays: Iterable[NDArray[Any]]) -> bool:
+    """Whether arrays have no number that is not finite."""
+    return all(map(_is_finite, arrays))
+
+
+def _is_finite(found: NDArray[Any]) -> bool:
+    # A sum of squares is not finite if a number is not; it is soon known, and seldom too large for finite ones.
+    return found.dtype.kind != "f" or math.isfinite(np.vdot(found, found)) or bool(np.isfinite(found).all())
+
+
+def _fits(found: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
+    return len(found) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, found, strict=True))
+
+
+def take_loss(name: str, model: ModelSection) -> Loss:
+    """The loss of this name, if it comes with the package or the own configuration names it."""
+    try:
+        return named_loss(model, name)
+    except ConfigError as error:
+        raise RejectedMessage(f"'loss' is not known here: {error.problems[0]}") from None
+
+
+def take_mask(array: Array, name: str, size: int) -> NDArray[np.bool_]:
+    """One number per sample, 0 or 1."""
+    found = take(array, name, np.uint8, [size])
+    if (found > 1).any():
+        raise RejectedMessage(f"'{name}' must be 0 or 1 for each sample")
+    return found.astype(np.bool_)
+
+
+def take_weights(array: Array | None, dtype: str, shape: Sequence[int], wanted: bool) -> NDArray[Any] | None:
+    """What samples weigh, numbers of at least 0; None if the configuration gives all the same weight."""
+    if (array is None) == wanted:
+        raise RejectedMessage(
+            "it has no array 'weights'" if wanted else "'weights' are of samples that all weigh the same"
+        )
+    if array is None:
+        return None
+    found = take(array, "weights", dtype, shape)
+    if (found < 0).any():
+        raise RejectedMessage("'weights' must be at least 0")
+    return found
+
+
+def take_json(text: str, name: str) -> Any:
+    """A document."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RejectedMessage(f"'{name}' is not JSON: {error}") from None

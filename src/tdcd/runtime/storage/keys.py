@@ -1,0 +1,81 @@
+"""Secrets of a party that outlive its process: the key of a hub's masks, and that of a client's randomised labels.
+
+Both are files of their own, not the key of the party's certificate: certificates are renewed, and the draws must stay.
+Each is durable before anything is drawn with it, so that a party that comes back draws the same.
+"""
+
+import os
+import re
+import secrets
+from pathlib import Path
+
+from tdcd.data.randomized import KEY_BYTES as LABEL_KEY_BYTES
+from tdcd.records.run_folder.durable import sync_folder, write_all, write_synced
+from tdcd.runtime.certificates.agreement import KEY_BYTES
+from tdcd.runtime.storage.hub_restart import way_on
+
+MASK_KEY = "mask.key"
+
+
+def mask_key(folder: Path) -> bytes:
+    """The secret in a run folder, drawn at the first start; nobody but the hub's own user can read it."""
+    path = folder / MASK_KEY
+    if not path.exists():
+        _draw_mask_key(path)
+    text = path.read_text(errors="replace").strip()
+    if not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
+        raise ValueError(f"{path} is damaged: it does not hold {2 * KEY_BYTES} hexadecimal digits. {way_on(folder)}")
+    return bytes.fromhex(text)
+
+
+def forget_mask_key(folder: Path) -> None:
+    """Delete the secret of a run that is over: whoever gets it later could take the masks off what was recorded."""
+    for name in (MASK_KEY, f"{MASK_KEY}.new"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _draw_mask_key(path: Path) -> None:
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        write_all(file, secrets.token_hex(KEY_BYTES).encode() + b"\n")
+        os.fsync(file)
+    finally:
+        os.close(file)
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+LABEL_KEY = "labels.key"
+NEW_KEY = "this key is new: keep it, since another one is a second draw of the same labels, which doubles epsilon"
+
+
+def label_key(path: Path) -> bytes:
+    """The key in a file; a new one, if there is no such file."""
+    if not path.exists():
+        _make_label_key(path)
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except ValueError:
+        key = b""
+    if len(key) != LABEL_KEY_BYTES:
+        raise ValueError(
+            f"{path}: is not a key of {2 * LABEL_KEY_BYTES} hexadecimal digits: restore it. A new one would randomise "
+            "the labels a second time, which doubles epsilon"
+        )
+    return key
+
+
+def _make_label_key(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Of two processes that make one at the same time, the first to name it wins.
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        write_synced(draft, secrets.token_bytes(LABEL_KEY_BYTES).hex().encode() + b"\n")
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink()
+    sync_folder(path.parent)
