@@ -347,7 +347,7 @@ class HubFolder:
     def report(self) -> None:
         """Write the report, when nobody waits any more."""
         # Only here, so that parties that write no report start without what figures need.
-        from tdcd.report import write_report  # noqa: PLC0415
+        from tdcd.pages.report import write_report  # noqa: PLC0415
 
         write_report(self.path)
 
