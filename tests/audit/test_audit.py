@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from support.well_formed import Page
-from tdcd.audit import Mode, audit, modes_of, write_page
+from tdcd.audit import Mode, audit, modes_of
 from tdcd.audit.lines import LINES
 from tdcd.audit.modes import is_configured
-from tdcd.audit.page import page
 from tdcd.audit.readings import _OUTCOMES, reading
 from tdcd.audit.tables import overview
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.knowledge import LabelsAt
+from tdcd.pages.audit import page, write_page
 
 KEYS = {
     "name": "<b>breast & co",
@@ -26,7 +26,7 @@ KEYS = {
     "model": {"block": "linear"},
 }
 PLAIN, MASKED, DP = Mode("plain"), Mode("masked", masked=True), Mode("label DP", epsilon=1.0)
-AT_ONE, AT_ONE_DP = Mode("plain", 0), Mode("label DP", 0, epsilon=1.0)
+AT_ONE, AT_ONE_DP = Mode("plain", LabelsAt(0)), Mode("label DP", LabelsAt(0), epsilon=1.0)
 SUMMED = Mode("blocks summed", blocks_summed=True)
 CHANCE = math.e / (1 + math.e)
 

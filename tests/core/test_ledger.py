@@ -1,11 +1,14 @@
 """The ledger against a plain loop over every message of a round."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from support.ledgers import ledger as ledger_of
 from tdcd.core.ledger import Traffic, by_link
+
+pytestmark = pytest.mark.quick
 
 
 @given(

@@ -12,6 +12,8 @@ from tdcd.core.ledger import by_link
 from tdcd.core.network import INSIDE, PRESETS, Link, Network, preset
 from tdcd.core.pace import seconds_per_round, silo_works
 
+pytestmark = pytest.mark.quick
+
 links = st.builds(Link, st.floats(0, 1), st.floats(1, 1e9))
 networks = st.builds(Network, links, links)
 silos = st.lists(

@@ -13,6 +13,8 @@ from tdcd.core.network import Link, Network
 from tdcd.core.pace import Work, round_ends, seconds_after, seconds_per_round, silo_works
 from tdcd.core.timing import Overlap
 
+pytestmark = pytest.mark.quick
+
 times = st.floats(0, 10)
 works = st.builds(Work, times, times, times, times, times)
 ROUNDS = 13

@@ -32,11 +32,7 @@ def ledger(parameters, clients, inside, between, itemsize=4, *, per_client=0, sl
         Load(Flow("block", "hub_to_client", "parameters"), down, none),
         Load(Flow("scores", "client_to_hub"), none, all_alike(scores[0])),
         Load(Flow("scores", "hub_to_hub", route=route), all_alike(scores[1]), none),
-        Load(
-            Flow("intercept", "hub_to_hub", "vector", route=route, silos=(0,), within="scores"),
-            all_alike(scores[2]),
-            none,
-        ),
+        Load(intercept, all_alike(scores[2]), none),
     ]
     if slope is not None:
         evaluation.append(Load(Flow("figures", "hub_to_hub", "figures", route=From(slope[0])), none, none))

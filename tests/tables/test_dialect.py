@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 from tdcd.config import ConfigError, check_config
 from tdcd.prediction.model import Model
-from tdcd.tables.assemble import assemble
+from tdcd.tables.assembly import assemble
 from tdcd.tables.cells import as_amounts, kind_of
 from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect
 from tdcd.tables.errors import TableError
-from tdcd.tables.loader import read_rows
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.split import split_table
 from tdcd.training.run import run
+
+pytestmark = pytest.mark.quick
 
 TABLE = "id,y,age,city\n1,0,4.5,Rome\n2,1,,Köln\n"
 
@@ -245,6 +247,7 @@ def test_a_number_for_a_blank_is_one_however_it_is_written(tmp_path):
     assert problem.startswith("FILE, line 3, column 'x': is blank: fill it in")
 
 
+@pytest.mark.slow
 def test_new_rows_are_read_like_those_of_the_training(tmp_path):
     lines = "".join(f"{n}\t{n % 2}\t{n},5\tx\n" if n else "0\t0\t?\tx\n" for n in range(20))
     written(tmp_path, gzip.compress(f"id\ty\tage\tjunk\n{lines}".encode()), "bank.csv.gz")

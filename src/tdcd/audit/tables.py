@@ -7,7 +7,7 @@ from tdcd.audit.audit import Audit
 from tdcd.audit.lines import BY_KEY, Finding
 from tdcd.audit.modes import Mode, group_of, is_configured
 from tdcd.audit.readings import NOT_TRIED, reading
-from tdcd.report.text_table import TextTable
+from tdcd.pages.kit.words import TextTable
 
 
 def share(value: float | None) -> str:
@@ -101,7 +101,7 @@ def _mode(audit: Audit, mode: Mode) -> dict[str, Any]:
     return {
         "labels": group_of(mode, audit.planned),
         "configured": is_configured(mode, audit.planned),
-        **{key: value for key, value in vars(mode).items() if key != "label_silo"},
+        **{key: value for key, value in vars(mode).items() if key != "knowledge"},
     }
 
 

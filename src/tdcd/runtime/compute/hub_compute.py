@@ -26,7 +26,7 @@ from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.compute.secure_sums import Masks, What, add_steps
-from tdcd.runtime.job import IncompatibleParties, Job, timing_of
+from tdcd.runtime.job import IncompatibleParties, Job
 from tdcd.runtime.messages.messages import Remaining
 from tdcd.runtime.messages.structure import Array, Arrays
 
@@ -63,8 +63,11 @@ class HubCompute:
         sample_index: SampleIndex,
         feature_shape: tuple[int, ...],
         masks: Masks | None = None,
+        noise_key: bytes = b"",
     ) -> None:
-        """Take the silo's index, its samples, the shape of one of them, and the hub's masks if it has any."""
+        """Take the silo's index, its samples, the shape of one of them, and the hub's masks and the secret of its noise
+        if it has any.
+        """
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
         outputs = sample_index.outputs(job.config)
         self.objective = objective_of(job.config, outputs.loss)
@@ -79,7 +82,7 @@ class HubCompute:
         """Of what silos without labels receive of a round."""
         self.round = round_of(job.variant, len(job.hubs), Widths(self.phi_width, statistic, job.sends_weights))
         self._sends_weights = job.sends_weights
-        self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks)
+        self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
@@ -110,7 +113,7 @@ class HubCompute:
         """What clients send of their blocks: the dtype and shape of every array, by name."""
         self._at_once = max(1, min(AT_ONCE, SAMPLES_AT_ONCE // (self.num_exchanged * self.batch_size)))
         # Phi is of later rounds than the steps.
-        spread = timing_of(self.variant).rounds + timing_of(self.variant).longest_period
+        spread = job.timing.rounds + job.timing.longest_period
         self._all_holdings = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
         self._shares = lru_cache(maxsize=2)(self._shares_of)
         self.sends = lru_cache(maxsize=2)(partial(job.sends, silo))
@@ -310,7 +313,7 @@ class HubCompute:
     def intercept(self, block: Tree) -> NDArray[Any] | None:
         """``[C]``: what is left of the silo's phi where it is dropped; None if nothing is."""
         dropout = self.variant.dropout
-        if not dropout.rate or dropout.intercept != self.silo:
+        if not dropout.leaves_intercept(self.silo):
             return None
         with precision(self.settings.dtype):
             return np.asarray(dropout.alone(self.silo, block, self._model.phi, self._num_features))

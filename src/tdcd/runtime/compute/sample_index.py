@@ -23,8 +23,8 @@ from tdcd.runtime.job import IncompatibleParties, UnfitLabels
 from tdcd.runtime.messages.messages import Enrol, LabelTarget, Outputs
 from tdcd.runtime.messages.validation import take, take_mask
 from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.tables.label_privacy import check_all_classes, with_noise
 from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
-from tdcd.tables.randomized import check_all_classes, with_noise
 from tdcd.tables.rows import id_order
 from tdcd.tables.weighting import sample_weights, told_weights
 

@@ -26,9 +26,10 @@ from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.party import PartySection, open_transport, secret_of
 from tdcd.tables.client_table import find_silo
 from tdcd.tables.errors import TableError
-from tdcd.tables.loader import read_header, read_rows
 from tdcd.tables.overlap import are_amounts, ids_of
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns, RawRows
+from tdcd.tables.source import open_table
 
 
 class AlignHub:
@@ -194,11 +195,11 @@ def align_as_client(
 def ids_in(path: Path, config: Config, silo: SiloSection) -> RawRows:
     """The ids in a silo's table, and the labels if it has them; rows that others lack may have none."""
     columns = Columns.of(config, silo).only(())
-    header, _ = read_header(path, silo.id, columns.dialect)
-    if silo.label in header:
-        with suppress(TableError):
-            return read_rows(path, replace(columns, label=silo.label))
-    return read_rows(path, columns)
+    with open_table(path, silo.id, columns.dialect) as table:
+        if silo.label in table.header:
+            with suppress(TableError):
+                return read_rows(table, replace(columns, label=silo.label))
+        return read_rows(table, columns)
 
 
 def _lost(config: Config, rows: Sequence[RawRows], common: Sequence[str]) -> SiloIds:

@@ -17,14 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tdcd.config import Config, SiloSection, check_config, override, read_config
+from tdcd.config.members import variant_of
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import Plan, plan
 from tdcd.federation.party_names import client_of
 from tdcd.federation.silos import SiloIds
+from tdcd.pages.report import write_report
+from tdcd.records.files import write_durably
 from tdcd.records.manifest import Manifest
 from tdcd.records.patience import Best
-from tdcd.records.run_folder import RunFolder, toml_text, write_durably
-from tdcd.report import write_report
+from tdcd.records.run_folder import RunFolder, toml_text
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job, shared_digest
@@ -32,13 +34,13 @@ from tdcd.runtime.machine.instructions import OutcomeStatus, RunOutcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
 from tdcd.runtime.storage.hub_restart import holds_whole_run
 from tdcd.runtime.storage.status import read_status
-from tdcd.tables.assemble import Assembled
-from tdcd.tables.dialect import Dialect
-from tdcd.tables.loader import read_header, read_rows
-from tdcd.tables.prepared import save_prepared, say_what_labels_are
-from tdcd.tables.randomized import write_randomized
+from tdcd.tables.assembly import Assembled
+from tdcd.tables.label_privacy import write_randomized
+from tdcd.tables.preparation import save_prepared, say_what_labels_are
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
-from tdcd.tables.split import pick_rows
+from tdcd.tables.source import open_table
+from tdcd.tables.split import deal_rows
 
 
 def write_rows(planned: Plan, folder: Path) -> dict[str, list[str]]:
@@ -59,10 +61,10 @@ def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, 
     ids = folder / "ids.txt"
     ids.write_text("".join(f"{one}\n" for one in (*assembled.ids, *assembled.test_ids)), encoding="utf-8")
     options: dict[str, list[str]] = {}
+    knowledge = variant_of(config).knowledge
     for index, silo in enumerate(config.silos):
         tables = _tables(config, assembled, index, folder)
-        has_labels = config.federation.labels in (None, silo.name)
-        labels = _labels(config, assembled, silo, tables, folder) if has_labels else []
+        labels = _labels(config, assembled, silo, tables, folder) if knowledge.scored_at(index) == index else []
         for client, path in tables.items():
             options[client_of(silo.name, client)] = ["--data", str(path), "--ids", str(ids), *labels]
     return options
@@ -73,15 +75,22 @@ def _tables(config: Config, assembled: Assembled, index: int, folder: Path) -> d
     if silo.client:
         return {client.name: home / client.table for client in silo.client}
     assert silo.table is not None
-    whole, paths, columns = home / silo.table, {}, Columns.of(config, silo)
+    paths, ids = {}, {}
     for number, (client, rows) in enumerate(
         zip(silo.client_names, assembled.federation.silos[index].rows, strict=True)
     ):
         paths[client] = folder / f"{client_of(silo.name, client)}.parquet"
         # Nobody trains on the held-out rows; the clients take turns in holding them.
         test = assembled.test_ids[number :: len(silo.client_names)]
-        pick_rows(whole, paths[client], columns, {*(assembled.ids[row] for row in rows), *test})
+        ids[paths[client]] = {*(assembled.ids[row] for row in rows), *test}
+    deal_rows(home / silo.table, Columns.of(config, silo), ids)
     return paths
+
+
+def _header(path: Path, columns: Columns) -> set[str]:
+    """The columns of a table."""
+    with open_table(path, columns.id, columns.dialect) as table:
+        return {*table.header}
 
 
 def _labels(
@@ -104,7 +113,7 @@ def _labels(
         write_randomized(out, (silo.id, label), ids, drawn, config.federation.label_epsilon, weights)
         return ["--labels", str(out)]
     needed, weight = {label, *([silo.weight or holder.weight] if holder.weight else [])}, holder.weight
-    if all(needed <= {*read_header(path, silo.id, Dialect.of(config))[0]} for path in tables.values()):
+    if all(needed <= _header(path, Columns.of(config, silo)) for path in tables.values()):
         return []
     home = Path(config.data.folder or "")
     sources = [home / client.table for client in holder.client] or [home / (holder.table or "")]
