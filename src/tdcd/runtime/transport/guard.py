@@ -404,8 +404,8 @@ def _listen(address: str) -> socket.socket:
     host = host.strip("[]")
     found = socket.getaddrinfo(host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, where = found[0][0], found[0][4]
-    both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server(where, family=family, backlog=1024, dualstack_ipv6=both)
+    is_dual = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server(where, family=family, backlog=1024, dualstack_ipv6=is_dual)
 
 
 def loopback_port() -> int:
