@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tdcd.config import Config, SiloSection, check_config, override, read_config
+from tdcd.config.members import variant_of
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import Plan, plan
 from tdcd.federation.party_names import client_of
@@ -60,10 +61,10 @@ def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, 
     ids = folder / "ids.txt"
     ids.write_text("".join(f"{one}\n" for one in (*assembled.ids, *assembled.test_ids)), encoding="utf-8")
     options: dict[str, list[str]] = {}
+    knowledge = variant_of(config).knowledge
     for index, silo in enumerate(config.silos):
         tables = _tables(config, assembled, index, folder)
-        has_labels = config.federation.labels in (None, silo.name)
-        labels = _labels(config, assembled, silo, tables, folder) if has_labels else []
+        labels = _labels(config, assembled, silo, tables, folder) if knowledge.scored_at(index) == index else []
         for client, path in tables.items():
             options[client_of(silo.name, client)] = ["--data", str(path), "--ids", str(ids), *labels]
     return options
