@@ -108,7 +108,7 @@ class ClientCompute:
         places = places_in(counts.ravel(), width)
         padded.ravel()[places] = rows.take(samples)
         ends = counts.sum(axis=1).cumsum().tolist()
-        of_rounds = [slice(*both) for both in pairwise([0, *ends])]
+        of_rounds = [slice(*bounds) for bounds in pairwise([0, *ends])]
         # NumPy gathers faster than a compiled program does.
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
         nothing = [None] * len(counts)

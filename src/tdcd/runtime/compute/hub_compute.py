@@ -293,7 +293,7 @@ class HubCompute:
         masks: dict[str, NDArray[np.uint8]] = {}
         sets: tuple[tuple[What, bool], ...] = (("train", False), ("test", True))
         for name, held_out in sets:
-            places = [both[held_out][both[held_out] >= 0] for both in self._places]
+            places = [numbers[held_out][numbers[held_out] >= 0] for numbers in self._places]
             total = int(self.sample_index.held_out.sum()) if held_out else self.sample_index.num_samples
             scores = np.empty((total, self.phi_width), self.settings.dtype)
             for answer, place in zip(answers, places, strict=True):

@@ -108,7 +108,7 @@ def _labels(
         federation, names = assembled.federation, assembled.label_encoding.classes
         drawn = [names[int(number)] for number in federation.labels] + [*assembled.test_labels]
         ids = [*assembled.ids, *assembled.test_ids]
-        own = [some for some in (federation.weights, federation.test_weights) if some is not None]
+        own = [weights for weights in (federation.weights, federation.test_weights) if weights is not None]
         weights = (silo.weight or holder.weight or "", np.concatenate(own).tolist()) if own else None
         write_randomized(out, (silo.id, label), ids, drawn, config.federation.label_epsilon, weights)
         return ["--labels", str(out)]
