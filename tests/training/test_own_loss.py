@@ -15,7 +15,7 @@ from support.command import tdcd
 from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, standardize, train
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.named import find_function
-from tdcd.prediction.saved import KEY
+from tdcd.prediction.storage import KEY
 from tdcd.records.mark import digest_of
 from tdcd.records.run_folder import toml_text
 from tdcd.records.sweep_folder import SweepFolder

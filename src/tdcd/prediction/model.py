@@ -16,8 +16,7 @@ from tdcd.core.losses import Loss
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Dtype
 from tdcd.federation.silos import Federation
-from tdcd.prediction.missing import StandIns, check_without
-from tdcd.prediction.scores import SiloScores, by_id, by_place
+from tdcd.prediction.scores import SiloScores, StandIns, by_id, by_place, check_without
 from tdcd.tables.errors import caution
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation, encoding_of, preparation_of
@@ -26,13 +25,13 @@ from tdcd.tables.rows import PLACE, Columns, RawRows
 from tdcd.tables.source import Frame, arrow_of
 
 if TYPE_CHECKING:
-    from tdcd.prediction.export import Coefficients
+    from tdcd.prediction.coefficients import Coefficients
 
 ROWS_AT_ONCE = 1 << 13
 """Rows are prepared and scored so many at a time, to need little memory beside the table."""
 
 
-class Part(NamedTuple):
+class SiloModel(NamedTuple):
     """One silo's part of the model."""
 
     columns: Columns
@@ -70,7 +69,7 @@ class Model:
 
     silos: tuple[str, ...]
     """In order."""
-    parts: Mapping[str, Part]
+    parts: Mapping[str, SiloModel]
     """By silo: of all, or of a hub's own one."""
     label_encoding: LabelEncoding
     """What the labels are."""
@@ -103,8 +102,7 @@ class Model:
             allow_code: import the loss or the modules that the folder or file names, if they are not given here.
                 Whoever wrote it chose that code, so it is refused otherwise.
         """
-        from tdcd.prediction.folder import load_folder  # noqa: PLC0415 - they make models
-        from tdcd.prediction.saved import load_file  # noqa: PLC0415
+        from tdcd.prediction.storage import load_file, load_folder  # noqa: PLC0415 - it makes models
 
         path = Path(path)
         load = load_file if path.is_file() else load_folder
@@ -126,7 +124,7 @@ class Model:
             preparation = preparation_of(silo)
             columns = Columns.read_as(silo.id_column or "id", silo.reading)
             columns = columns.only([*preparation.parts], preparation.categorical)
-            parts[silo.name] = Part(
+            parts[silo.name] = SiloModel(
                 columns, preparation, silo.feature_shape, block, jax.tree.map(np.asarray, parameters)
             )
         encoding = encoding_of(federation, objective)
@@ -134,7 +132,7 @@ class Model:
 
     def save(self, path: Path | str) -> None:
         """Write everything to one file, which :meth:`load` reads."""
-        from tdcd.prediction.saved import save_file  # noqa: PLC0415
+        from tdcd.prediction.storage import save_file  # noqa: PLC0415
 
         save_file(self, Path(path))
 
@@ -154,7 +152,7 @@ class Model:
         whole = all(value.is_integer() for value in values)
         return np.array([int(value) for value in values] if whole else values)
 
-    def part(self, silo: str) -> Part:
+    def part(self, silo: str) -> SiloModel:
         """One silo's part of the model."""
         if silo not in self.silos:
             raise ValueError(f"there is no silo '{silo}' in {self.where}; there are {', '.join(self.silos)}")
@@ -247,7 +245,7 @@ class Model:
 
     def coefficients(self) -> "Coefficients":
         """A linear model in the columns' own units, see :func:`tdcd.prediction.export.coefficients`."""
-        from tdcd.prediction.export import coefficients  # noqa: PLC0415 - it reads models
+        from tdcd.prediction.coefficients import coefficients  # noqa: PLC0415 - it reads models
 
         return coefficients(self)
 

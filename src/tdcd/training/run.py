@@ -10,7 +10,7 @@ from tdcd.config.resolve import Plan, plan
 from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.hosts import Hosts
-from tdcd.prediction.held_out import Named, scores_of, write_held_out
+from tdcd.prediction.predictions import Named, scores_of, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder

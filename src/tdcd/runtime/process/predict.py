@@ -17,9 +17,8 @@ from tdcd.config.losses import chosen_loss
 from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.party_names import hub_of
-from tdcd.prediction.missing import check_without
 from tdcd.prediction.model import Model
-from tdcd.prediction.scores import SiloScores
+from tdcd.prediction.scores import SiloScores, check_without
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.run_folder.durable import read_json
 from tdcd.runtime.certificates.agreement import ForgedCardError, Keys

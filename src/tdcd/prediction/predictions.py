@@ -1,4 +1,4 @@
-"""Predictions as columns that people read, and those of the held-out samples in a run folder: ``held-out.csv``."""
+"""Predictions as columns that people read: of new rows, and of held-out samples, ``held-out.csv`` in a run folder."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -12,6 +12,7 @@ from tdcd.core.lazy import jax
 from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
+from tdcd.prediction.scores import Predictions
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.run_folder.durable import PRIVATE
 from tdcd.tables.labels import LabelEncoding
@@ -111,3 +112,26 @@ def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: str | L
     shown = label_encoding.classes[1:] if target == "binary" else label_encoding.classes
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
     return columns | {f"probability_{name}": found[:, place].tolist() for place, name in enumerate(shown)}
+
+
+def write_predictions(
+    path: Path,
+    predictions: Predictions,
+    label_encoding: LabelEncoding,
+    loss: Loss,
+    *,
+    id_column: str = "id",
+    mark_missing: bool = False,
+) -> None:
+    """Write predictions as CSV or Parquet: the ids, ``prediction`` and, for classes, their probabilities.
+
+    An amount is in the labels' own unit. Of two classes with the logistic loss there is ``probability_CLASS`` of the
+    second one; with the softmax loss there is one such column per class.
+
+    Args:
+        mark_missing: add the column ``missing``, with the silos that lack the id, separated by blanks.
+    """
+    columns = predicted(predictions.scores, label_encoding, loss)
+    if mark_missing:
+        columns["missing"] = [" ".join(lacking) for lacking in predictions.missing]
+    write_table(path, {unlike(id_column, columns): predictions.ids} | columns)
