@@ -3,11 +3,14 @@
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tdcd.tables import source
 from tdcd.tables.reader import read_chunks, read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.source import BLOCK_BYTES
+
+pytestmark = pytest.mark.quick
 
 
 def test_a_cell_that_is_no_number_in_a_later_chunk(tmp_path, monkeypatch):

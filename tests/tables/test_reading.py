@@ -13,6 +13,8 @@ from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns, id_order
 from tdcd.tables.source import Frame
 
+pytestmark = pytest.mark.quick
+
 LABELLED = Columns(label="y", categorical=("city",))
 HEADER = b"id,y,age,city\n"
 

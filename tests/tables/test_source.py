@@ -17,6 +17,8 @@ from tdcd.tables.reader import read_chunks, read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.source import open_table
 
+pytestmark = pytest.mark.quick
+
 LINES = [f"{number},{number % 2},{number / 8},level{number % 3}" for number in range(40)]
 HEADER = "id,label,x,kind"
 QUOTED = '40,1,2.5,"a name, with a comma\nand two lines"'

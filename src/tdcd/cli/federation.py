@@ -26,7 +26,7 @@ from tdcd.cli.watch import LivePage, Watch
 from tdcd.federation.party_names import client_of, hub_of
 
 if TYPE_CHECKING:
-    from tdcd.runtime.process.driver import Outcome
+    from tdcd.runtime.machine.instructions import RunOutcome
     from tdcd.runtime.process.trial import Trial
 
 FederationFile = Annotated[
@@ -191,7 +191,7 @@ def _train_alone(trial: "Trial", should_stop: Callable[[], bool]) -> Path:
     return write_report(trial.folder)
 
 
-def end(outcome: "Outcome") -> None:
+def end(outcome: "RunOutcome") -> None:
     """Exit with the status that says how it ended, and print why."""
     status: dict[str, Any] = {"finished": 0, "diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}
     code = status.get(outcome.status, EXIT_INPUT)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.combine import SUM, Combine
 from tdcd.core.words import are, counted
 from tdcd.tables.errors import SHOWN, TableError
 
@@ -94,7 +95,7 @@ class Predictions(NamedTuple):
 
 def no_scores(model: "Model") -> SiloScores:
     """The scores of a silo that has none of the samples."""
-    return SiloScores((), np.zeros((0, model.num_outputs), model.dtype))
+    return SiloScores((), np.zeros((0, model.phi_width), model.dtype))
 
 
 def combine(
@@ -105,6 +106,7 @@ def combine(
     without: Collection[str] = (),
     stand_ins: StandIns = StandIns(),  # noqa: B008  (it cannot change)
     in_order_of: str | None = None,
+    head: Combine = SUM,
 ) -> Predictions:
     """Sum the silos' scores by id, silo after silo.
 
@@ -116,6 +118,7 @@ def combine(
         stand_ins: what takes the place of the part of a silo that lacks an id.
         in_order_of: the silo whose rows come first, as they are in its table; by default the first. Ids that it lacks
             follow, as the next silos have them.
+        head: what makes scores of the sums.
     """
     if common_only:
         parts = {**parts, **_in_common({silo: part for silo, part in parts.items() if silo not in without})}
@@ -135,7 +138,7 @@ def combine(
     problems = [_lacks(silo, ids, missing) for silo in refused if any(silo in lacking for lacking in missing)]
     if problems:
         raise TableError(problems)
-    return Predictions(ids, scores, missing)
+    return Predictions(ids, np.asarray(head.scores(scores)), missing)
 
 
 def _in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:

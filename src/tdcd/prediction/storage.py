@@ -14,7 +14,7 @@ from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
 from tdcd.config import Config, stored_config
 from tdcd.config.block_names import block_keys
-from tdcd.config.losses import chosen_loss, loss_keys, named_loss
+from tdcd.config.losses import chosen_loss, combine_of, head_keys, loss_keys, named_loss
 from tdcd.config.named import WAY_ON
 from tdcd.config.resolve import block_named, settings_of
 from tdcd.core.choices import PYTHON
@@ -34,6 +34,8 @@ from tdcd.tables.rows import Columns
 
 KEY = "tdcd model"
 SomeModel = TypeVar("SomeModel", bound=Model)
+_KEPT = ("loss", "huber_delta", "folder", "l2", "bins", "head", "head_units")
+"""What ``[model]`` says besides its blocks."""
 
 
 def save_file(model: Model, path: Path) -> None:
@@ -60,7 +62,7 @@ def save_file(model: Model, path: Path) -> None:
     if loss is None:
         raise ValueError(f"a file cannot keep a loss of your own ({model.loss.name}): keep the run folder")
     about: dict[str, Any] = {
-        "model": {**keys, **loss},
+        "model": {**keys, **loss, **head_keys(model.head)},
         "dtype": model.dtype,
         "labels": model.label_encoding._asdict(),
         "stand_ins": model.stand_ins._asdict(),
@@ -111,15 +113,15 @@ def load_file(
     encoding = LabelEncoding(**about["labels"] | {"classes": tuple(about["labels"]["classes"])})
     loss = own or chosen_loss(config.model)
     assert loss is not None
-    outputs = loss.num_outputs(len(encoding.classes))
+    outputs, head = loss.num_outputs(len(encoding.classes)), combine_of(config.model)
     parts = {}
     for silo, block in zip(about["silos"], chosen_blocks(config, names, blocks), strict=True):
         preparation = Preparation.from_json(silo["preparation"])
         columns = Columns.read_as(silo["id"], silo["reading"]).only([*preparation.parts], preparation.categorical)
-        parameters = _tree(block, silo, tensors, outputs)
+        parameters = _tree(block, silo, tensors, head.width(outputs))
         parts[silo["name"]] = SiloModel(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
     stand_ins = StandIns(**about.get("stand_ins", {}))
-    return kind((*parts,), parts, encoding, loss, config.dtype, str(path), stand_ins=stand_ins)
+    return kind((*parts,), parts, encoding, loss, config.dtype, str(path), stand_ins=stand_ins, head=head)
 
 
 def _tree(block: Any, silo: Any, tensors: Any, outputs: int) -> Any:
@@ -144,7 +146,7 @@ def load_folder(
     chosen = chosen_blocks(config, names, blocks)
     encoding = load_label_encoding(path)
     loss = own or named_loss(config.model, config.model.loss or fitting(encoding.task)[0])
-    outputs = encoding.num_outputs or loss.num_outputs(len(encoding.classes))
+    outputs, head = encoding.num_outputs or loss.num_outputs(len(encoding.classes)), combine_of(config.model)
     files = {name: (folder.model.file(name), folder.preparation_file(name)) for name in names}
     absent = {name: next((one for one in both if not one.is_file()), None) for name, both in files.items()}
     lacking = {name: file for name, file in absent.items() if file is not None}
@@ -154,21 +156,21 @@ def load_folder(
         if silo.name in lacking:
             continue
         preparation = load_preparation(path, silo.name)
-        template = start_block(chosen[index], settings_of(config), index, silo.feature_shape, outputs)
+        template = start_block(chosen[index], settings_of(config), index, silo.feature_shape, outputs, combine=head)
         (parameters,), _ = folder.load_blocks([silo.name], [template])
         columns = _columns(config, silo.name, ids.get(silo.name, "id"), run.config.get("data", {}))
         columns = columns.only([*preparation.parts], preparation.categorical)
         parts[silo.name] = SiloModel(columns, preparation, silo.feature_shape, chosen[index], parameters)
     labels, subsets = config.federation.labels, folder.subsets()
     stand_ins = StandIns(subsets.get("stand_in", {}), subsets.get("silo_dropout", config.train.silo_dropout))
-    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, labels, stand_ins)
+    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, labels, stand_ins, head)
 
 
 def without_given(keys: Mapping[str, Any], blocks: Block | Sequence[Block] | None, loss: Loss | None) -> dict[str, Any]:
     """Settings without those that are given as objects, and without a variant, which no model needs."""
     model, train = dict(keys.get("model", {})), dict(keys.get("train", {}))
     if blocks is not None:
-        model = {key: value for key, value in model.items() if key in ("loss", "huber_delta", "folder", "l2", "bins")}
+        model = {key: value for key, value in model.items() if key in _KEPT}
         model["block"] = "linear"
     if loss is not None:
         model.pop("loss", None)

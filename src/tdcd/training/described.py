@@ -8,6 +8,7 @@ from typing import Any
 
 from tdcd.blocks import Block
 from tdcd.config.block_names import block_keys, one_or_each
+from tdcd.config.losses import head_keys
 from tdcd.core.choices import PYTHON
 from tdcd.core.execution import Execution
 from tdcd.core.losses import Huber
@@ -52,7 +53,7 @@ def describe_call(
         "dtype": chosen.pop("dtype"),
         "data": {"source": PYTHON, "keep": execution.keep, **reading},
         "federation": {"label_epsilon": objective.label_epsilon},
-        "model": {**_model(blocks), **_loss(objective), "l2": objective.l2},
+        "model": {**_model(blocks), **_loss(objective), **head_keys(objective.combine), "l2": objective.l2},
         "train": {"rounds": stopping.rounds, **chosen, **_member(variant), "precision": execution.precision},
         "evaluate": {"every": evaluate_every, "patience": stopping.patience, "keep": stopping.keep},
     }

@@ -101,7 +101,9 @@ def save_held_out(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> No
         scores = scores_of(planned.federation, planned.blocks, hub_blocks)
         objective = planned.objective
         named = named_in(planned) or numbered(planned.federation, objective)
-        write_held_out(folder, named, scores, objective.loss, randomized=objective.label_epsilon is not None)
+        write_held_out(
+            folder, named, objective.scores(scores), objective.loss, randomized=objective.label_epsilon is not None
+        )
 
 
 def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tdcd.config.protection import FEWEST, FEWEST_LEFT
-from tdcd.core.fixed_point import FixedBlocks, beyond
+from tdcd.core.fixed_point import beyond
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, named_leaves
 from tdcd.core.words import counted
@@ -21,7 +21,7 @@ from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.sample_index import Enrolment
 from tdcd.runtime.compute.secure_sums import Masks
 from tdcd.runtime.job import IncompatibleParties, Job
-from tdcd.runtime.messages.messages import Begin, Block, Diverged, Group, Hello, Steps
+from tdcd.runtime.messages.messages import Begin, ClientBlock, Diverged, Group, Hello, Steps
 from tdcd.runtime.messages.structure import Arrays, Message, named
 from tdcd.runtime.messages.validation import are_finite
 from tdcd.runtime.messages.wire import RejectedMessage
@@ -32,10 +32,10 @@ class MaskAgreement:
 
     def __init__(self, job: Job, silo: int, keys: Keys, nonce: str) -> None:
         """Take the hub's keys, and its nonce of the run."""
-        label_silo = job.variant.knowledge.label_silo
+        sends = job.variant.knowledge.route.receivers
         self._own, self._keys, self._nonce = job.hubs[silo], keys, nonce
         # The hub with the labels only adds up what it gets.
-        self._group = [hub for index, hub in enumerate(job.hubs) if index != label_silo]
+        self._group = [hub for index, hub in enumerate(job.hubs) if sends(index, len(job.hubs))]
         self._are_used = job.config.exchange.protect == "mask"
         self._pair: KeyPair | None = None
 
@@ -99,7 +99,7 @@ class ClientMasks:
         self._name, self._clients = name, job.clients(silo)
         self._are_used = job.config.exchange.protect_blocks
         self._pair = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).pair(BLOCKS, kept_with=rows)
-        self._exchange, self._dtype = job.variant.block_exchange, job.settings.dtype
+        self._exchange, self._dtype = job.variant.summed_blocks, job.settings.dtype
         self._cards: Mapping[str, Card] = {}
         self._secrets: dict[str, bytes] = {}
         self._run = self._keys = ""
@@ -146,8 +146,8 @@ class ClientMasks:
         leaves = leaves_of(block)
         if not are_finite(leaves):
             return Diverged, {}
-        if not isinstance(self._exchange, FixedBlocks):
-            return Block, {"block": named(compute.block_sent(block, before, question.round))}
+        if self._exchange is None:
+            return ClientBlock, {"block": named(compute.block_sent(block, before, question.round))}
         group = question.group if isinstance(question, Begin | Steps) else None
         if group is None:
             raise RejectedMessage("it does not say whose blocks are added up")
@@ -158,7 +158,7 @@ class ClientMasks:
         share = np.asarray(compute.num_rows / group.rows, self._dtype)
         parts = named_leaves(self._exchange.part(block, share))
         self._last = question.round, group
-        return Block, {"block": named(self._masked(parts, question.round, group)), "group": group}
+        return ClientBlock, {"block": named(self._masked(parts, question.round, group)), "group": group}
 
     def _masked(self, parts: Arrays, round_index: int, group: Group) -> Arrays:
         if not self._are_used:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tdcd.alignment.digests import keyed_digests
 from tdcd.config.losses import chosen_loss
-from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.party_names import hub_of
 from tdcd.prediction.model import Model
@@ -49,7 +48,7 @@ class PredictHub:
         self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf, without: Collection[str] = ()
     ) -> None:
         """Take this silo's scores, and which run and round its block is of; some hubs may be missing."""
-        self.job, self.name, self._label_hub = job, job.hubs[silo], job.audience.label_hub
+        self.job, self.name, self._label_hub = job, job.hubs[silo], job.topology.label_hub
         peers = [peer for peer in job.peers(silo) if peer not in without]
         self.partners = tuple(peer for peer in peers if self._label_hub in (None, self.name, peer))
         self.predicts = job.has_labels(silo)
@@ -128,7 +127,7 @@ class PredictHub:
 class MaskedPredictHub(PredictHub):
     """The same with masks: for the samples that all hubs have, each gets the sum of the others' scores only.
 
-    All hubs tell each other which samples they have, also those that get no scores: masks cancel only over the same
+    All hubs send each other the ids that they have, also those that get no scores: masks cancel only over the same
     ones. Key pairs are drawn anew every time, so that no masks are ever used for two predictions.
     """
 
@@ -179,14 +178,14 @@ class MaskedPredictHub(PredictHub):
 
     def _agree(self) -> Sums:
         """The masks that all hubs' keys give; the hub with the labels only adds up."""
-        exchange, members = self.job.variant.exchange, self._senders
+        exchange, members = self.job.variant.summed_phi, self._senders
         # Other samples, too, get other masks.
         named = hashlib.sha256()
         for hello in (self._hellos[hub] for hub in self.job.hubs):
             named.update(b"" if hello.card is None else hello.card.public)
             named.update(hashlib.sha256(hello.digests.values.tobytes()).digest())
         self._session = named.hexdigest()[:32]
-        assert isinstance(exchange, FixedPoint)
+        assert exchange is not None
         masks = None
         if self.name in members:
             others = [hub for hub in members if hub != self.name]
@@ -255,7 +254,7 @@ def predict_with_peers(
     Every hub gives this command at the same time, with its own table and run folder. No block and no feature leaves
     its silo: a peer gets the scores of the samples that it has too, and keyed digests of the other ids. If one silo
     alone has labels, the others get this silo's scores only, which went to that one. Where sums are masked, the sum
-    over the others is told as the first of them.
+    over the others is reported as the first of them.
 
     Args:
         without: silos whose hubs are missing; all others give the same.

@@ -28,7 +28,7 @@ from tdcd.report import write_report
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job, shared_digest
-from tdcd.runtime.process.driver import Ending, Outcome
+from tdcd.runtime.machine.instructions import OutcomeStatus, RunOutcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
 from tdcd.runtime.storage.hub_restart import holds_whole_run
 from tdcd.runtime.storage.status import read_status
@@ -131,7 +131,7 @@ ALIGNMENT = "alignment.json"
 POLL_S = 0.1
 GRACE_S = 10.0
 """What processes get to leave by themselves."""
-_ENDINGS: dict[int, Ending] = {0: "finished", 3: "diverged", 130: "interrupted"}
+_ENDINGS: dict[int, OutcomeStatus] = {0: "finished", 3: "diverged", 130: "interrupted"}
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Trial:
     folder: Path
     job: Job
     labels_in_words: str = ""
-    """What the labels were taken for; empty when a trial goes on that has said it before."""
+    """What the labels were taken for; empty when a trial continues that has shown it before."""
     alignment: Mapping[str, SiloIds] = field(default_factory=dict)
     """What the silos lost by keeping to the common ids; empty as above."""
     processes: dict[str, PartyProcess] = field(default_factory=dict)
@@ -216,7 +216,7 @@ class Trial:
         # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
         self.processes[party] = start_party(arguments, self._log(party), environment())
 
-    def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome:
+    def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> RunOutcome:
         """Start all parties and wait until they are done.
 
         A party that fails ends the trial, unless it is a client that its hub continues without. An exception, such as
@@ -233,24 +233,24 @@ class Trial:
         codes = {party: process.wait() for party, process in self.processes.items() if party not in self.lost}
         worst = max(codes, key=lambda party: codes[party])
         if codes[worst]:
-            return Outcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst))
+            return RunOutcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst))
         history = RunFolder(self.folder / "silos" / self.job.config.silos[0].name).history()
         reason = self.job.stopping.in_words(Best.of(history), history[-1].round)
         without = [f"without {party}, which ended early: see {self._log(party)}" for party in self.lost]
-        return Outcome("finished", "; ".join([*([reason] if reason else []), *without]))
+        return RunOutcome("finished", "; ".join([*([reason] if reason else []), *without]))
 
-    def _follow(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome | None:
+    def _follow(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> RunOutcome | None:
         """Wait until all parties have ended; how the trial ends if it does before that."""
         self.start()
         while any(process.poll() is None for process in self.processes.values()):
             show()
             if should_stop():
-                return Outcome("interrupted", "the same command goes on from here")
+                return RunOutcome("interrupted", "the same command goes on from here")
             self._note_lost()
             failed = [p for p, process in self.processes.items() if (process.poll() or 0) not in _ENDINGS]
             failed = [party for party in failed if party not in self.lost]
             if failed:
-                return Outcome("refused", f"{failed[0]} ended:\n{self._last_words(failed[0])}")
+                return RunOutcome("refused", f"{failed[0]} ended:\n{self._last_words(failed[0])}")
             time.sleep(POLL_S)
         show()
         return None

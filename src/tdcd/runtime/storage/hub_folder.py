@@ -1,4 +1,4 @@
-"""A hub's run folder: what any run folder has, and what the hub needs to go on after a crash.
+"""A hub's run folder: what any run folder has, and what the hub needs to continue after a crash.
 
 ::
 
@@ -38,7 +38,7 @@ from tdcd.runtime.job import Job, timing_of
 from tdcd.runtime.machine.exchange import kept_rounds
 from tdcd.runtime.machine.handshake import Handshake
 from tdcd.runtime.machine.hub import Shutdown
-from tdcd.runtime.machine.instructions import Absence, Append, State
+from tdcd.runtime.machine.instructions import Absence, Append, HubState
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.storage.checkpoint import Checkpoints, read_shutdown, save_shutdown
 from tdcd.runtime.storage.failpoints import failpoint
@@ -128,8 +128,8 @@ class HubFolder:
         self._history, self._absences = Journal(path / "history.jsonl"), Journal(path / "absences.jsonl")
         self.complaints: list[str] = []
         """What was wrong with what the folder held."""
-        self.restored: State | Shutdown | None = None
-        """What the hub goes on from."""
+        self.restored: HubState | Shutdown | None = None
+        """What the hub continues from."""
         self.absences: list[Absence] = []
         """The clients that were left out, and are back."""
         self._noted, self._written, self.seconds_before = Mark(), Mark(), 0.0
@@ -168,7 +168,7 @@ class HubFolder:
         return folder
 
     def _take_up(self, job: Job, silo: int) -> None:
-        """Go on with what is there, or refuse it before anything is changed."""
+        """Continue with what is there, or refuse it before anything is changed."""
         lines, run = self._history.lines(), self.about.get("run")
         records = readable(lines)
         self._checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
@@ -248,11 +248,11 @@ class HubFolder:
         self._absences.write()
         self._history.write()
 
-    def marked(self, state: State) -> State:
+    def marked(self, state: HubState) -> HubState:
         """A state with marks of all lines that led to it: those so far."""
         return msgspec.structs.replace(state, history=self._written, absences=self._noted)
 
-    def save(self, state: State) -> None:
+    def save(self, state: HubState) -> None:
         """Make all lines of history and absences that led to a state durable, and begin to make the state so."""
         self.write_lines()
         self._checkpoints.save(state)
@@ -356,7 +356,7 @@ class HubFolder:
         self._write_about()
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Replace what those who watch are told."""
+        """Replace ``status.json``."""
         write_status(self.path, status)
 
     def replace_quickly(self, name: str, content: bytes) -> None:

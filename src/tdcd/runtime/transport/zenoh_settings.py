@@ -1,4 +1,4 @@
-"""What zenoh is told: where to listen and whom to dial, its limits, and who may say what on which link."""
+"""The configuration of zenoh: where to listen and whom to dial, its limits, and who may say what on which link."""
 
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
@@ -176,7 +176,7 @@ def _permissions(party: str, peers: Iterable[str]) -> dict[str, Any]:
 
 
 def _rules(flow: str, sender: str, receiver: str) -> list[dict[str, Any]]:
-    """What ``sender`` may tell ``receiver``: messages to it, what it wants to hear from it, and that it is there."""
+    """What ``sender`` may send ``receiver``: messages to it, what it subscribes to from it, and that it is there."""
     allowed = {
         "put": message_key(receiver, sender),
         "declare_subscriber": message_key(sender, receiver),

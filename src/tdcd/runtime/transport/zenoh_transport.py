@@ -35,7 +35,7 @@ from zenoh.handlers import Callback
 from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
 from tdcd.runtime.transport.guard import Guard, loopback_port
-from tdcd.runtime.transport.processes import CHOSEN, TAKEN, Place, Process
+from tdcd.runtime.transport.processes import CHOSEN, TAKEN, PeerProcesses, Process
 from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Left, Mailbox
 from tdcd.runtime.transport.zenoh_settings import (
     HANDSHAKE_LEASES,
@@ -133,7 +133,7 @@ class _Link(NamedTuple):
     token: zenoh.LivelinessToken
 
     def undeclare(self) -> None:
-        """Say and hear nothing any more."""
+        """Send and receive nothing any more."""
         for declared in self:
             declared.undeclare()  # type: ignore[no-untyped-call]
 
@@ -153,7 +153,7 @@ class ZenohTransport:
         lease_s: How long a link may be silent; longer than any round trip.
         revocations: Whose certificates are not honoured any more; None to honour all.
         process: What this process does, and which protocol it speaks; the rest of it is filled in here.
-        tell: Is told what whoever runs a hub should know of its port.
+        report: Called with what the operator of a hub should know of its port.
 
     Raises:
         ValueError: Something in the arguments or the files is wrong; the text says what.
@@ -172,7 +172,7 @@ class ZenohTransport:
         lease_s: float = LEASE_S,
         revocations: WatchedList | None = None,
         process: Process = Process(),  # noqa: B008
-        tell: Callable[[str], None] = lambda news: None,
+        report: Callable[[str], None] = lambda news: None,
     ) -> None:
         self._mailbox = Mailbox(party, peers, max_message_bytes)
         self.party = party
@@ -192,15 +192,15 @@ class ZenohTransport:
             since=int(time.time()),
             expires=0 if facts is None else int(facts.not_after.timestamp()),
         )
-        self._places = {peer: Place(self._process, party, peer) for peer in ordered}
+        self._places = {peer: PeerProcesses(self._process, party, peer) for peer in ordered}
         self._expiries = {party: self._process.expires} if self._process.expires else {}
         self._publishers: dict[str, tuple[str, zenoh.Publisher]] = {}
-        self._untold: SimpleQueue[str | None] = SimpleQueue()
+        self._with_unsent: SimpleQueue[str | None] = SimpleQueue()
         self._names = {peer: names[0] for peer, names in self._allowed.items()}
         names = {party: [self._own_name], **self._allowed}
         self._guard, inner = None, None
         if listen is not None and tls is not None:
-            self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, tell)
+            self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, report)
         behind = listen if inner is None else f"127.0.0.1:{inner}"
         settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names)
         try:
@@ -214,8 +214,8 @@ class ZenohTransport:
             on_link = Callback(partial(_admit, self._guard, inner), indirect=False)
             self._link_events = self._session.info.declare_link_events_listener(on_link, history=True)
             self._guard.serve(inner)
-        self._teller = Thread(target=self._tell, name="teller", daemon=True)
-        self._teller.start()
+        self._chooser = Thread(target=self._send_choices, name="choices", daemon=True)
+        self._chooser.start()
         self._links = {peer: self._link(peer) for peer in ordered}
 
     @property
@@ -239,7 +239,7 @@ class ZenohTransport:
         publisher = self._publisher(receiver, chosen)
         for piece, is_last in pieces(data, PIECE_BYTES):
             # Who is away, or came back in the meantime, could not put the pieces together.
-            if self._places[receiver] is not place or not place.hears(chosen.nonce):
+            if self._places[receiver] is not place or not place.accepts(chosen.nonce):
                 return
             publisher.put(piece, attachment=None if is_last else MORE)
         self.sent_bytes[receiver] += len(data)
@@ -260,13 +260,13 @@ class ZenohTransport:
             self._publishers[receiver] = process.nonce, publisher
         return publisher
 
-    def _tell(self) -> None:
+    def _send_choices(self) -> None:
         """Say to processes of peers whether they are chosen, in a thread of its own: those that read never wait."""
-        while (peer := self._untold.get()) is not None:
+        while (peer := self._with_unsent.get()) is not None:
             with self._lock:
                 place, name = self._places[peer], self._names[peer]
-                untold, place.untold = place.untold, {}
-            for nonce, (what, word) in untold.items():
+                unsent, place.unsent = place.unsent, {}
+            for nonce, (what, word) in unsent.items():
                 key = message_key(name, self._own_name, nonce, self._process.nonce)
                 # Nobody waits for one that is not chosen and does not read.
                 waits = zenoh.CongestionControl.BLOCK if what == CHOSEN else zenoh.CongestionControl.DROP
@@ -289,7 +289,7 @@ class ZenohTransport:
         """See :meth:`Transport.close <tdcd.runtime.transport.transport.Transport.close>`."""
         if not self._mailbox.closed:
             self._mailbox.close()
-            self._untold.put(None)
+            self._with_unsent.put(None)
             if self._guard is not None:
                 with suppress(zenoh.ZError):
                     self._link_events.undeclare()  # type: ignore[no-untyped-call]
@@ -297,7 +297,7 @@ class ZenohTransport:
             with suppress(zenoh.ZError):
                 self._session.close()  # type: ignore[no-untyped-call]
             # A thread that is still inside zenoh when Python ends would end the process by SIGABRT.
-            self._teller.join(CLOSING_S)
+            self._chooser.join(CLOSING_S)
             if self._guard is not None:
                 self._guard.close()
 
@@ -334,7 +334,7 @@ class ZenohTransport:
             self._mailbox.forget_messages(peer)
             if self._places[peer].is_up:
                 self._mailbox.put(Left(peer))
-            self._places[peer] = Place(self._process, self.party, peer)
+            self._places[peer] = PeerProcesses(self._process, self.party, peer)
         _, publisher = self._publishers.pop(peer, ("", None))
         if publisher is not None:
             publisher.undeclare()  # type: ignore[no-untyped-call]
@@ -343,7 +343,7 @@ class ZenohTransport:
             self._links[peer] = self._link(peer)
         else:
             assert self._revocations is not None
-            self._revocations.tell(f"{peer} was revoked often: restart {self.party} to let '{name}' in")
+            self._revocations.report(f"{peer} was revoked often: restart {self.party} to let '{name}' in")
 
     def _link(self, peer: str) -> _Link:
         """Hear a peer's messages, its coming and its going, and be seen by it."""
@@ -365,8 +365,8 @@ class ZenohTransport:
                 return
             if mark in (CHOSEN, TAKEN):
                 word = sample.payload.to_bytes()[:MOST_WORD_BYTES].decode(errors="replace")
-                self._note(sender, self._places[sender].told(nonce, mark, word))
-            elif self._places[sender].hears(nonce):
+                self._note(sender, self._places[sender].received_choice(nonce, mark, word))
+            elif self._places[sender].accepts(nonce):
                 self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark is None)
 
     def _on_presence(self, peer: str, name: str, sample: zenoh.Sample) -> None:
@@ -387,24 +387,24 @@ class ZenohTransport:
             self._mailbox.put(event)
         if place.is_up and place.chosen is not None and place.chosen.expires:
             self._expiries[peer] = place.chosen.expires
-        if place.untold:
-            self._untold.put(peer)
+        if place.unsent:
+            self._with_unsent.put(peer)
 
 
 def _guarded(
-    party: str, listen: str, num_peers: int, patience_s: float, tell: Callable[[str], None]
+    party: str, listen: str, num_peers: int, patience_s: float, report: Callable[[str], None]
 ) -> tuple[Guard | None, int | None]:
     """A guard at ``listen`` and a port for zenoh behind it; nothing where the two could not reach each other."""
     try:
         # First, since the port behind it may else be the very one that is meant for the guard.
-        guard = Guard(listen, num_peers, patience_s, tell)
+        guard = Guard(listen, num_peers, patience_s, report)
     except OSError as error:
         raise OSError(f"{party} cannot listen on {listen}: {error}") from error
     try:
         return guard, loopback_port()
     except OSError as error:
         guard.close()
-        tell(f"127.0.0.1 cannot be used here: {error}. Nothing limits connections of strangers: ip link set lo up")
+        report(f"127.0.0.1 cannot be used here: {error}. Nothing limits connections of strangers: ip link set lo up")
         return None, None
 
 
