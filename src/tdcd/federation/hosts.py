@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.federation.cutting import aligned_empty
+from tdcd.federation.partition import aligned_empty
 
 if TYPE_CHECKING:
     from tdcd.federation.silos import Federation, Silo

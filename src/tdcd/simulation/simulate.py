@@ -17,9 +17,8 @@ from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
-from tdcd.federation.fitting import start_fitting
 from tdcd.federation.hosts import HostRows, is_mapped, kept_here
-from tdcd.federation.silos import Federation
+from tdcd.federation.silos import Federation, start_blocks
 from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
@@ -168,7 +167,7 @@ class Simulation:
         """The state before round 0, a function of the seed."""
         by_seed = {run.settings.seed: run.settings for run in self.runs}
         started = {
-            seed: start_fitting(self.federation, self.blocks, self.num_outputs, settings, self.objective.combine)
+            seed: start_blocks(self.federation, self.blocks, self.num_outputs, settings, self.objective.combine)
             for seed, settings in by_seed.items()
         }
         return self.join([self.state_of(started[run.settings.seed]) for run in self.runs])

@@ -18,9 +18,8 @@ from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
 from tdcd.core.words import counted
 from tdcd.data.randomized import trial_key
-from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.hosts import HostRows, Hosts
-from tdcd.federation.partition import Rows, sizes_of, split_rows
+from tdcd.federation.partition import Rows, aligned_empty, sizes_of, split_rows
 from tdcd.federation.silos import Federation, Silo
 from tdcd.tables.client_table import read_as, read_table, row_numbers, tables_of
 from tdcd.tables.errors import TableError, caution

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.alignment.digests import keyed_digests
+from tdcd.alignment.alignment import keyed_digests
 from tdcd.config.losses import chosen_loss
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.party_names import hub_of
