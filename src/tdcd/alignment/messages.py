@@ -31,7 +31,7 @@ class Outgoing:
     Attributes:
         receiver: the silo's index.
         kind: what it is and whose ids it is about: ``announced-0``, ``blinded-0`` or ``published-0``.
-        payload: ``[n, width]`` bytes, a row an id (one row for ``announced``).
+        payload: ``[n, width]`` bytes, one row per id (one row for ``announced``).
     """
 
     receiver: int
@@ -65,7 +65,7 @@ def awaited(silo: int, num_silos: int, method: Method) -> dict[str, Route]:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What every silo tells the others first: what it runs and how many ids it has, before any of them travels.
+    """What every silo announces first: what it runs and how many ids it has, before any of them travels.
 
     Attributes:
         size: how many ids the silo has.

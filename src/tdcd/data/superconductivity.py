@@ -48,7 +48,7 @@ def superconductivity(folder: Path) -> Table:
     ``folder/openml``. Each must have the right columns and rows and the published figures in ``FACTS``.
 
     Copies differ in the order of their rows, which a seed relies on: rows are put into one order, whatever the copy.
-    The sha256 of the values is then compared with the file ``sha256`` beside the data. No digest of the table is
+    The sha256 of the values is then compared with the file ``sha256`` next to the data. No digest of the table is
     published, so the first load that passes the other checks writes it: it shows that the data has changed since, not
     that it was right then.
     """

@@ -297,10 +297,10 @@ class Federation:
         Args:
             frames: by silo.
             label: the column to predict, in at least one of them.
-            weight: the column that says how much samples count, beside the label; all alike by default.
+            weight: the column that says how much samples count, next to the label; all alike by default.
             id: the column that says which sample a row is about; by default rows with the same place are the same.
             clients: how many per silo, or for each silo a number or the clients' names.
-            holdout: the fraction of samples that nobody trains on.
+            holdout: the fraction of samples that are not trained on.
             bias: give the first silo a column of ones.
             keys: sections of a configuration that say more, such as ``data={"rare": 5}`` or
                 ``federation={"labels": "bank"}``. :func:`tdcd.train` keeps to what they say of labels, loss and

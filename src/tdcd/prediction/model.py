@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tdcd.prediction.coefficients import Coefficients
 
 ROWS_AT_ONCE = 1 << 13
-"""Rows are prepared and scored so many at a time, to need little memory beside the table."""
+"""Rows are prepared and scored so many at a time, to need little memory in addition to the table."""
 
 
 class SiloModel(NamedTuple):
@@ -39,7 +39,7 @@ class SiloModel(NamedTuple):
     """What it reads of a table."""
     preparation: Preparation
     feature_shape: tuple[int, ...]
-    """Of one sample, a column of ones at the end counted in."""
+    """The shape of one sample, with a column of ones at the end if there is one."""
     block: Block
     parameters: Tree
 
@@ -63,7 +63,7 @@ class SiloModel(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A trained model. It takes raw rows: blanks, categories and scales are its own business.
+    """A trained model. It takes raw rows, and handles missing values, categories and scaling itself.
 
     Get one from a run folder or a file with :meth:`load`, or from a finished run as :attr:`tdcd.Result.model`.
     """
@@ -71,7 +71,7 @@ class Model:
     silos: tuple[str, ...]
     """In order."""
     parts: Mapping[str, SiloModel]
-    """By silo: of all, or of a hub's own one."""
+    """The parts by silo: of all silos, or of a hub's own."""
     label_encoding: LabelEncoding
     """What the labels are."""
     loss: Loss
@@ -84,7 +84,7 @@ class Model:
     label_silo: str | None = None
     """The only silo that knows what labels mean."""
     stand_ins: StandIns = StandIns()  # noqa: RUF009  (it cannot change)
-    """For silos that are missing."""
+    """What takes the place of the phi of silos that are missing."""
     head: Combine = SUM
     """How the sum of the silos' phi becomes scores."""
 

@@ -19,9 +19,9 @@ from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
 
 ROWS_AT_ONCE = 1 << 13
-"""Rows are scored so many at a time, to need little memory beside the features."""
+"""Rows are scored so many at a time, to need little memory in addition to the features."""
 MOST_NUMBERED = 100_000
-"""Of more samples without ids, so many are written, evenly spread."""
+"""The most samples without ids that are written, evenly spread."""
 SAMPLE = "sample"
 """The column of samples without ids: their numbers, those of the training samples counted first."""
 

@@ -27,8 +27,8 @@ def by_place(parts: Mapping[str, SiloScores]) -> NDArray[Any]:
     """``[n, C]``: the sum over the silos, whose rows are about the same samples in the same order."""
     counts = {name: len(part.phi) for name, part in parts.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"'{name}' has {counted(count, 'row')}" for name, count in counts.items())
-        raise ValueError(f"without ids, all tables must have the same rows in the same order: {told}")
+        listed = ", ".join(f"'{name}' has {counted(count, 'row')}" for name, count in counts.items())
+        raise ValueError(f"without ids, all tables must have the same rows in the same order: {listed}")
     first, *others = (part.phi for part in parts.values())
     return sum(others, start=first)
 

@@ -148,7 +148,7 @@ def load_folder(
     loss = own or named_loss(config.model, config.model.loss or fitting(encoding.task)[0])
     outputs, head = encoding.num_outputs or loss.num_outputs(len(encoding.classes)), combine_of(config.model)
     files = {name: (folder.model.file(name), folder.preparation_file(name)) for name in names}
-    absent = {name: next((one for one in both if not one.is_file()), None) for name, both in files.items()}
+    absent = {name: next((path for path in paths if not path.is_file()), None) for name, paths in files.items()}
     lacking = {name: file for name, file in absent.items() if file is not None}
     ids = {section.name: section.id for section in config.silos} | _ids(run.config)
     parts = {}

@@ -153,7 +153,7 @@ class Simulation:
         memory: int = jax.local_devices()[0].memory_stats()["bytes_limit"]
         held = sum(table.nbytes for table in self._tables)
         # Processes whose programs differ would wait for each other.
-        largest = held if self.hosts is None else max(self.hosts.tell(lambda: held))
+        largest = held if self.hosts is None else max(self.hosts.gather(lambda: held))
         return bool(largest < FITS_WELL * memory)
 
     def _context(self) -> Any:

@@ -130,7 +130,7 @@ class TrainingRun:
             self._open(path, config, resume_every, by)
             return [record.to_json() for record in self.history]
 
-        lines = opened() if self._hosts is None else self._hosts.of_first(opened)
+        lines = opened() if self._hosts is None else self._hosts.broadcast(opened)
         if self._hosts is not None and resume_every is not None:
             self._follow([Record.from_json(line) for line in lines], self._hosts)
 
