@@ -18,7 +18,7 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import load_label_encoding
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 
 def trained(keys, out, **sections):
@@ -26,7 +26,7 @@ def trained(keys, out, **sections):
     for name, changes in sections.items():
         keys = keys | {name: keys.get(name, {}) | changes}
     planned = plan(check_config(keys))
-    result = execute(planned, out)
+    result = train_plan(planned, out)
     scores = result.simulation.scores(list(result.blocks.values()))
     held_out = result.scores([silo.test_features for silo in planned.federation.silos])
     ids = [*planned.assembled.ids, *planned.assembled.test_ids]
@@ -329,5 +329,5 @@ def test_held_out_samples_and_their_predictions_are_in_the_run_folder(keys, tmp_
 
 
 def test_nothing_held_out_leaves_no_file(keys, tmp_path):
-    execute(plan(check_config(keys | {"evaluate": {"holdout": 0.0}})), tmp_path / "run")
+    train_plan(plan(check_config(keys | {"evaluate": {"holdout": 0.0}})), tmp_path / "run")
     assert not (tmp_path / "run" / "held-out.csv").exists()

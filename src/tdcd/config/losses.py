@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.config.errors import ConfigError
-from tdcd.config.named import find_function
 from tdcd.config.schema import Config, ModelSection
+from tdcd.config.user_code import find_function
 from tdcd.core.combine import SUM, Combine, Hidden
 from tdcd.core.losses import LOSSES, Huber, Loss
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.config.errors import ConfigError, clashing
-from tdcd.config.named import find_function
 from tdcd.config.schema import Config, TrainSection
+from tdcd.config.user_code import find_function
 from tdcd.core.dropout import SiloDropout
 from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import LabelsAt

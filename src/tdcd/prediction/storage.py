@@ -13,21 +13,20 @@ from safetensors.numpy import load, save
 from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
 from tdcd.config import Config, stored_config
-from tdcd.config.block_names import block_keys
 from tdcd.config.losses import chosen_loss, combine_of, head_keys, loss_keys, named_loss
-from tdcd.config.named import WAY_ON
-from tdcd.config.resolve import block_named, settings_of
+from tdcd.config.resolve import block_keys, block_named, settings_of
+from tdcd.config.user_code import WAY_ON
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import Loss, fitting
 from tdcd.core.trees import named_leaves
 from tdcd.core.words import counted, there_are
 from tdcd.prediction.model import Model, SiloModel
 from tdcd.prediction.scores import StandIns
+from tdcd.records.files import SHARED, parse_json, read_plain, write_durably
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
-from tdcd.records.plain_file import parse_json, read_plain
-from tdcd.records.run_folder import SHARED, RunFolder, write_durably
-from tdcd.report.folder import Run
+from tdcd.records.run import Run
+from tdcd.records.run_folder import RunFolder
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation, load_label_encoding, load_preparation
 from tdcd.tables.rows import Columns

@@ -63,8 +63,11 @@ class HubCompute:
         sample_index: SampleIndex,
         feature_shape: tuple[int, ...],
         masks: Masks | None = None,
+        noise_key: bytes = b"",
     ) -> None:
-        """Take the silo's index, its samples, the shape of one of them, and the hub's masks if it has any."""
+        """Take the silo's index, its samples, the shape of one of them, and the hub's masks and the secret of its noise
+        if it has any.
+        """
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
         outputs = sample_index.outputs(job.config)
         self.objective = objective_of(job.config, outputs.loss)
@@ -79,7 +82,7 @@ class HubCompute:
         """Of what silos without labels receive of a round."""
         self.round = round_of(job.variant, len(job.hubs), Widths(self.phi_width, statistic, job.sends_weights))
         self._sends_weights = job.sends_weights
-        self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks)
+        self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))

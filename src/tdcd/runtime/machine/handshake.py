@@ -140,6 +140,7 @@ class Handshake:
         restored: HubState | None = None,
         keys: Keys | None = None,
         first_call: int = 0,
+        noise_key: bytes = b"",
     ) -> None:
         """Take the silo's index, the federation's secret and a nonce of this run.
 
@@ -147,6 +148,7 @@ class Handshake:
             restored: what the hub continues from, if the run has begun already.
             keys: for masks; by default made of the secret, which hides nothing from those who have it.
             first_call: see :class:`.Sessions`.
+            noise_key: the secret of the hub's noise, if its variant has any.
         """
         self.job, self.silo, self.name = job, silo, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
@@ -166,6 +168,7 @@ class Handshake:
         self.secret, self._nonce, self._label_hub = secret, nonce, job.topology.label_hub
         self._agreement = MaskAgreement(job, silo, keys or Keys.of_secret(self.name, secret), nonce)
         self._masks: Masks | None = None
+        self._noise_key = noise_key
         self._rows = dict(zip(self.clients, () if restored is None else restored.rows, strict=False))
         self._continues = "" if restored is None else restored.run
         self._hubs = {} if restored is None else restored.hubs
@@ -388,7 +391,7 @@ class Handshake:
         outputs = self.sample_index.outputs(self.job.config)
         if beyond := block_beyond(self.job, self.silo, shape, outputs.count):
             raise IncompatibleParties(beyond)
-        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks)
+        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key)
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         refuse_few_blocks(self.job, self.name, rows)
         opening = Opening(

@@ -81,6 +81,10 @@ UNFIT = "the labels do not fit; its log says why"
 """The reason that hubs without labels get."""
 
 
+NOISE_BYTES = 16
+"""Of the secret that noise is drawn from."""
+
+
 class Hub:
     """One silo's hub, as a state machine."""
 
@@ -95,6 +99,7 @@ class Hub:
         absences: Sequence[Absence] = (),
         keys: Keys | None = None,
         first_call: int = 0,
+        noise_key: bytes = b"",
     ) -> None:
         """Take the silo's index and what was saved of it, if this is not its first start.
 
@@ -104,13 +109,17 @@ class Hub:
             absences: all that were made durable.
             keys: for masks; see :class:`.Handshake`.
             first_call: drawn for this process, so that no answer to another process of the hub fits.
+            noise_key: 16 bytes that nobody else knows, drawn once for this run of the silo, and kept; for a variant
+                that adds noise to what hubs send.
         """
+        if job.variant.is_private and len(noise_key) != NOISE_BYTES:
+            raise ValueError(f"{job.hubs[silo]}: a variant with noise needs a secret of {NOISE_BYTES} bytes")
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
         self._own_clients = frozenset(self.clients)
         self._silo, self._restored = silo, restored if isinstance(restored, HubState) else None
         self._nonce = nonce
-        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys, first_call)
+        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys, first_call, noise_key)
         self.rounds: Rounds | None = None
         self.shutdown = restored if isinstance(restored, Shutdown) else None
         """The end of the run, when it has come."""

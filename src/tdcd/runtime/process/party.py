@@ -33,7 +33,7 @@ from tdcd.runtime.process.metrics import PATTERN, Metrics
 from tdcd.runtime.process.status import ClientStatus
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.storage.keys import LABEL_KEY, NEW_KEY, label_key, mask_key
+from tdcd.runtime.storage.keys import LABEL_KEY, NEW_KEY, label_key, mask_key, noise_key
 from tdcd.runtime.transport.processes import Activity, Process
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
@@ -120,6 +120,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         absences=folder.absences,
         keys=keys_of(job, job.hubs[index], own, folder.path) if is_masked else None,
         first_call=secrets.randbelow(MOST_CALLS // 2),
+        noise_key=noise_key(folder.path) if job.variant.is_private else b"",
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own, "train") as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.alignment.alignment import keyed_digests
+from tdcd.config import ConfigError
 from tdcd.config.losses import chosen_loss
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.party_names import hub_of
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores, check_without
+from tdcd.records.files import read_json
 from tdcd.records.run_folder import RunFolder
-from tdcd.records.run_folder.durable import read_json
 from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
 from tdcd.runtime.compute.secure_sums import Masks, Sums
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
@@ -41,6 +42,12 @@ class ModelOf(NamedTuple):
     status: str | None
 
 
+NO_NOISE = (
+    "train.variant = {!r}: it adds noise to what hubs send in training, and predictions would send phi of the new rows "
+    "without it; predict from a model whose parts are in one place"
+)
+
+
 class PredictHub:
     """A hub's side: say which samples it has, by keyed digests, and to each peer its scores of the common ones."""
 
@@ -48,6 +55,8 @@ class PredictHub:
         self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf, without: Collection[str] = ()
     ) -> None:
         """Take this silo's scores, and which run and round its block is of; some hubs may be missing."""
+        if job.variant.is_private:
+            raise ConfigError([NO_NOISE.format(job.config.train.variant)])
         self.job, self.name, self._label_hub = job, job.hubs[silo], job.topology.label_hub
         peers = [peer for peer in job.peers(silo) if peer not in without]
         self.partners = tuple(peer for peer in peers if self._label_hub in (None, self.name, peer))

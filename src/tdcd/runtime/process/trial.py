@@ -21,10 +21,11 @@ from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import Plan, plan
 from tdcd.federation.party_names import client_of
 from tdcd.federation.silos import SiloIds
+from tdcd.pages.report import write_report
+from tdcd.records.files import write_durably
 from tdcd.records.manifest import Manifest
 from tdcd.records.patience import Best
-from tdcd.records.run_folder import RunFolder, toml_text, write_durably
-from tdcd.report import write_report
+from tdcd.records.run_folder import RunFolder, toml_text
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job, shared_digest

@@ -9,9 +9,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
+from tdcd.records.files import PRIVATE, sync_folder, write_all, write_durably
 from tdcd.records.mark import Mark
-from tdcd.records.run_folder import sync_folder, write_all, write_durably
-from tdcd.records.run_folder.durable import PRIVATE
 from tdcd.runtime.machine.hub import Shutdown
 from tdcd.runtime.machine.instructions import HubState
 from tdcd.runtime.messages.messages import Checkpoint, Ended

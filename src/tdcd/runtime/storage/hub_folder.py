@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
 from tdcd.prediction.predictions import Named, write_held_out
+from tdcd.records.files import write_durably
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, keyed, schedule_of
 from tdcd.records.mark import Mark
-from tdcd.records.run_folder import RunFolder, write_durably
+from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.job import Job, timing_of
 from tdcd.runtime.machine.exchange import kept_rounds
@@ -56,7 +57,7 @@ from tdcd.runtime.storage.hub_restart import (
     state_to_continue,
     way_on,
 )
-from tdcd.runtime.storage.keys import forget_mask_key
+from tdcd.runtime.storage.keys import forget_run_keys
 from tdcd.runtime.storage.status import lock, replace_quickly, write_status
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation, load_label_encoding, save_preparations
@@ -174,7 +175,7 @@ class HubFolder:
         self._checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
         if self.about["status"] is not None:
             check_ended(self.path, self.about, lines)
-            forget_mask_key(self.path)
+            forget_run_keys(self.path)
             self.restored = None if self.is_over else self._read_shutdown()
             return
         self.absences, self._noted = read_absences(
@@ -335,7 +336,7 @@ class HubFolder:
         self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
         # What slower hubs may still ask for is masked already.
-        forget_mask_key(self.path)
+        forget_run_keys(self.path)
         failpoint("finish.after")
 
     def note_confirmed(self, shutdown: Shutdown) -> None:
@@ -346,7 +347,7 @@ class HubFolder:
     def report(self) -> None:
         """Write the report, when nobody waits any more."""
         # Only here, so that parties that write no report start without what figures need.
-        from tdcd.report import write_report  # noqa: PLC0415
+        from tdcd.pages.report import write_report  # noqa: PLC0415
 
         write_report(self.path)
 

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tdcd.records.files import parse_json, read_plain
 from tdcd.records.history import Record
 from tdcd.records.mark import Mark, marks_of
-from tdcd.records.plain_file import parse_json, read_plain
 from tdcd.runtime.job import WAY_ON
 from tdcd.runtime.machine.instructions import Absence, HubState
 from tdcd.runtime.storage.checkpoint import Checkpoints

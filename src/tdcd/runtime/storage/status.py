@@ -15,8 +15,7 @@ from typing import Any
 
 from tdcd.core.visible import one_line
 from tdcd.core.words import counted
-from tdcd.records.plain_file import open_plain, parse_json, read_plain
-from tdcd.records.run_folder.durable import create, write_all
+from tdcd.records.files import create, open_plain, parse_json, read_plain, write_all
 
 TRIES, PAUSE_S = 20, 0.02
 """Who asks whether the process lives has the lock for a moment: that must not keep a party from starting."""

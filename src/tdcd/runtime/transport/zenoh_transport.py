@@ -116,8 +116,10 @@ def _plain(host: str) -> str:
 
 CLOSING_S = 10.0
 """How long a thread may take to notice that the session is closed."""
-MORE = b"more"
-"""The attachment of a piece that is not the last of its message."""
+LAST, MORE = b"last", b"more"
+"""What a piece is: the last of its message, or not."""
+MOST_ATTACHED_BYTES = 80
+"""Of an attachment: what a piece is, and the nonce of the process that sends it."""
 MOST_WORD_BYTES = 1000
 """What a process may say of itself, and more."""
 NAMES_AHEAD = 4
@@ -192,6 +194,7 @@ class ZenohTransport:
             since=int(time.time()),
             expires=0 if facts is None else int(facts.not_after.timestamp()),
         )
+        self._attached = _attached(LAST, self._process), _attached(MORE, self._process)
         self._places = {peer: PeerProcesses(self._process, party, peer) for peer in ordered}
         self._expiries = {party: self._process.expires} if self._process.expires else {}
         self._publishers: dict[str, tuple[str, zenoh.Publisher]] = {}
@@ -236,12 +239,12 @@ class ZenohTransport:
         place, chosen = self._places[receiver], self._places[receiver].chosen
         if chosen is None or not place.is_up:
             return
-        publisher = self._publisher(receiver, chosen)
+        publisher, last, more = self._publisher(receiver, chosen), *self._attached
         for piece, is_last in pieces(data, PIECE_BYTES):
             # Who is away, or came back in the meantime, could not put the pieces together.
             if self._places[receiver] is not place or not place.accepts(chosen.nonce):
                 return
-            publisher.put(piece, attachment=None if is_last else MORE)
+            publisher.put(piece, attachment=last if is_last else more)
         self.sent_bytes[receiver] += len(data)
 
     def _publisher(self, receiver: str, process: Process) -> zenoh.Publisher:
@@ -251,7 +254,7 @@ class ZenohTransport:
             if publisher is not None:
                 publisher.undeclare()  # type: ignore[no-untyped-call]
             publisher = self._session.declare_publisher(
-                message_key(self._names[receiver], self._own_name, process.nonce, self._process.nonce),
+                message_key(self._names[receiver], self._own_name, process.nonce),
                 # By default zenoh throws messages away when a link is busy.
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 reliability=zenoh.Reliability.RELIABLE,
@@ -267,11 +270,13 @@ class ZenohTransport:
                 place, name = self._places[peer], self._names[peer]
                 unsent, place.unsent = place.unsent, {}
             for nonce, (what, word) in unsent.items():
-                key = message_key(name, self._own_name, nonce, self._process.nonce)
+                key = message_key(name, self._own_name, nonce)
                 # Nobody waits for one that is not chosen and does not read.
                 waits = zenoh.CongestionControl.BLOCK if what == CHOSEN else zenoh.CongestionControl.DROP
                 with suppress(zenoh.ZError):
-                    self._session.put(key, word, congestion_control=waits, express=True, attachment=what)
+                    self._session.put(
+                        key, word, congestion_control=waits, express=True, attachment=_attached(what, self._process)
+                    )
                 with self._lock:
                     if what == CHOSEN and self._places[peer] is place:
                         self._note(peer, place.announced(nonce))
@@ -358,16 +363,17 @@ class ZenohTransport:
         return _Link(messages, presence, token)
 
     def _on_message(self, sender: str, name: str, sample: zenoh.Sample) -> None:
-        nonce = str(sample.key_expr).rpartition("/")[2]
-        mark = None if sample.attachment is None else sample.attachment.to_bytes()
+        attached = b"" if sample.attachment is None else sample.attachment.to_bytes()
+        mark, _, by = attached[:MOST_ATTACHED_BYTES].partition(b"/")
+        nonce = by.decode(errors="replace")
         with self._lock:
             if name != self._names[sender]:
                 return
             if mark in (CHOSEN, TAKEN):
                 word = sample.payload.to_bytes()[:MOST_WORD_BYTES].decode(errors="replace")
                 self._note(sender, self._places[sender].received_choice(nonce, mark, word))
-            elif self._places[sender].accepts(nonce):
-                self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark is None)
+            elif mark in (LAST, MORE) and self._places[sender].accepts(nonce):
+                self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark == LAST)
 
     def _on_presence(self, peer: str, name: str, sample: zenoh.Sample) -> None:
         word = str(sample.key_expr).rpartition("/")[2]
@@ -389,6 +395,11 @@ class ZenohTransport:
             self._expiries[peer] = place.chosen.expires
         if place.unsent:
             self._with_unsent.put(peer)
+
+
+def _attached(what: bytes, process: Process) -> bytes:
+    """The attachment of something that a process sends."""
+    return what + b"/" + process.nonce.encode()
 
 
 def _guarded(
