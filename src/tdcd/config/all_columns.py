@@ -6,7 +6,7 @@ the silos' clients, and there it is with the client that holds it anyway. What o
 
 from dataclasses import replace
 from math import gcd
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray

@@ -15,7 +15,7 @@ from tdcd.core.objective import Tree
 from tdcd.core.words import counted
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
-from tdcd.prediction.held_out import Named, write_held_out
+from tdcd.prediction.predictions import Named, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, client_digests, held_out_digests, keyed, schedule_of
 from tdcd.records.mark import NO_LINES, digest_of, marks_of
@@ -128,7 +128,7 @@ class TrainingRun:
             self._open(path, resume, by)
             return [record.to_json() for record in self.history]
 
-        lines = opened() if self._hosts is None else self._hosts.of_first(opened)
+        lines = opened() if self._hosts is None else self._hosts.broadcast(opened)
         if self._hosts is not None and resume:
             self._follow([Record.from_json(line) for line in lines], self._hosts)
         if self.folder is not None:

@@ -45,7 +45,7 @@ def resume(
         folder.check_settings()
         return folder.config()
 
-    before = settings() if hosts is None else hosts.of_first(settings)
+    before = settings() if hosts is None else hosts.broadcast(settings)
     keys = override(before, assignments)
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:
