@@ -1,8 +1,11 @@
 # make demo   set up and train the demo federation
+# make quick  tests that compile nothing and start no process: most of what can be wrong, in half a minute
 # make test   run every test
 # make lint   ruff, mypy and the layers of the package
 # make docs   the documentation as a site, in site/
 # make bench  ratios against the usual per-client loop (installs torch)
+# make format  let ruff correct what it can
+# make clean  remove all that was made
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,10 +20,14 @@ export PYTHONDONTWRITEBYTECODE =
 QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
 	--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
-.PHONY: demo test lint format docs bench clean
+.PHONY: demo quick test lint format docs bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/tdcd run
+
+quick: $(VENV)/installed-$(EXTRAS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile quick -m "quick and not slow" \
+		$$(grep -rl mark.quick tests --include="test_*.py")
 
 test: $(VENV)/installed-$(EXTRAS)
 	$(QUICKLY) $(BIN)/python -m pytest -n 3 --dist worksteal -m "not optimised"

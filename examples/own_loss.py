@@ -26,7 +26,7 @@ class Quantile(Loss):
         residual = labels - scores[..., 0]
         return self.q * residual + self.width * jax.nn.softplus(-residual / self.width)
 
-    def tell(self, scores, labels, response):
+    def statistic(self, scores, labels, response):
         """With labels at one silo, what it tells the others of a sample, ``[..., 1]``: here the residual."""
         return labels[..., None] - scores
 

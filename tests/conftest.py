@@ -1,7 +1,7 @@
-"""What all tests share: a profile of hypothesis, a cache of compiled programs, and where temporary files are.
+"""What all tests share: a cache of compiled programs, where temporary files are, and two plugins of tests/support.
 
-The profile has the same examples on every run, and no deadline, since programs compile. The cache is shared by all
-workers and by the processes that tests start; it is new in every session, so no result depends on an earlier one.
+The cache is shared by all workers and by the processes that tests start; it is new in every session, so no result
+depends on an earlier one.
 Temporary files are in memory if there is room: hubs wait for the disk again and again, and no test cuts the power.
 """
 
@@ -11,12 +11,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-
-pytest.register_assert_rewrite("support")
-
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.load_profile("repeatable")
 
 collect_ignore_glob = ["*/conftest.py"]
 """They have no doctests; collected for those, two folders' would be two modules of one name."""
@@ -29,6 +23,10 @@ if not IS_WORKER:  # before JAX is imported, which reads it; workers and other p
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+pytest.register_assert_rewrite("support")  # before any of it is imported
+pytest_plugins = ["support.examples", "support.quick"]
 
 
 def pytest_unconfigure():

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OF_PROJECT = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")]
+DOCUMENTS = [*OF_PROJECT, *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPETS = {
     path: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
     for path in DOCUMENTS

@@ -13,6 +13,8 @@ from tdcd.core.participation import RandomClients
 from tdcd.core.schedule import batch_ids
 from tdcd.data.table import holdout_mask
 
+pytestmark = pytest.mark.quick
+
 PAGE = (Path(__file__).parents[1] / "docs" / "draws.md").read_text(encoding="utf-8")
 VECTORS = json.loads(re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1])
 
@@ -50,6 +52,7 @@ def test_participation(given, page):
     assert np.flatnonzero(ours).tolist() == answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", VECTORS["silo dropout"])
 def test_silo_dropout(given, page):
     seed, round_index, silo, (count, size), rate, dropped = given.values()
@@ -58,6 +61,7 @@ def test_silo_dropout(given, page):
     assert np.flatnonzero(~np.asarray(kept)).tolist() == dropped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", VECTORS["dither"])
 def test_dither(given, page):
     seed, round_index, silo, stream, shape, dither = given.values()

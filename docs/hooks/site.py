@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(#[^)]*)?(?=\))")
-PROJECT = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+PROJECT = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}
 """Pages that are files at the root of the repository."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".json": "json", ".service": "ini"}
 

@@ -11,6 +11,8 @@ from tdcd.alignment import METHODS, Alignment, AlignmentError
 from tdcd.alignment.messages import Announcement
 from tdcd.alignment.ristretto import hash_to_points
 
+pytestmark = pytest.mark.quick
+
 SECRET = bytes(range(32))
 
 

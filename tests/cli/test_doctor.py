@@ -9,6 +9,8 @@ from support.command import tdcd
 from tdcd.runtime.certificates.issue import create_authority, issue
 from tdcd.runtime.process.doctor import can_listen, can_reach, clock
 
+pytestmark = pytest.mark.quick
+
 FEDERATION = """
 [data]
 source = "diabetes"

@@ -9,6 +9,8 @@ from tdcd.cli.app import app
 from tdcd.cli.federation import CELLS
 from tdcd.records.timeline import Timeline
 
+pytestmark = pytest.mark.quick
+
 FACTS = {
     "party": "hub.lab",
     "phase": "exchanging",

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from support.command import tdcd
+from support.ledgers import ledger as ledger_of
 from tdcd.compare import Contender, compare, network_of, plan_all, write_page
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute
 from tdcd.compare.prediction import Prediction
 from tdcd.compare.tables import costs, joining, summary
 from tdcd.config import ConfigError, check_config
-from tdcd.core.ledger import Ledger, PhiBytes
 from tdcd.core.network import Link, Network, preset
 from tdcd.core.pace import Work, seconds_per_round, silo_works
 from tdcd.core.stopping import Interrupted
@@ -70,7 +70,7 @@ def test_predicted_times_follow_from_who_is_apart(done):
     silos = comparison.tdcd.run.federation.silos
     works = silo_works(
         NETWORK,
-        Ledger([6, 5], [3, 2], PhiBytes(3 * 32 * 4, 3 * 32 * 4), itemsize=4),
+        ledger_of([6, 5], [3, 2], 3 * 32 * 4, 3 * 32 * 4),
         shares=[max(silo.clients) / sum(silo.clients) for silo in silos],
         phi_seconds=STEP,
         step_seconds=STEP,

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from support.ledgers import ledger as ledger_of
 from tdcd import Federation, Silo, train
 from tdcd.config import ConfigError, check_config
 from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import plan
-from tdcd.core.ledger import Ledger, Moved, PhiBytes, Told, Traffic, by_link
+from tdcd.core.ledger import Moved, Traffic, by_link
 from tdcd.core.schedule import batch_ids
 from tdcd.training.run import resume
 from tdcd.training.train import train_plan
@@ -80,7 +81,7 @@ def test_distributed_sgd_takes_the_same_steps_as_sgd_and_pays_for_them(results):
     np.testing.assert_allclose(losses(distributed), losses(central), rtol=1e-12)
     # 354 rows of 10 columns and their labels, in 8 bytes each, once: before the first step. The column of ones is made.
     assert {record.bytes for record in central.history} == {Traffic(hub_to_hub=354 * (10 + 1) * 8)}
-    each = by_link(Ledger([6, 5], [3, 2], PhiBytes(32 * 8, 32 * 8), itemsize=8).after(1), "bytes")
+    each = by_link(ledger_of([6, 5], [3, 2], 32 * 8, 32 * 8, itemsize=8).after(1), "bytes")
     assert [record.bytes for record in distributed.history] == [each * record.round for record in distributed.history]
 
 
@@ -190,16 +191,16 @@ def test_with_labels_at_one_silo_only_that_one_trains_alone_and_the_others_have_
     assert [*baseline_plans("local-sgd", planned)] == ["local-sgd/silo2"]
     for name in BASELINES:
         for rewritten in baseline_plans(name, planned).values():
-            assert rewritten.variant.knowledge.label_silo is None
+            assert rewritten.variant.label_silo is None
             assert rewritten.config.federation.labels is None
 
 
 def test_labels_at_one_silo_are_a_star_of_phi_and_slopes():
-    ledger = Ledger([10, 20, 30], [5, 3, 1], PhiBytes(400, 400), itemsize=4, told=Told(1, 800))
+    ledger = ledger_of([10, 20, 30], [5, 3, 1], 400, 400, slope=(1, 800))
     between = [sent for sent in ledger.after(3) if sent.link == "hub_to_hub"]
     assert [(sent.kind, sent.messages, sent.bytes) for sent in between] == [("phi", 6, 2400), ("slope", 6, 4800)]
     # The clients of the silo with labels get phi.
-    assert [sent.bytes for sent in ledger.after(3) if sent.kind == "phi_others"] == [3 * (800 + 400 + 800)]
+    assert [sent.bytes for sent in ledger.after(3) if sent.kind == "received"] == [3 * (800 + 400 + 800)]
     planned = plan(check_config(KEYS | {"federation": {**KEYS["federation"], "labels": "silo2"}}))
     found = train(*planned[1:5], rounds=6, evaluate_every=6, variant=planned.variant).history[-1]
     assert found.messages.hub_to_hub == 6 * 2

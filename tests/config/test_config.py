@@ -4,6 +4,8 @@ import pytest
 
 from tdcd.config import Config, ConfigError, check_config, override, read_config
 
+pytestmark = pytest.mark.quick
+
 
 def problems(keys):
     with pytest.raises(ConfigError) as caught:

@@ -9,6 +9,8 @@ from tdcd.core.exchange import Sending, SummedExchange, seed_words
 from tdcd.core.fixed_point import BeyondRangeError, FixedPoint
 from tdcd.core.variant import Variant
 
+pytestmark = pytest.mark.quick
+
 SENDING = Sending(seed_words(0), 0, 0)
 
 
@@ -24,6 +26,7 @@ def test_the_sum_of_the_largest_numbers_fits(largest, terms):
     assert terms * largest * 2.0 ** (fixed.bits + 1) * (1 + 2.0**-19) >= 2**31 - 1
 
 
+@pytest.mark.slow
 def test_sums_are_right_to_the_resolution_and_alike_in_both_libraries():
     fixed, rng = FixedPoint(64.0, 3), np.random.default_rng(0)
     parts = [rng.uniform(-64, 64, (4, 30, 2)).astype(np.float32) for _ in range(3)]
@@ -37,6 +40,7 @@ def test_sums_are_right_to_the_resolution_and_alike_in_both_libraries():
     assert Variant(exchange=fixed).changed == ("exchange",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [64.01, -1e30, np.inf, np.nan])
 def test_numbers_beyond_the_range_are_never_wrapped(number):
     fixed = FixedPoint(64.0, 3)

@@ -1,10 +1,14 @@
 """The ledger against a plain loop over every message of a round."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.core.ledger import Ledger, PhiBytes, ScoresBytes, Told, Traffic, by_link
+from support.ledgers import ledger as ledger_of
+from tdcd.core.ledger import Traffic, by_link
+
+pytestmark = pytest.mark.quick
 
 
 @given(
@@ -27,8 +31,7 @@ def test_equals_every_message_added_up_for_any_row_split(silos, samples, outputs
                 down.append(int(np.sum(owner == client)) * outputs * itemsize)
         between += [samples * outputs * itemsize] * (len(silos) - 1)
     parameters, clients = zip(*silos, strict=True)
-    phi = PhiBytes(*[samples * outputs * itemsize] * 2)
-    sent = Ledger(parameters, clients, phi, itemsize=itemsize).after(1)
+    sent = ledger_of(parameters, clients, *[samples * outputs * itemsize] * 2, itemsize=itemsize).after(1)
     assert by_link(sent, "bytes") == Traffic(sum(up), sum(down), sum(between))
     assert by_link(sent, "messages") == Traffic(len(up), len(down), len(between))
 
@@ -36,23 +39,16 @@ def test_equals_every_message_added_up_for_any_row_split(silos, samples, outputs
 @given(st.integers(1, 7), st.integers(0, 30), st.lists(st.integers(1, 9), min_size=1, max_size=3), st.booleans())
 def test_evaluations_are_those_of_a_plain_loop(every, last, periods, is_star):
     """A silo's clients are asked in the first round of a period that has an evaluation in it."""
-    silos, scores = len(periods), ScoresBytes(100, 50, 7)
-    ledger = Ledger(
-        [3] * silos,
-        [2] * silos,
-        PhiBytes(0, 0),
-        4,
-        periods=periods,
-        told=Told(0, 9) if is_star else None,
-        scores=scores,
-    )
+    silos, star = len(periods), (silos_with_labels, 9) if (silos_with_labels := len(periods) - 1) and is_star else None
+    is_star = star is not None
+    ledger = ledger_of([3] * silos, [2] * silos, 0, 0, periods=periods, slope=star, scores=(100, 50, 7))
     due = [one for one in range(last + 1) if one % every == 0 or one == last]
     for rounds in due:
         until = [one for one in due if one <= rounds]
         asked = sum(len({one // period for one in until}) for period in periods)
         told = len(until) * (silos - 1) * (1 if is_star else silos)
         sent, messages = (by_link(ledger.evaluations(rounds, every, last), count) for count in ("bytes", "messages"))
-        between = told * 50 + (len(until) * 7 if silos > 1 else 0)
+        between = told * 50 + len(until) * 7 * (1 if is_star else silos - 1)
         assert sent == Traffic(asked * 100, asked * 2 * 3 * 4, between)
         assert messages == Traffic(asked * 2, asked * 2, told * (2 if is_star else 1))
 

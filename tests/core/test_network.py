@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.ledgers import ledger as ledger_of
 from tdcd.config import ConfigError, check_config
-from tdcd.core.ledger import Ledger, PhiBytes, by_link
+from tdcd.core.ledger import by_link
 from tdcd.core.network import INSIDE, PRESETS, Link, Network, preset
 from tdcd.core.pace import seconds_per_round, silo_works
+
+pytestmark = pytest.mark.quick
 
 links = st.builds(Link, st.floats(0, 1), st.floats(1, 1e9))
 networks = st.builds(Network, links, links)
@@ -25,7 +28,8 @@ def rounds(draw):
     return {
         "parameters": list(parameters),
         "shares": [max(rows) / sum(rows) for rows in clients],
-        "phi": PhiBytes(draw(st.integers(1, 40000)), draw(st.integers(1, 40000))),
+        "inside": draw(st.integers(1, 40000)),
+        "between": draw(st.integers(1, 40000)),
         "itemsize": draw(st.sampled_from([4, 8])),
         "phi_seconds": draw(st.floats(0, 1)),
         "step_seconds": draw(st.floats(0, 1)),
@@ -33,9 +37,9 @@ def rounds(draw):
     }
 
 
-def round_seconds(network, *, parameters, phi, itemsize, **figures):
+def round_seconds(network, *, parameters, inside, between, itemsize, **figures):
     """What a round takes where everybody is in step and as fast."""
-    ledger = Ledger(parameters, [1] * len(parameters), phi, itemsize)
+    ledger = ledger_of(parameters, [1] * len(parameters), inside, between, itemsize)
     return seconds_per_round(silo_works(network, ledger, **figures))
 
 
@@ -45,7 +49,8 @@ def test_a_round_by_hand():
         network,
         parameters=[100, 10],
         shares=[0.75, 0.5],
-        phi=PhiBytes(400, 100),
+        inside=400,
+        between=100,
         itemsize=4,
         phi_seconds=0.02,
         step_seconds=0.003,
@@ -61,7 +66,7 @@ def test_a_round_by_hand():
 
 def test_one_silo_alone_sends_blocks_only():
     network = Network(Link(0.01, 1000), Link(7, 1))
-    figures = {"phi": PhiBytes(36, 36), "itemsize": 4, "phi_seconds": 3.0, "step_seconds": 0.5, "local_steps": 2}
+    figures = {"inside": 36, "between": 36, "itemsize": 4, "phi_seconds": 3.0, "step_seconds": 0.5, "local_steps": 2}
     assert round_seconds(network, parameters=[100], shares=[0.7], **figures) == pytest.approx(2 * 0.41 + 1)
 
 
@@ -79,10 +84,8 @@ def test_nothing_gets_faster_by_more_of_anything(network, figures, more, extra):
     before = round_seconds(network, **figures) * (1 - 1e-9)
     slow = [Link(link.latency_s + more, link.bytes_per_s / (1 + more)) for link in vars(network).values()]
     assert round_seconds(Network(*slow), **figures) >= before
-    phi, steps = figures["phi"], figures["local_steps"] + extra
-    for larger in ({"phi": phi._replace(client_hub=phi.client_hub + extra)}, {"local_steps": steps}):
-        assert round_seconds(network, **figures | larger) >= before
-    assert round_seconds(network, **figures | {"phi": phi._replace(hub_hub=phi.hub_hub + extra)}) >= before
+    for name in ("inside", "between", "local_steps"):
+        assert round_seconds(network, **figures | {name: figures[name] + extra}) >= before
     wider = [count + extra for count in figures["parameters"]]
     assert round_seconds(network, **figures | {"parameters": wider}) >= before
     one_more = {"parameters": [*figures["parameters"], 1 + extra], "shares": [*figures["shares"], 0.75]}
@@ -93,8 +96,8 @@ def test_nothing_gets_faster_by_more_of_anything(network, figures, more, extra):
 def test_a_silo_with_one_client_takes_as_long_as_its_ledger_has_bytes(num_silos, parameters, samples, outputs):
     """At one byte a second and no latency, each silo's time is its part of what the ledger counts."""
     one = Link(0, 1)
-    figures = {"phi": PhiBytes(*[samples * outputs * 4] * 2), "itemsize": 4}
-    traffic = by_link(Ledger([parameters] * num_silos, [1] * num_silos, **figures).after(1), "bytes")
+    figures = {"inside": samples * outputs * 4, "between": samples * outputs * 4, "itemsize": 4}
+    traffic = by_link(ledger_of([parameters] * num_silos, [1] * num_silos, **figures).after(1), "bytes")
     idle = {"phi_seconds": 0.0, "step_seconds": 0.0, "local_steps": 1}
     found = round_seconds(
         Network(one, one), parameters=[parameters] * num_silos, shares=[1.0] * num_silos, **figures, **idle

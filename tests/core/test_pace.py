@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdcd.core.ledger import Ledger, PhiBytes, Told
+from support.ledgers import ledger as ledger_of
 from tdcd.core.network import Link, Network
 from tdcd.core.pace import Work, round_ends, seconds_after, seconds_per_round, silo_works
 from tdcd.core.timing import Overlap
+
+pytestmark = pytest.mark.quick
 
 times = st.floats(0, 10)
 works = st.builds(Work, times, times, times, times, times)
@@ -134,7 +136,7 @@ def test_in_step_at_equal_speeds_a_round_is_its_critical_path(client_hub, hub_hu
     r"""2 max_j [t_c(s d_j) + t_c(p_j b_c)] + t_phi + t_h((N - 1) b_h) + Q t_step."""
     parameters, clients = zip(*parts, strict=True)
     shares = [max(rows) / sum(rows) for rows in clients]
-    ledger = Ledger(parameters, [len(rows) for rows in clients], PhiBytes(inside, between), itemsize=4)
+    ledger = ledger_of(parameters, [len(rows) for rows in clients], inside, between)
     found = silo_works(
         Network(client_hub, hub_hub), ledger, shares=shares, phi_seconds=phi, step_seconds=step, local_steps=3
     )
@@ -180,14 +182,14 @@ def test_a_silo_four_times_slower_holds_nobody_up_with_a_period_of_four():
 
 def test_smaller_blocks_up_and_slower_silos_count_where_they_are():
     one = Link(0.5, 100)
-    parts = {"parameters": [25, 40], "clients": [1, 2], "phi": PhiBytes(200, 300, 10), "itemsize": 4}
+    parts = {"parameters": [25, 40], "clients": [1, 2], "inside": 200, "between": 300, "per_client": 10}
     figures = {"shares": [1.0, 0.5], "phi_seconds": 0.25, "step_seconds": 0.5, "local_steps": 3}
-    plain = silo_works(Network(one, one), Ledger(**parts), **figures)
+    plain = silo_works(Network(one, one), ledger_of(**parts), **figures)
     # Silo 1 sends 100 + 100 bytes of block and twice 210 of phi, silo 2 160 + 160 and twice 110.
     assert plain == (Work(0.5 + 1 + 0.5, 0.25 + 2.1, 0.5 + 2.1 + 1.5 + 0.5 + 1, 3.0, 0.5),) * 2
-    fewer = silo_works(Network(one, one), Ledger(**parts, blocks_up=[30, 50]), **figures)
+    fewer = silo_works(Network(one, one), ledger_of(**parts, blocks_up=[30, 50]), **figures)
     assert fewer[0] == pytest.approx(plain[0]._replace(steps=plain[0].steps - 0.7))
-    slow = silo_works(Network(one, one), Ledger(**parts), slower=[1.0, 4.0], **figures)
+    slow = silo_works(Network(one, one), ledger_of(**parts), slower=[1.0, 4.0], **figures)
     assert slow[0] == plain[0]
     assert slow[1] == pytest.approx(plain[1]._replace(per_phi=plain[1].per_phi + 0.75, steps=plain[1].steps + 4.5))
 
@@ -203,8 +205,8 @@ def test_a_star_takes_two_messages_one_after_the_other():
     """Phi to the hub with labels, then slopes to every other one on its uplink."""
     link = Link(latency_s=1.0, bytes_per_s=100.0)
     figures = {"shares": [1.0] * 3, "phi_seconds": 0.0, "step_seconds": 0.0, "local_steps": 1}
-    cases = None, Told(0, 200), Told(0, 500)
-    ledgers = [Ledger([25] * 3, [1] * 3, PhiBytes(200, 200), itemsize=4, told=told) for told in cases]
+    cases = None, (0, 200), (0, 500)
+    ledgers = [ledger_of([25] * 3, [1] * 3, 200, 200, slope=slope) for slope in cases]
     meshed, star, wide = (seconds_per_round(silo_works(Network(link, link), ledger, **figures)) for ledger in ledgers)
     assert meshed == pytest.approx(2 + 3 + 3 + 2 + (1 + 2 * 2))
     assert star == pytest.approx(2 + 3 + 3 + 2 + (1 + 2) + (1 + 2 * 2))

@@ -6,6 +6,8 @@ from scipy.stats import chi2
 
 from tdcd.core.schedule import IDS_AT_ONCE, PLACES_KEPT, batch_ids, num_exchanged
 
+pytestmark = pytest.mark.quick
+
 # (num_samples, batch_size): a quarter of the samples and less is drawn one by one, more by sorting keys.
 DRAWN, SORTED = (400, 20), (40, 20)
 BRANCHES = pytest.mark.parametrize(("num_samples", "batch_size"), [DRAWN, SORTED], ids=["drawn", "sorted"])

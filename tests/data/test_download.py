@@ -8,6 +8,8 @@ import pytest
 from tdcd.data.download import DownloadError, download
 from tdcd.data.mnist import _unpacked
 
+pytestmark = pytest.mark.quick
+
 CONTENT = bytes(range(256)) * 500
 PACKED = gzip.compress(CONTENT)
 CHECK = partial(_unpacked, md5=hashlib.md5(CONTENT).hexdigest())

@@ -8,6 +8,8 @@ import pytest
 from tdcd.data import load
 from tdcd.data.randomized import randomize, randomize_table, trial_key
 
+pytestmark = pytest.mark.quick
+
 NUMBER = 4000
 IDS = [f"id {place}" for place in range(NUMBER)]
 KEY = bytes(range(32))

@@ -10,6 +10,8 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.data import SOURCES, data_folder, load
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("source", "shape", "task", "num_classes"),
@@ -88,6 +90,7 @@ def test_the_folder_is_the_argument_or_the_variable_or_in_the_home(monkeypatch, 
     assert data_folder(Path("here")) == tmp_path / "here"
 
 
+@pytest.mark.slow
 def test_its_tables_are_read_without_scikit_learn():
     # Subprocess, because other tests import it here.
     code = (

@@ -4,6 +4,8 @@ import pytest
 from tdcd.data import Table, standardize
 from tdcd.data.table import holdout_mask
 
+pytestmark = pytest.mark.quick
+
 HELD_OUT_OF_12 = [7, 8, 11]
 """With seed 7, a quarter of them; a run that is resumed or compared must find the same again."""
 

@@ -6,6 +6,8 @@ import pytest
 from tdcd.data.table import Table
 from tdcd.federation.silos import Federation, Silo
 
+pytestmark = pytest.mark.quick
+
 ROWS, COLUMNS = 60, ("age", "bmi", "income", "debt", "rent")
 
 

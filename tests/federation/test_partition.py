@@ -14,6 +14,8 @@ from tdcd.federation.partition import (
     shuffled_rows,
 )
 
+pytestmark = pytest.mark.quick
+
 
 def rng(seed=0):
     return np.random.default_rng(seed)

@@ -7,6 +7,8 @@ from scipy.stats import hypergeom
 from tdcd.core.schedule import batch_ids
 from tdcd.federation.placement import Padding, Placer, holders, place, place_alike
 
+pytestmark = pytest.mark.quick
+
 
 def draw(seed, num_samples, num_clients, batch_size, num_rounds=3, local_steps=2):
     """Minibatches, and an owner for each sample; every client owns one."""

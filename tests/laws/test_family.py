@@ -10,6 +10,7 @@ import pytest
 from support import oracle
 from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
+from tdcd.core.knowledge import Knowledge
 from tdcd.core.objective import Objective
 from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction, schedule
 from tdcd.core.participation import RandomClients
@@ -125,15 +126,13 @@ def test_phi_may_come_from_blocks_of_earlier_rounds():
 
 
 @dataclass(frozen=True)
-class Frozen:
+class Frozen(Knowledge):
     """The slope of the loss stays as it was when the round began."""
-
-    label_silo: int | None = None
 
     def needs_phi_start(self, silo):
         return True
 
-    def pass_on(self, silo, own, others, labels, objective):
+    def received(self, silo, own, others, labels, objective):
         return others
 
     def losses(self, silo, phi, known, objective):

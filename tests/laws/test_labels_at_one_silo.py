@@ -9,7 +9,7 @@ import pytest
 
 from support.problems import NUM_CLASSES, SPLITS, Problem, Shape, distance
 from tdcd.blocks import Linear, Mlp
-from tdcd.core.knowledge import Known, LabelsAt, slope, told
+from tdcd.core.knowledge import Known, LabelsAt
 from tdcd.core.losses import Huber, Loss, Poisson
 from tdcd.core.objective import Objective
 from tdcd.core.variant import Variant
@@ -47,11 +47,11 @@ def test_what_is_told_says_how_the_loss_goes_on(loss, dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
         scores, change = (jnp.asarray(draw_scores(loss, rng), dtype) for _ in range(2))
         labels = jnp.asarray(draw_labels(loss, rng), objective.label_dtype(dtype))
-        before = told(scores, labels, objective)
+        before = objective.statistic(scores, labels)
         grown = objective.losses(scores + change, labels) - objective.losses(scores, labels)
         assert np.abs(objective.change(before, change) - grown).max() < tolerance * np.abs(grown).max()
         after = jax.grad(lambda change: jnp.sum(objective.change(before, change)))(change)
-        expected = slope(scores + change, labels, objective)
+        expected = jax.grad(lambda scores: jnp.sum(objective.losses(scores, labels)))(scores + change)
         assert np.abs(after - expected).max() < 10 * tolerance * max(1, np.abs(expected).max())
 
 
@@ -59,7 +59,7 @@ def test_what_is_told_says_how_the_loss_goes_on(loss, dtype, tolerance):
 def test_a_slope_of_zero_moves_nothing(loss):
     """A row that the model is entirely sure of, in single precision; then the label cannot be told, and need not be."""
     objective, outputs = Objective(loss), NUM_CLASSES if loss == "softmax" else 1
-    sure = jnp.zeros((1, objective.kind.num_told(outputs)), np.float32)
+    sure = jnp.zeros((1, objective.kind.statistic_width(outputs)), np.float32)
     moved = jax.grad(lambda change: jnp.sum(objective.change(sure, change)))(jnp.zeros((1, outputs), np.float32))
     assert (moved == 0).all()
 
@@ -113,10 +113,10 @@ class Exponential(Loss):
     def losses(self, scores, labels):
         return jnp.exp(scores[..., 0]) - labels * scores[..., 0]
 
-    def tell(self, scores, labels, response):
+    def statistic(self, scores, labels, response):
         return jnp.concatenate([labels[..., None], scores], axis=-1)
 
-    def num_told(self, num_outputs):
+    def statistic_width(self, num_outputs):
         return self.wide
 
     def change(self, told, change, response):
@@ -129,7 +129,9 @@ def test_a_loss_of_ones_own_says_what_is_told():
     own = replace(problem, objective=Objective(Exponential(), 0.1))
     assert distance(trained(own), problem.solve(ROUNDS)) < 1e-10
     wrong = replace(problem, objective=Objective(Exponential(3), 0.1))
-    with pytest.raises(ValueError, match="Exponential loss tells 2 numbers of a sample, and its num_told says 3: make"):
+    with pytest.raises(
+        ValueError, match="Exponential loss has a statistic of 2 numbers, and its statistic_width says 3: make"
+    ):
         trained(wrong)
 
 
@@ -141,10 +143,10 @@ class Capped(Poisson):
 
 
 def test_what_a_loss_inherits_is_not_told():
-    assert (Capped.tell, Capped.change, Capped().num_told(1)) == (None, None, 1)
+    assert (Capped.statistic, Capped.change, Capped().statistic_width(1)) == (None, None, 1)
     with pytest.raises(ValueError, match="labels at one silo: the poisson loss has no `change` to say how it goes on"):
         Objective(Capped()).check_labels(np.ones(3), everywhere=False)
-    assert Huber(2.0).num_told(1) == 1
+    assert Huber(2.0).statistic_width(1) == 1
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])

@@ -8,7 +8,7 @@ import pytest
 
 from tdcd.blocks.linear import Linear
 from tdcd.blocks.start import start_block
-from tdcd.core.knowledge import Known, LabelsAt, LabelsEverywhere, told
+from tdcd.core.knowledge import Known, LabelsAt, LabelsEverywhere
 from tdcd.core.losses import LOSSES
 from tdcd.core.losses.squared import Squared
 from tdcd.core.objective import Objective
@@ -59,7 +59,7 @@ def test_losses_and_slopes_are_those_of_jax(objective, rng):
 def test_slopes_after_a_change_are_those_of_jax(objective, rng):
     scores, labels = samples(objective, rng, 50)
     change = rng.normal(0, 3, scores.shape)
-    before = told(scores, labels, objective)
+    before = objective.statistic(scores, labels)
     assert isinstance(before, np.ndarray)
     np.testing.assert_allclose(
         objective.change_slopes(before, change), objective.slopes(scores + change, labels), rtol=1e-7, atol=1e-9
@@ -108,8 +108,8 @@ def test_local_steps_are_those_of_jax(objective, knowledge, rng):
     features, block = rng.normal(size=(4, 6, 3)), {"weight": rng.normal(size=(3, outputs))}
     phi = features @ block["weight"]
     known = Known(labels, others, None)
-    if knowledge.label_silo == 0:
-        known = Known(labels, told(phi + others, labels, objective), phi)
+    if not knowledge.are_labels_everywhere and knowledge.scored_at(0) == 0:
+        known = Known(labels, objective.statistic(phi + others, labels), phi)
     rows = ClientRows(np.arange(15), features, labels, counts, np.arange(15), rng.uniform(0.5, 2, (4, 6)))
     local = LocalSteps(Linear(), objective, Variant(knowledge=knowledge), silo, "unbiased", 4, 40, 10, "float64")
     assert not local.needs_jax

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from support.ledgers import ledger as ledger_of
 from tdcd import train
 from tdcd.cli.console import show_recommendation
 from tdcd.compare.prediction import Prediction
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
-from tdcd.core.ledger import Ledger, PhiBytes
 from tdcd.core.network import PRESETS
 from tdcd.core.pace import Work
 from tdcd.core.timing import Overlap
@@ -270,7 +270,7 @@ def test_the_fewest_iterations_are_the_bounds_own_and_no_other_step_size_is_soon
 
 def forecast(q, rounds, seconds, simulated=0, step_size=0.1, diverged=()):
     """A forecast whose rounds take ``seconds`` each."""
-    cost = Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), Prediction((Work(seconds, 0.0, 0.0),), Overlap()))
+    cost = Cost(ledger_of([1, 1], [1, 1], 1, 1, 1), Prediction((Work(seconds, 0.0, 0.0),), Overlap()))
     return Forecast(q, 0.01, step_size, rounds, simulated or rounds or 0, 0.5, diverged, cost, None)
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from support.ledgers import ledger as ledger_of
 from tdcd import train
 from tdcd.compare.prediction import Prediction
 from tdcd.config import check_config
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import plan
-from tdcd.core.ledger import Ledger, PhiBytes
 from tdcd.core.network import PRESETS, Link, Network
 from tdcd.core.pace import Work, round_ends
 from tdcd.core.timing import Overlap
@@ -149,7 +149,7 @@ def rankings(rounds, diverged=(), *, failed=False):
     works = (Work(1.0, 1.0, 2.0, 0.0, 4.0),) * 2
 
     def ranked(candidate, rounds, step_size, diverged):
-        cost = Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), Prediction(works, candidate.timing))
+        cost = Cost(ledger_of([1, 1], [1, 1], 1, 1, 1), Prediction(works, candidate.timing))
         simulated = rounds or 3
         forecast = Forecast(5, 0.01, step_size, rounds, simulated, 0.5, diverged, cost, None)
         return Ranked(candidate, cost, None if rounds == 0 else forecast)
@@ -223,7 +223,7 @@ def test_a_candidate_is_simpler_if_it_is_closer_to_algorithm_1_in_everything():
 def test_what_is_hardly_faster_than_something_simpler_is_not_worth_it():
     def ranked(seconds, *parts):
         prediction = Prediction((Work(seconds, 0.0, 0.0),), Overlap())
-        return Ranked(Candidate(*parts), Cost(Ledger([1, 1], [1, 1], PhiBytes(1, 1), 1), prediction))
+        return Ranked(Candidate(*parts), Cost(ledger_of([1, 1], [1, 1], 1, 1, 1), prediction))
 
     plain, late = ranked(1.0, 0, (1, 1), 32), ranked(0.5, 1, (1, 1), 32)
     later, few = ranked(0.495, 2, (1, 1), 32), ranked(0.99, 0, (1, 1), 8)

@@ -15,6 +15,8 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.records.timeline import Timeline
 from tdcd.watch.watcher import Watcher
 
+pytestmark = pytest.mark.quick
+
 SHORT = ["data.source=diabetes", "model.block=linear", "train.batch_size=32", "train.rounds=2", "evaluate.every=1"]
 STATUS = {
     "party": "hub.lab",
@@ -93,6 +95,7 @@ def good(tmp_path_factory):
     return home / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("put", [brackets, pipe, endless])
 @pytest.mark.parametrize("name", FILES)
 def test_commands_and_the_page_of_all_runs_get_past_it(good, tmp_path, name, put):

@@ -6,6 +6,8 @@ import pytest
 from tdcd.core.ledger import Traffic
 from tdcd.records.history import Record, read_history
 
+pytestmark = pytest.mark.quick
+
 
 def record(**changes):
     fields = {"round": 5, "iteration": 50, "train_loss": 0.1, "test_loss": None, "metrics": {"train": {"auc": None}}}

@@ -6,6 +6,8 @@ from sklearn.metrics import accuracy_score, r2_score, roc_auc_score, root_mean_s
 
 from tdcd.records.metrics import auc, metrics
 
+pytestmark = pytest.mark.quick
+
 
 def test_regression_equals_sklearn_in_the_labels_units():
     rng = np.random.default_rng(0)

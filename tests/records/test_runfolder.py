@@ -21,6 +21,8 @@ from tdcd.runtime.storage.status import replace_quickly
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
 
+pytestmark = pytest.mark.quick
+
 FEDERATION = Federation.cut(load("breast_cancer"), silos=2, clients=2)
 NAMES = ["silo1", "silo2"]
 

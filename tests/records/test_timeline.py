@@ -7,6 +7,8 @@ import pytest
 
 from tdcd.records.timeline import MOST_SPANS, Timeline
 
+pytestmark = pytest.mark.quick
+
 
 def played(rounds, work=0.7, wait=0.3):
     """Every round: some work, then waiting for the clinic."""

@@ -9,6 +9,8 @@ from tdcd.records.history import Record
 from tdcd.records.patience import Stopping
 from tdcd.records.verdict import Courses, verdict
 
+pytestmark = pytest.mark.quick
+
 
 def lines(*losses, test_losses=None, unscored=None):
     nothing, tests = Traffic(), test_losses or [None] * len(losses)

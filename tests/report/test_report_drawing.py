@@ -9,6 +9,8 @@ from run_folders import silo
 from tdcd.report.drawing import federation_svg
 from tdcd.report.folder import FederationFacts
 
+pytestmark = pytest.mark.quick
+
 
 def draw(*silos):
     facts = FederationFacts.model_validate({"name": "x", "num_samples": 100, "num_test": 0, "silos": silos})

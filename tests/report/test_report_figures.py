@@ -14,6 +14,8 @@ from tdcd.report.axes import HEIGHT
 from tdcd.report.figures import COLOURS, Curve, line_figure, spans_decades
 from tdcd.report.pictures import save_png
 
+pytestmark = pytest.mark.quick
+
 ROUNDS = np.arange(50)
 
 
@@ -120,6 +122,7 @@ def test_many_curves_leave_the_axes_their_room():
     assert np.ptp(line[:, 1]) == pytest.approx(np.ptp(alone[:, 1]), abs=0.2)
 
 
+@pytest.mark.slow
 def test_the_user_s_own_matplotlib_settings_change_no_picture(tmp_path):
     curves = [Curve("a", ROUNDS, ROUNDS, np.full(50, 3.0)), Curve("損失", ROUNDS, ROUNDS % 7 + 1)]
     save_png(tmp_path / "plain.png", curves, "x", "y", log_y=True, inset=5)
@@ -135,6 +138,7 @@ def test_colours_follow_the_page():
     assert "font" not in svg
 
 
+@pytest.mark.slow
 def test_a_report_s_figures_need_no_matplotlib():
     # A process of its own, because other tests import it here.
     code = (

@@ -12,6 +12,8 @@ from support.well_formed import Page
 from tdcd.report import write_report
 from tdcd.report.protection import protections
 
+pytestmark = pytest.mark.quick
+
 SCRIPT = '<script>alert("1")</script>'
 
 
@@ -85,6 +87,7 @@ def test_every_figure_describes_itself(make_run):
     assert "loss against round: train from 2.320 to 0.06045, held-out from 2.420 to 0.1605" in text
 
 
+@pytest.mark.slow
 def test_the_same_folder_gives_the_same_bytes_in_another_process(make_run):
     folder = make_run()
     first = write_report(folder).read_bytes()
@@ -215,6 +218,7 @@ def test_json_that_ends_early_is_named(make_run):
         write_report(folder)
 
 
+@pytest.mark.slow
 def test_importing_the_report_leaves_matplotlib_alone():
     code = "import sys, tdcd.report; sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

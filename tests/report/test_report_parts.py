@@ -15,6 +15,8 @@ from tdcd.config import Config
 from tdcd.records.run_folder import RunFolder, toml_text
 from tdcd.report import write_report
 
+pytestmark = pytest.mark.quick
+
 SILOS = [silo("bank", [4], [9], ["age", "income", "debt <b>", "bias"]), silo("shop", [2], [9], ["visits", "spent"])]
 LINEAR = '[model]\nblock = "linear"\nloss = "{}"\n[data]\nstandardize = true\n'
 

@@ -16,6 +16,8 @@ from tdcd.report.axes import MOST_DOTS, Axes, robust_range
 from tdcd.report.held_out import read_held_out
 from tdcd.report.measures import brier, confusion, errors, grouped, roc
 
+pytestmark = pytest.mark.quick
+
 RNG = np.random.default_rng(5)
 
 

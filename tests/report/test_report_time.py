@@ -12,6 +12,8 @@ from tdcd.records.timeline import Timeline
 from tdcd.report import write_report
 from tdcd.report.timeline import MOST_BARS, Lane, timeline_svg
 
+pytestmark = pytest.mark.quick
+
 SILOS = [silo("clinic", [4], [100]), silo("lab", [6], [60, 40])]
 
 

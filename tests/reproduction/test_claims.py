@@ -12,6 +12,8 @@ from tdcd.reproduction.measures import MEASURES
 from tdcd.reproduction.results import Limit
 from tdcd.reproduction.statistics import final, reached, settled, slope, spread, spread_at_equal_steps, t_interval
 
+pytestmark = pytest.mark.quick
+
 
 def verdicts(**results):
     return {claim.key: claim.verdict for claim in judge(results)}

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 from tdcd.cli.app import app
 from tdcd.reproduction.measured import Measured, read_measured
 
+pytestmark = pytest.mark.quick
+
 IN_STEP = {"label": "in step", "rounds": [0, 5, 10], "losses": [1.0, 0.5, 0.4]}
 FOUND = {
     "about": "2 silos & more",

@@ -7,6 +7,8 @@ from tdcd.reproduction.claims import judge
 from tdcd.reproduction.measures import MEASURES, excess
 from tdcd.reproduction.results import CurveResult, ExperimentResult
 
+pytestmark = pytest.mark.quick
+
 ROUNDS = np.arange(0, 101, 5)
 LONGER = np.arange(0, 121, 5)
 

@@ -10,6 +10,8 @@ from tdcd.runtime.messages.messages import Remaining
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
+pytestmark = pytest.mark.quick
+
 
 def refusal(machine, message, **fields):
     data = with_fields(message, **fields) if fields else encode(message)

@@ -16,6 +16,8 @@ from tdcd.cli.certificates import certs_app
 from tdcd.runtime.certificates.check import cautions, explain, facts_of, read_certificate, read_key, read_secret
 from tdcd.runtime.certificates.issue import create_authority, issue, issue_all, throwaway
 
+pytestmark = pytest.mark.quick
+
 HUB, CLIENT = "hub.bank", "client.bank.north"
 HOSTS = ["bank.example", "127.0.0.1"]
 NOW = datetime.now(UTC)

@@ -16,6 +16,8 @@ from tdcd.runtime.messages.messages import Begin, Block, Checkpoint, ColumnSumma
 from tdcd.runtime.messages.structure import Array, Message
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
+pytestmark = pytest.mark.quick
+
 CONFIG = with_keys(RIDGE, train={"rounds": 3})
 """Every kind of message but ``model`` is sent in it."""
 C1, C2, HUB, LAB = "client.clinic.c1", "client.clinic.c2", "hub.clinic", "hub.lab"

@@ -18,6 +18,8 @@ from tdcd.runtime.messages.messages import Enrol, Ready
 from tdcd.runtime.messages.structure import Message
 from tdcd.runtime.messages.wire import PROTOCOL, RejectedMessage
 
+pytestmark = pytest.mark.quick
+
 CONFIG = with_keys(RIDGE)
 NORTH, SOUTH, C1 = "client.lab.north", "client.lab.south", "client.clinic.c1"
 LAB = ("hub.lab", NORTH, SOUTH, "client.lab.west")

@@ -8,6 +8,8 @@ from tdcd.runtime.certificates.agreement import Certified, ForgedCardError, Keys
 from tdcd.runtime.certificates.issue import issue, revoke, throwaway
 from tdcd.runtime.storage.keys import mask_key
 
+pytestmark = pytest.mark.quick
+
 HUBS = {f"hub.{name}": ["127.0.0.1"] for name in "abc"}
 PURPOSE = "some purpose"
 

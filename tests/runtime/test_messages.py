@@ -16,6 +16,8 @@ from tdcd.runtime.messages.structure import Array, named
 from tdcd.runtime.messages.validation import take, take_all
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
+pytestmark = pytest.mark.quick
+
 # The wire format
 
 DTYPES = [np.dtype(name) for name in ("float64", "float32", "int64", "int32", "uint32", "int8", "uint8")]

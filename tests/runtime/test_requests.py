@@ -18,6 +18,8 @@ from tdcd.runtime.certificates.issue import create_authority, issue, key_pem, re
 from tdcd.runtime.certificates.request import make_request, read_request, sign, sign_all
 from tdcd.runtime.transport.transport import Joined, Received
 
+pytestmark = pytest.mark.quick
+
 PARTIES = [HUB, NORTH]
 SHA256 = hashes.SHA256()
 FINGERPRINT = r"([0-9a-f]{4} ){7}[0-9a-f]{4}"

@@ -26,18 +26,17 @@ import jax
 import jax.numpy as jnp
 
 from tdcd import Variant
+from tdcd.core.knowledge import Knowledge
 
 
 @dataclass(frozen=True)
-class Frozen:
+class Frozen(Knowledge):
     """The slope of the loss stays as it was when the round began; it is the hub that adds the labels."""
-
-    label_silo: int | None = None
 
     def needs_phi_start(self, silo):
         return True
 
-    def pass_on(self, silo, own, others, labels, objective):
+    def received(self, silo, own, others, labels, objective):
         return others - labels[..., None]
 
     def losses(self, silo, phi, known, objective):

@@ -5,6 +5,8 @@ import pytest
 
 from tdcd.simulation.engines.stacks import SMALL_TABLES, stacked
 
+pytestmark = pytest.mark.quick
+
 SAME = ((1, 5), (1, 10))
 
 

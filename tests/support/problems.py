@@ -103,7 +103,7 @@ class Problem:
         ]
         outputs = NUM_CLASSES if objective.loss == "softmax" else 1
         start = [
-            random_block(block, columns, outputs, rng)
+            random_block(block, columns, objective.phi_width(outputs), rng)
             for block, columns in zip(shape.models(), shape.columns, strict=True)
         ]
         chosen = Settings(

@@ -3,11 +3,14 @@
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tdcd.tables import pieces
 from tdcd.tables.loader import read_chunks, read_rows
 from tdcd.tables.pieces import BLOCK_BYTES
 from tdcd.tables.rows import Columns
+
+pytestmark = pytest.mark.quick
 
 
 def test_a_cell_that_is_no_number_in_a_later_chunk(tmp_path, monkeypatch):

@@ -21,6 +21,8 @@ from tdcd.tables.rows import Columns
 from tdcd.tables.split import split_table
 from tdcd.training.run import run
 
+pytestmark = pytest.mark.quick
+
 TABLE = "id,y,age,city\n1,0,4.5,Rome\n2,1,,Köln\n"
 
 
@@ -245,6 +247,7 @@ def test_a_number_for_a_blank_is_one_however_it_is_written(tmp_path):
     assert problem.startswith("FILE, line 3, column 'x': is blank: fill it in")
 
 
+@pytest.mark.slow
 def test_new_rows_are_read_like_those_of_the_training(tmp_path):
     lines = "".join(f"{n}\t{n % 2}\t{n},5\tx\n" if n else "0\t0\t?\tx\n" for n in range(20))
     written(tmp_path, gzip.compress(f"id\ty\tage\tjunk\n{lines}".encode()), "bank.csv.gz")

@@ -3,6 +3,8 @@ import pytest
 
 from tdcd.tables.labels import Labels, encode, in_words, standardized
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("values", "loss", "task", "classes", "numbers"),

@@ -17,6 +17,8 @@ from tdcd.tables.loader import read_chunks, read_header, read_rows
 from tdcd.tables.pieces import expected_rows, other_than_numbers
 from tdcd.tables.rows import Columns
 
+pytestmark = pytest.mark.quick
+
 LINES = [f"{number},{number % 2},{number / 8},level{number % 3}" for number in range(40)]
 HEADER = "id,label,x,kind"
 QUOTED = '40,1,2.5,"a name, with a comma\nand two lines"'

@@ -10,6 +10,8 @@ from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Category, RawRows
 from tdcd.tables.summary import CategoryStats, NumericStats, Summary, merge_summaries, summarize
 
+pytestmark = pytest.mark.quick
+
 amounts = st.lists(
     st.lists(st.one_of(st.just(np.nan), st.floats(-1e6, 1e6, allow_subnormal=False)), max_size=8),
     min_size=1,

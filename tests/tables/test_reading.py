@@ -13,6 +13,8 @@ from tdcd.tables.frames import frame_rows
 from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import Columns, id_order
 
+pytestmark = pytest.mark.quick
+
 LABELLED = Columns(label="y", categorical=("city",))
 HEADER = b"id,y,age,city\n"
 

@@ -15,6 +15,8 @@ from tdcd.tables.loader import read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.split import split_table
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def whole(tmp_path):

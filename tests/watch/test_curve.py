@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tdcd.watch.curve import Curve
 
+pytestmark = pytest.mark.quick
+
 MOST_POINTS = 20
 
 

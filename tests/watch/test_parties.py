@@ -15,6 +15,8 @@ from tdcd.runtime.storage.status import is_alive, lock
 from tdcd.watch.parties import silos_of, time_of
 from tdcd.watch.standing import of_hubs
 
+pytestmark = pytest.mark.quick
+
 CONFIG = {"silos": [{"name": "lab", "clients": ["north", "south"]}, {"name": "clinic", "clients": 1}]}
 ALIVE = {
     "party": "hub.lab",
@@ -146,6 +148,7 @@ with open(sys.argv[1] + "/hub.lock", "rb") as file:
 """
 
 
+@pytest.mark.slow
 def test_who_looks_whether_a_hub_lives_does_not_keep_it_from_starting(tmp_path):
     (tmp_path / "hub.lock").touch()
     with subprocess.Popen(

@@ -12,6 +12,8 @@ from tdcd.records.history import Record
 from tdcd.watch.folders import runs_in
 from tdcd.watch.watcher import LOOK_S, Watcher
 
+pytestmark = pytest.mark.quick
+
 CONFIG = "[train]\nrounds = 40\n[[silos]]\nname = 'lab'\nclients = ['north', 'south']\n"
 FACTS = {
     "name": "patients",

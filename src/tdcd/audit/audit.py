@@ -104,6 +104,11 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
             "shows at least as much; leave it out"
         )
+    if not planned.objective.combine.is_additive:
+        raise ValueError(
+            f"model.head = {planned.config.model.head!r}: the attacks here read scores that are sums of phi; leave it "
+            "out, and an audit of the sum says what phi of the linear part shows"
+        )
     if planned.federation.weights is not None:
         raise ValueError(
             "train.class_weights, or weight under [[silos]]: no attack here looks at weights, and with labels at one "

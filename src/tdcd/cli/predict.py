@@ -119,6 +119,7 @@ def predict(
             without=gone,
             stand_ins=model.stand_ins,
             in_order_of=silo,
+            head=model.head,
         )
         first = next(name for name in model.silos if name not in gone)
         id_column, mark = model.part(silo or first).columns.id, allow_missing or bool(gone)

@@ -64,8 +64,7 @@ def predict(
     )
     overlap, centre = _as_overlap(planned.variant.timing, len(silos)), (1, 0.0)
     if ledger.centre is not None:
-        model = sum(ledger.parameters) * ledger.itemsize
-        centre = ledger.centre.every, 2 * network.hub_hub.seconds(model)
+        centre = ledger.centre.every, 2 * network.hub_hub.seconds(ledger.model_bytes)
     return Prediction(works, overlap, sum(_moving(moved, network) for moved in ledger.moved), centre)
 
 

@@ -1,4 +1,4 @@
-"""The loss that a configuration asks for."""
+"""The loss and the head that a configuration asks for."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from tdcd.config.errors import ConfigError
 from tdcd.config.schema import Config, ModelSection
 from tdcd.config.user_code import find_function
+from tdcd.core.combine import SUM, Combine, Hidden
 from tdcd.core.losses import LOSSES, Huber, Loss
 
 
@@ -18,6 +19,20 @@ def standardizes(config: Config) -> bool:
     """Whether labels that are amounts get mean 0 and variance 1."""
     loss = chosen_loss(config.model)
     return config.data.standardize and (loss is None or loss.standardizes)
+
+
+def combine_of(model: ModelSection) -> Combine:
+    """How the sum of the silos' phi becomes scores."""
+    return Hidden(model.head_units) if model.head == "hidden" else SUM
+
+
+def head_keys(head: Combine) -> dict[str, Any]:
+    """The keys of ``[model]`` that choose this head; none for the sum."""
+    if isinstance(head, Hidden):
+        return {"head": "hidden", "head_units": head.units}
+    if head == SUM:
+        return {}
+    raise ValueError(f"combine = {head}: a folder or file can keep tdcd.Hidden only; leave `out` out, or use that")
 
 
 def loss_keys(loss: Loss) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.baselines import BASELINES, rewrite
-from tdcd.config.losses import chosen_loss, named_loss, standardizes
+from tdcd.config.losses import chosen_loss, combine_of, named_loss, standardizes
 from tdcd.config.members import variant_of
 from tdcd.config.user_code import find_function
 from tdcd.core import randomized
@@ -176,7 +176,7 @@ def objective_of(config: Config, name: str) -> Objective:
     if silo is not None and (problem := needs_labels(loss)):
         raise ConfigError([f"federation.labels = {silo!r}: {problem}; leave it out"])
     try:
-        return Objective(loss, config.model.l2, config.federation.label_epsilon)
+        return Objective(loss, config.model.l2, config.federation.label_epsilon, combine_of(config.model))
     except ValueError as error:
         raise ConfigError([f"model.loss = {name!r}: {error}"]) from None
 
@@ -264,7 +264,7 @@ def _try_blocks(planned: Plan) -> None:
     where = f"model.block = {model.block!r}" if model.module is None else f"model.module = {model.module!r}"
     outputs = planned.objective.num_outputs([federation.labels, federation.test_labels])
     try:
-        start_fitting(federation, planned.blocks, outputs, planned.settings)
+        start_fitting(federation, planned.blocks, outputs, planned.settings, planned.objective.combine)
     except ValueError as error:
         raise ConfigError([f"{where}: {error}"]) from None
 

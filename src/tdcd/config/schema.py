@@ -167,6 +167,11 @@ class ModelSection(Section):
     """Where the Huber loss becomes linear, in standard deviations of the labels if they are standardised."""
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Lambda: the objective has this over 2 times the squared norm of all parameters in it."""
+    head: Literal["sum", "hidden"] = "sum"
+    """How the sum of the silos' phi becomes scores: the sum is the score; or one hidden layer of ReLU units on the sum,
+    without parameters, which sees columns of several silos together."""
+    head_units: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Units of a hidden layer, for each score; phi is so many times wider, and one."""
     bins: Annotated[int, Field(ge=2, le=1000)] | None = None
     """With ``data.source = "files"``: amounts become so many bins at most, of about equally many training rows."""
 

@@ -6,7 +6,7 @@ without parameters, so nothing new is exchanged or kept in step; phi is wider th
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Combine(Protocol):
         """C, the scores of phi with W numbers."""
         ...
 
-    def scores(self, total: Array) -> Array:
+    def scores(self, total: Any) -> Any:
         """``[..., W]`` to ``[..., C]``."""
         ...
 
@@ -55,7 +55,7 @@ class Sum:
         """As many as numbers of phi."""
         return width
 
-    def scores(self, total: Array) -> Array:
+    def scores(self, total: Any) -> Any:
         """The sum."""
         return total
 
@@ -99,7 +99,7 @@ class Hidden:
         """One of 1 + H."""
         return width // (1 + self.units)
 
-    def scores(self, total: Array) -> Array:
+    def scores(self, total: Any) -> Any:
         """The linear part and the units, which count with alternating signs."""
         linear, units = self._parts(total)
         found: Array = linear + (library_of(total).maximum(units, 0) * self._signs(total)).sum(axis=-2)
@@ -119,4 +119,5 @@ class Hidden:
 
     def _signs(self, total: Array) -> Array:
         signs = np.where(np.arange(self.units) % 2 == 0, 1, -1)[:, None]
-        return library_of(total).asarray(signs, dtype=total.dtype)
+        found: Array = library_of(total).asarray(signs, dtype=total.dtype)
+        return found

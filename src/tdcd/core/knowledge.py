@@ -44,36 +44,42 @@ class Known(NamedTuple):
 
 
 class Knowledge(Protocol):
-    """What a client knows of a row, and the loss that follows from it."""
-
-    @property
-    def route(self) -> Route:
-        """Which hubs a silo's phi goes to."""
-        ...
+    """What a client knows of a row, and the loss that follows from it. One of your own inherits from this and has
+    :meth:`losses`; all else is by default as with labels everywhere.
+    """
 
     @property
     def are_labels_everywhere(self) -> bool:
         """Whether every client has the labels of its rows."""
-        ...
+        return True
+
+    @property
+    def route(self) -> Route:
+        """Which hubs a silo's phi goes to: all others, line 12."""
+        return Everyone()
 
     def scored_at(self, silo: int) -> int:
         """The silo whose hub works out what the clients of ``silo`` receive: one with labels."""
-        ...
+        return silo
 
     def needs_phi_start(self, silo: int) -> bool:
         """Whether :meth:`losses` needs the client's own phi of the round's start."""
-        ...
+        return False
+
+    def receives_sum(self, silo: int) -> bool:
+        """Whether :meth:`received` is the sum of the others' phi, so that nobody needs to work it out."""
+        return False
 
     def received(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
         """What the clients of ``silo`` receive of the exchange, ``[E, B, ...]``; worked out by the hub of
-        :meth:`scored_at`.
+        :meth:`scored_at`: by default the sum of what the other silos sent.
 
         Args:
             own: that hub's phi, ``[E, B, C]``.
             others: the sum of the other silos', as they sent it.
             labels: ``[E, B]``.
         """
-        ...
+        return others
 
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The loss ``[...]`` of every row, as a function of the client's own phi ``[..., C]``."""
@@ -90,30 +96,12 @@ class WrittenOut(Knowledge, Protocol):
 
 
 @dataclass(frozen=True)
-class LabelsEverywhere:
+class LabelsEverywhere(Knowledge):
     """Every client has the labels of its rows, and gets the sum of the other silos' phi: lines 13 and 14."""
 
-    @property
-    def route(self) -> Route:
-        """Phi goes to all other hubs: line 12."""
-        return Everyone()
-
-    @property
-    def are_labels_everywhere(self) -> bool:
-        """Yes."""
+    def receives_sum(self, silo: int) -> bool:
+        """It is."""
         return True
-
-    def scored_at(self, silo: int) -> int:
-        """The silo's own hub."""
-        return silo
-
-    def needs_phi_start(self, silo: int) -> bool:
-        """The others' phi is enough."""
-        return False
-
-    def received(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
-        """The sum of what the other silos sent."""
-        return others
 
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The objective's own loss, of the client's phi and that of the others."""
@@ -125,7 +113,7 @@ class LabelsEverywhere:
 
 
 @dataclass(frozen=True)
-class LabelsAt:
+class LabelsAt(Knowledge):
     """One silo has the labels; the others step on what follows from the loss's slope."""
 
     silo: int
@@ -143,6 +131,10 @@ class LabelsAt:
     def scored_at(self, silo: int) -> int:
         """The silo with the labels."""
         return self.silo
+
+    def receives_sum(self, silo: int) -> bool:
+        """Where the labels are."""
+        return silo == self.silo
 
     def needs_phi_start(self, silo: int) -> bool:
         """The statistic is of that phi."""

@@ -236,8 +236,12 @@ class Ledger:
         if self.centre is None:
             return ()
         models = 2 * self.centre.hubs * (rounds // self.centre.every)
-        model = next(sum(load.each) for load in self.training if load.flow.name == "block")
-        return (Sent("block", "hub_to_hub", models, models * model),)
+        return (Sent("block", "hub_to_hub", models, models * self.model_bytes),)
+
+    @property
+    def model_bytes(self) -> int:
+        """Of all hubs' blocks together."""
+        return next(sum(load.each) for load in self.training if load.flow.name == "block")
 
     def evaluations(self, rounds: int, every: int, last: int) -> tuple[Sent, ...]:
         """All messages of the evaluations until after so many rounds of a run.

@@ -75,11 +75,15 @@ class Objective:
         """What there is to know of its loss."""
         return loss_of(self.loss)
 
+    def check_additive(self, what: str) -> None:
+        """Refuse a head for what rests on scores that are sums."""
+        if not self.combine.is_additive:
+            raise ValueError(f"model.head: {what} rests on scores that are sums of phi, and not on {self.combine}")
+
     @property
     def curvature(self) -> float:
         """The bound of its loss's second derivative; a loss without one is refused."""
-        if not self.combine.is_additive:
-            raise ValueError(f"scores are {self.combine} of the sum, and Theorem 1 rests on the sum as the score")
+        self.check_additive("Theorem 1")
         if self.kind.curvature is None:
             raise ValueError(no_curvature(self.kind))
         return self.kind.curvature
@@ -96,7 +100,7 @@ class Objective:
         """The numbers of phi of a sample with C scores."""
         return self.combine.width(num_outputs)
 
-    def scores(self, total: Array) -> Array:
+    def scores(self, total: Any) -> Any:
         """The scores ``[..., C]`` of every sample, from the sum of all silos' phi."""
         return self.combine.scores(total)
 

@@ -48,6 +48,11 @@ class Sgd:
         return minus(block, step_size, gradient), state
 
 
+def takes_average(update: HubUpdate) -> bool:
+    """Whether the average is the hub's next block."""
+    return isinstance(update, TakeAverage)
+
+
 @dataclass(frozen=True)
 class TakeAverage:
     """The average is the hub's next block. Paper, Algorithm 1, line 5."""

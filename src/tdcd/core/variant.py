@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from tdcd.core.centre import CentreAverage
 from tdcd.core.dropout import SiloDropout
-from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, WholeBlock
+from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, NumpyBlocks, WholeBlock, is_identity
 from tdcd.core.fixed_point import FixedBlocks, FixedPoint
-from tdcd.core.knowledge import Knowledge, LabelsEverywhere
+from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
 from tdcd.core.quantised import Quantised
 from tdcd.core.timing import Overlap, Timing
 from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
@@ -93,6 +93,17 @@ class Variant:
     def all_answer(self) -> bool:
         """Whether all clients answer in every round."""
         return isinstance(self.participation, Everybody)
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether all that its clients compute, but for gradients, is written for NumPy as well."""
+        sends_arrays = is_identity(self.client_exchange) and isinstance(self.block_exchange, NumpyBlocks)
+        return self.has_slopes and sends_arrays and not self.dropout.rate
+
+    @property
+    def has_slopes(self) -> bool:
+        """Whether a local step follows from the slopes of the loss alone, without differentiation."""
+        return isinstance(self.update, Sgd) and isinstance(self.knowledge, WrittenOut)
 
     @property
     def label_silo(self) -> int | None:

@@ -33,6 +33,9 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
     if weights:
         reason = "the constants of Theorem 1 are worked out for samples that all count the same; leave it out"
         raise ConfigError([f"{key}: {reason}" for key in weights], where)
+    if config.model.head != "sum":
+        reason = "Theorem 1 rests on scores that are sums of phi; leave it out"
+        raise ConfigError([f"model.head = {config.model.head!r}: {reason}"], where)
     # Exactly these: a class of one's own that inherits from them may do anything.
     parts = [part for part in variant.changed if type(getattr(variant, part)) not in COVERED.get(part, ())]
     if not parts and (config.train.variant is None or not variant.changed):

@@ -49,6 +49,7 @@ def coefficients(model: Model) -> Coefficients:
     of the second class's odds; with the softmax loss there is a score for every class, and the probabilities are in
     proportion to their exponentials. In a silo without labels, a regression's coefficients are in standardised units.
     """
+    model.check_additive("a table of coefficients")
     label_encoding, silos = model.label_encoding, [*model.parts]
     if not silos:
         raise FileNotFoundError(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
 from tdcd.config import Config, stored_config
-from tdcd.config.losses import named_loss
+from tdcd.config.losses import combine_of, named_loss
 from tdcd.config.resolve import block_named, settings_of
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import Loss, fitting
@@ -20,6 +20,8 @@ from tdcd.tables.preparation_io import load_label_encoding, load_preparation
 from tdcd.tables.rows import Columns
 
 SomeModel = TypeVar("SomeModel", bound=Model)
+_KEPT = ("loss", "huber_delta", "folder", "l2", "bins", "head", "head_units")
+"""What ``[model]`` says besides its blocks."""
 
 
 def load_folder(
@@ -37,7 +39,7 @@ def load_folder(
     chosen = chosen_blocks(config, names, blocks)
     encoding = load_label_encoding(path)
     loss = own or named_loss(config.model, config.model.loss or fitting(encoding.task)[0])
-    outputs = encoding.num_outputs or loss.num_outputs(len(encoding.classes))
+    outputs, head = encoding.num_outputs or loss.num_outputs(len(encoding.classes)), combine_of(config.model)
     files = {name: (folder.model.file(name), folder.preparation_file(name)) for name in names}
     absent = {name: next((one for one in both if not one.is_file()), None) for name, both in files.items()}
     lacking = {name: file for name, file in absent.items() if file is not None}
@@ -47,21 +49,21 @@ def load_folder(
         if silo.name in lacking:
             continue
         preparation = load_preparation(path, silo.name)
-        template = start_block(chosen[index], settings_of(config), index, silo.feature_shape, outputs)
+        template = start_block(chosen[index], settings_of(config), index, silo.feature_shape, outputs, combine=head)
         (parameters,), _ = folder.load_blocks([silo.name], [template])
         columns = _columns(config, silo.name, ids.get(silo.name, "id"), run.config.get("data", {}))
         columns = columns.only([*preparation.parts], preparation.categorical)
         parts[silo.name] = Part(columns, preparation, silo.feature_shape, chosen[index], parameters)
     labels, subsets = config.federation.labels, folder.subsets()
     stand_ins = StandIns(subsets.get("stand_in", {}), subsets.get("silo_dropout", config.train.silo_dropout))
-    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, labels, stand_ins)
+    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, labels, stand_ins, head)
 
 
 def without_given(keys: Mapping[str, Any], blocks: Block | Sequence[Block] | None, loss: Loss | None) -> dict[str, Any]:
     """Settings without those that are given as objects, and without a variant, which no model needs."""
     model, train = dict(keys.get("model", {})), dict(keys.get("train", {}))
     if blocks is not None:
-        model = {key: value for key, value in model.items() if key in ("loss", "huber_delta", "folder", "l2", "bins")}
+        model = {key: value for key, value in model.items() if key in _KEPT}
         model["block"] = "linear"
     if loss is not None:
         model.pop("loss", None)

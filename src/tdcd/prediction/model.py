@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Block
+from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import Loss
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Dtype
@@ -86,6 +87,8 @@ class Model:
     """The only silo that knows what labels mean."""
     stand_ins: StandIns = StandIns()  # noqa: RUF009  (it cannot change)
     """For silos that are missing."""
+    head: Combine = SUM
+    """How the sum of the silos' phi becomes scores."""
 
     @classmethod
     def load(
@@ -131,7 +134,7 @@ class Model:
                 columns, preparation, silo.feature_shape, block, jax.tree.map(np.asarray, parameters)
             )
         encoding = encoding_of(federation, objective)
-        return cls(tuple(parts), parts, encoding, objective.kind, dtype, stand_ins=stand_ins)
+        return cls(tuple(parts), parts, encoding, objective.kind, dtype, stand_ins=stand_ins, head=objective.combine)
 
     def save(self, path: Path | str) -> None:
         """Write everything to one file, which :meth:`load` reads."""
@@ -143,6 +146,16 @@ class Model:
     def num_outputs(self) -> int:
         """C."""
         return self.label_encoding.num_outputs or self.loss.num_outputs(len(self.label_encoding.classes))
+
+    @property
+    def phi_width(self) -> int:
+        """The numbers of phi: as many as scores, unless there is a head."""
+        return self.head.width(self.num_outputs)
+
+    def check_additive(self, what: str) -> None:
+        """Refuse what only a model whose scores are sums can have."""
+        if not self.head.is_additive:
+            raise ValueError(f"{self.where} has model.head = 'hidden': {what} is of a model whose score is a sum")
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -223,7 +236,7 @@ class Model:
             if warning := self.stand_ins.warning(silo):
                 warnings.warn(warning, stacklevel=2)
             scores = scores + self.stand_ins.of(silo, scores.dtype)
-        return scores
+        return np.asarray(self.head.scores(scores))
 
     def predict(self, tables: Mapping[str, Any], without: Collection[str] = ()) -> NDArray[Any]:
         """``[n]``: amounts in the labels' own unit, or classes, of what :meth:`scores` takes."""

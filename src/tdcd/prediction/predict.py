@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import Loss
 from tdcd.prediction.held_out import predicted, unlike
 from tdcd.prediction.missing import StandIns
@@ -30,7 +31,7 @@ class Predictions(NamedTuple):
 
 def no_scores(model: Model) -> SiloScores:
     """Of a silo that has none of the samples."""
-    return SiloScores((), np.zeros((0, model.num_outputs), model.dtype))
+    return SiloScores((), np.zeros((0, model.phi_width), model.dtype))
 
 
 def combine(
@@ -41,6 +42,7 @@ def combine(
     without: Collection[str] = (),
     stand_ins: StandIns = StandIns(),  # noqa: B008  (it cannot change)
     in_order_of: str | None = None,
+    head: Combine = SUM,
 ) -> Predictions:
     """Sum the silos' scores by id, silo after silo.
 
@@ -52,6 +54,7 @@ def combine(
         stand_ins: what takes the place of the part of a silo that lacks an id.
         in_order_of: the silo whose rows come first, as they are in its table; by default the first. Ids that it lacks
             follow, as the next silos have them.
+        head: what makes scores of the sums.
     """
     if common_only:
         parts = {**parts, **_in_common({silo: part for silo, part in parts.items() if silo not in without})}
@@ -71,7 +74,7 @@ def combine(
     problems = [_lacks(silo, ids, missing) for silo in refused if any(silo in lacking for lacking in missing)]
     if problems:
         raise TableError(problems)
-    return Predictions(ids, scores, missing)
+    return Predictions(ids, np.asarray(head.scores(scores)), missing)
 
 
 def _in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:

@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 
 from tdcd.blocks import Block
 from tdcd.config import stored_config
-from tdcd.config.losses import chosen_loss, loss_keys
+from tdcd.config.losses import chosen_loss, combine_of, head_keys, loss_keys
 from tdcd.config.resolve import block_keys
 from tdcd.config.user_code import WAY_ON
 from tdcd.core.losses import Loss
@@ -55,7 +55,7 @@ def save_file(model: Model, path: Path) -> None:
     if loss is None:
         raise ValueError(f"a file cannot keep a loss of your own ({model.loss.name}): keep the run folder")
     about: dict[str, Any] = {
-        "model": {**keys, **loss},
+        "model": {**keys, **loss, **head_keys(model.head)},
         "dtype": model.dtype,
         "labels": model.label_encoding._asdict(),
         "stand_ins": model.stand_ins._asdict(),
@@ -106,15 +106,15 @@ def load_file(
     encoding = LabelEncoding(**about["labels"] | {"classes": tuple(about["labels"]["classes"])})
     loss = own or chosen_loss(config.model)
     assert loss is not None
-    outputs = loss.num_outputs(len(encoding.classes))
+    outputs, head = loss.num_outputs(len(encoding.classes)), combine_of(config.model)
     parts = {}
     for silo, block in zip(about["silos"], chosen_blocks(config, names, blocks), strict=True):
         preparation = Preparation.from_json(silo["preparation"])
         columns = Columns.read_as(silo["id"], silo["reading"]).only([*preparation.parts], preparation.categorical)
-        parameters = _tree(block, silo, tensors, outputs)
+        parameters = _tree(block, silo, tensors, head.width(outputs))
         parts[silo["name"]] = Part(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
     stand_ins = StandIns(**about.get("stand_ins", {}))
-    return kind((*parts,), parts, encoding, loss, config.dtype, str(path), stand_ins=stand_ins)
+    return kind((*parts,), parts, encoding, loss, config.dtype, str(path), stand_ins=stand_ins, head=head)
 
 
 def _tree(block: Any, silo: Any, tensors: Any, outputs: int) -> Any:

@@ -72,6 +72,7 @@ def scorecard(model: Model, scale: PointScale | None = None) -> Scorecard:
     average row gets. A level that has no line counts as "other"; a blank without one as other too, or as an average
     row where the column is in bins.
     """
+    model.check_additive("a scorecard")
     silos = [*model.parts]
     if not silos:
         raise FileNotFoundError(

@@ -13,17 +13,17 @@ import numpy as np
 from tdcd.blocks.base import Block
 from tdcd.blocks.start import block_bytes
 from tdcd.config import Config, ConfigError
+from tdcd.config.losses import combine_of
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import block_named, has_bias, objective_of, settings_of
 from tdcd.config.weighting import weight_keys
-from tdcd.core.exchange import WIRE_DTYPES, AsItIs, WholeBlock, sent_up
-from tdcd.core.fixed_point import FixedBlocks
-from tdcd.core.knowledge import WrittenOut
+from tdcd.core.combine import Combine
+from tdcd.core.exchange import WIRE_DTYPES, sent_up
+from tdcd.core.round import FlowName, Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.timing import Overlap
 from tdcd.core.trees import leaves_of
-from tdcd.core.update import Sgd
-from tdcd.core.variant import Everybody, Variant
+from tdcd.core.variant import Variant
 from tdcd.core.visible import one_line
 from tdcd.core.words import counted
 from tdcd.federation.party_names import client_of, hub_of
@@ -51,28 +51,32 @@ class Lost(IncompatibleParties):
     """A hub has lost what it needs to go on. It leaves without a word, so that the others hold the round and wait."""
 
 
-_TO_LABELS = (PhiPart.tag(), ScoresPart.tag())
-_FROM_LABELS = (SlopePart.tag(), FiguresPart.tag())
+_FLOWS: dict[str, FlowName] = {
+    PhiPart.tag(): "phi",
+    ScoresPart.tag(): "scores",
+    SlopePart.tag(): "slope",
+    FiguresPart.tag(): "figures",
+}
+"""The flow of every part of an exchange, by its name on the wire."""
 
 
 @dataclass(frozen=True)
 class Audience:
-    """The hubs, and the only one that has labels."""
+    """Which hubs are sent which message: the routes of a round's flows, by the hubs' names."""
 
     hubs: tuple[str, ...]
     """In silo order."""
+    round: Round
     label_hub: str | None = None
-    """None if all have labels."""
+    """The only one that has labels; None if all have them."""
 
     def is_sent(self, kind: str, sender: str, receiver: str) -> bool:
         """Whether a party is a hub that sends another one messages of this kind, called as on the wire."""
         if sender not in self.hubs or receiver not in self.hubs:
             return False
-        if kind in _FROM_LABELS:
-            return sender == self.label_hub != receiver
-        if kind in _TO_LABELS and self.label_hub is not None:
-            return receiver == self.label_hub != sender
-        return sender != receiver
+        if kind not in _FLOWS:
+            return sender != receiver
+        return self.hubs.index(receiver) in self.round.receivers(_FLOWS[kind], self.hubs.index(sender))
 
     def receivers(self, kind: str, sender: str) -> list[str]:
         """The hubs that a hub sends messages of this kind to, in silo order."""
@@ -85,7 +89,8 @@ class Audience:
         With labels everywhere this finds a hub that told two others different things. In the star it finds a mistake
         of the hub with the labels, not a lie: that hub alone carries digests between the others.
         """
-        return self.hubs if self.label_hub is None else (self.label_hub,)
+        broadcasters = self.round.broadcasters() if self.label_hub is not None else range(len(self.hubs))
+        return tuple(self.hubs[silo] for silo in broadcasters)
 
 
 SHARED = ("seed", "dtype", "data", "federation", "model", "train", "exchange", "evaluate", "silos")
@@ -155,6 +160,11 @@ class Job:
         return variant_of(self.config)
 
     @cached_property
+    def combine(self) -> Combine:
+        """How the sum of the silos' phi becomes scores."""
+        return combine_of(self.config.model)
+
+    @cached_property
     def stopping(self) -> Stopping:
         """When the run ends, and which model stays."""
         return Stopping.of(self.config.model_dump())
@@ -177,8 +187,9 @@ class Job:
     @cached_property
     def audience(self) -> Audience:
         """Which hubs are sent what."""
-        labels = self.config.federation.labels
-        return Audience(self.hubs, None if labels is None else hub_of(labels))
+        silo = self.variant.label_silo
+        flows = round_of(self.variant, len(self.hubs), Widths(1, 1))
+        return Audience(self.hubs, flows, None if silo is None else self.hubs[silo])
 
     def has_bias(self, silo: int) -> bool:
         """Whether the features of a silo end with a column of ones."""
@@ -186,7 +197,7 @@ class Job:
 
     def has_labels(self, silo: int) -> bool:
         """Whether the clients of a silo have labels."""
-        return self.config.federation.labels in (None, self.config.silos[silo].name)
+        return self.variant.knowledge.scored_at(silo) == silo
 
     def where_labels_are(self, silo: str) -> str:
         """In words, for the hub of a silo; nothing if all have labels."""
@@ -220,12 +231,8 @@ class Job:
     def needs_jax(self, silo: int) -> bool:
         """Whether a client of the silo differentiates, compiles or draws; what only adds and multiplies is NumPy's."""
         variant, loss = self.variant, self.config.model.loss
-        plain = (variant.update, variant.client_exchange, variant.dropout.rate) == (Sgd(), AsItIs(), 0)
-        plain &= isinstance(variant.block_exchange, WholeBlock | FixedBlocks)
-        plain &= isinstance(variant.knowledge, WrittenOut) and (
-            loss is None or objective_of(self.config, loss).is_written_out
-        )
-        return not (plain and self.config.block_names[silo] == "linear")
+        is_written_out = loss is None or objective_of(self.config, loss).is_written_out
+        return not (variant.is_numpy and is_written_out and self.config.block_names[silo] == "linear")
 
     def peers(self, silo: int) -> tuple[str, ...]:
         """The other hubs."""
@@ -252,11 +259,11 @@ def _shared(config: Config, *, exclude_defaults: bool) -> dict[str, Any]:
 def _only_simulated(variant: Variant, dtype: str, labels: str | None) -> list[str]:
     """The parts of a variant that real parties cannot honour, each with the reason."""
     problems = []
-    if variant.knowledge.label_silo is not None and not labels:
+    if variant.label_silo is not None and not labels:
         problems.append("train.variant: real parties have labels at one silo by federation.labels, not by a variant")
     if not isinstance(variant.timing, Overlap):
         problems.append(f"train.variant: only a simulation can follow {variant.timing}; real hubs know tdcd.Overlap")
-    if variant.participation != Everybody():
+    if not variant.all_answer:
         problems.append(
             "train.participation: real clients answer when they can, so only a simulation draws who does; "
             "federation.client_grace_s says how long a hub waits for one"
@@ -331,7 +338,7 @@ def scores_beyond(job: Job, silo: int, num_samples: int, num_outputs: int) -> st
     They travel in one message between hubs. In a federation of one silo, each client sends its own.
     """
     messages = 1 if job.peers(silo) else len(job.clients(silo))
-    if num_samples * num_outputs * SCORE_BYTES <= messages * job.most_bytes:
+    if num_samples * job.combine.width(num_outputs) * SCORE_BYTES <= messages * job.most_bytes:
         return ""
     scores = f"the scores of {num_samples} samples with {num_outputs} outputs each"
     return f"{scores} are more than a message may have: {_advice(job)}"
@@ -341,7 +348,8 @@ def block_beyond(job: Job, silo: int, feature_shape: tuple[int, ...], num_output
     """Why a silo's block cannot be; nothing if it can."""
     # Axes are positive, and even their product may be beyond what a machine can count.
     too_many = math.prod(feature_shape) * np.dtype(job.settings.dtype).itemsize > 2**20 * job.most_bytes
-    if not too_many and block_bytes(job.block(silo), job.settings, feature_shape, num_outputs) <= job.most_bytes:
+    width = job.combine.width(num_outputs)
+    if not too_many and block_bytes(job.block(silo), job.settings, feature_shape, width) <= job.most_bytes:
         return ""
     block = f"a block for features {[*feature_shape]} and {num_outputs} outputs"
     return f"{block} is more than a message may have: {_advice(job)}"

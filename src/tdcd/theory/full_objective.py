@@ -34,6 +34,7 @@ class FullObjective:
     ) -> None:
         """Take one block per silo, and the samples to average over: all of them by default."""
         check_blocks(federation, blocks)
+        objective.check_additive("Theorem 1")
         self.blocks, self.objective = tuple(blocks), objective
         chosen = slice(None) if rows is None else rows
         outputs = objective.num_outputs([federation.labels, federation.test_labels])

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from tdcd.blocks import Block
+from tdcd.config.losses import head_keys
 from tdcd.config.resolve import Plan, block_keys, one_or_each
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import Huber
@@ -53,7 +54,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "dtype": chosen.pop("dtype"),
         "data": {"source": PYTHON, "keep": plan.execution.keep, **reading},
         "federation": {"label_epsilon": objective.label_epsilon},
-        "model": {**_model(plan.blocks), **_loss(objective), "l2": objective.l2},
+        "model": {**_model(plan.blocks), **_loss(objective), **head_keys(objective.combine), "l2": objective.l2},
         "train": {
             "rounds": plan.config.train.rounds,
             **chosen,

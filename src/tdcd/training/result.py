@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
@@ -75,4 +76,4 @@ class Result:
             if table.shape != wanted:
                 raise ValueError(f"silo '{silo.name}': features have shape {table.shape}, but must have {wanted}")
         total = self.simulation.scores(list(self.blocks.values()), tables)
-        return self.simulation.objective.scores(total)
+        return np.asarray(self.simulation.objective.scores(total))

@@ -45,7 +45,8 @@ class Loss(Protocol):
     """What :meth:`metrics` returns, in order."""
     statistic: "Callable[[Array, Array, Response], Array] | None" = None
     """With labels at one silo, what the others receive of a sample, from its scores ``[..., C]`` and its label
-    ``[...]``: ``[..., W]`` with W of :meth:`statistic_width`. None: the slope of its loss (the derivative by the scores)."""
+    ``[...]``: ``[..., W]`` with W of :meth:`statistic_width`. None: the slope of its loss, the
+    derivative by the scores."""
     change: "Callable[[Array, Array, Response], Array] | None" = None
     """How much a sample's loss grows when its scores change, from its statistic before and the change, ``[...,
     W]`` and ``[..., C]``, to ``[...]``; None if it does not follow from that, and so labels must be known everywhere.

@@ -59,10 +59,10 @@ class ClientCompute:
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block
-        is_told = (variant or Variant()).knowledge.label_silo not in (None, silo)
-        self._width_received = objective.kind.num_told(num_outputs) if is_told else num_outputs
         self._variant, self._silo, self._client = variant or Variant(), silo, client
-        shape = (settings.num_exchanged, self.batch_size, num_outputs)
+        width, is_scored_here = objective.phi_width(num_outputs), self._variant.knowledge.scored_at(silo) == silo
+        self._width_received = width if is_scored_here else objective.statistic_width(num_outputs)
+        shape = (settings.num_exchanged, self.batch_size, width)
         self.links = Links(self._variant, settings, silo, shape)
         self._draws = draws_of(settings, num_samples)
         self._row_of = np.full(num_samples, -1, np.int32)

@@ -13,13 +13,13 @@ from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
-from tdcd.core.fixed_point import FixedBlocks
-from tdcd.core.knowledge import Knowledge, LabelsEverywhere
+from tdcd.core.knowledge import Knowledge
 from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective, Tree
+from tdcd.core.round import Widths, round_of
 from tdcd.core.settings import draws_of
 from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
-from tdcd.core.update import HubUpdate, TakeAverage
+from tdcd.core.update import HubUpdate, takes_average
 from tdcd.federation.partition import shares_of
 from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
@@ -82,12 +82,13 @@ class HubCompute:
         self.variant = job.variant
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
         self.num_exchanged = self.settings.num_exchanged
-        self.phi_shape = (self.num_exchanged, self.batch_size, self.num_outputs)
-        width = self.objective.kind.num_told(self.num_outputs)
-        self.told_shape = (self.num_exchanged, self.batch_size, width)
-        """Of what silos without labels are told of a round."""
+        self.phi_width = self.objective.phi_width(self.num_outputs)
+        self.phi_shape = (self.num_exchanged, self.batch_size, self.phi_width)
+        statistic = self.objective.statistic_width(self.num_outputs)
+        self.statistic_shape = (self.num_exchanged, self.batch_size, statistic)
+        """Of what silos without labels receive of a round."""
+        self.round = round_of(job.variant, len(job.hubs), Widths(self.phi_width, statistic, job.tells_weights))
         self._tells_weights = job.tells_weights
-        self.num_told = width + job.tells_weights
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks)
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
@@ -99,11 +100,17 @@ class HubCompute:
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
         self._model, self._num_features = job.block(silo), feature_shape[-1]
         started = start_block(
-            self._model, self.settings, silo, feature_shape, self.num_outputs, job.config.silos[silo].name
+            self._model,
+            self.settings,
+            silo,
+            feature_shape,
+            self.num_outputs,
+            job.config.silos[silo].name,
+            self.objective.combine,
         )
         self.start: Tree = map_tree(np.asarray, started)
         self.memory: Tree = ()
-        self._takes_average = self.variant.hub_update == TakeAverage()
+        self._takes_average = takes_average(self.variant.hub_update)
         if not self._takes_average:
             with precision(self.settings.dtype):
                 self.memory = map_tree(np.asarray, self.variant.hub_update.start(self.start))
@@ -182,9 +189,9 @@ class HubCompute:
         return self._zeros(count)
 
     def _zeros(self, count: int) -> NDArray[Any]:
-        return np.zeros((count, self.num_outputs), self.settings.dtype)
+        return np.zeros((count, self.phi_width), self.settings.dtype)
 
-    def pass_on(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
+    def received(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
         """What clients of this silo, which has labels, get of the exchange (line 13), from every hub's part."""
         own, others = self.links.own(round_index, parts[self.silo]), self.links.others(round_index, parts)
         return self._passed(self.silo, round_index, own, others)
@@ -206,7 +213,7 @@ class HubCompute:
 
     def _passed(self, silo: int, round_index: int, own: Any, others: Any) -> NDArray[Any]:
         knowledge = self.variant.knowledge
-        if knowledge == LabelsEverywhere() or silo == knowledge.label_silo:
+        if knowledge.receives_sum(silo):
             # Those who have the labels get the others' phi: no need to compute with it here.
             return np.asarray(others)
         assert self._labels is not None
@@ -214,9 +221,9 @@ class HubCompute:
         labels: Any = drawn.astype(self.objective.label_dtype(self.settings.dtype))
         if self.objective.is_written_out:
             with np.errstate(all="ignore"):
-                return np.asarray(knowledge.pass_on(silo, own, others, labels, self.objective))
+                return np.asarray(knowledge.received(silo, own, others, labels, self.objective))
         with precision(self.settings.dtype):
-            return np.asarray(_pass_on(own, others, labels, silo=silo, knowledge=knowledge, objective=self.objective))
+            return np.asarray(_received(own, others, labels, silo=silo, knowledge=knowledge, objective=self.objective))
 
     def project(self, round_index: int, passed: NDArray[Any]) -> list[Arrays]:
         """What each client is sent of the exchange (line 14), from what all together get."""
@@ -253,8 +260,8 @@ class HubCompute:
     def average(self, round_index: int, block: Tree, answers: Sequence[Arrays | None]) -> Tree:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
         sent = {client: answer for client, answer in enumerate(answers) if answer is not None}
-        exchange = self.variant.block_exchange
-        if isinstance(exchange, FixedBlocks):
+        exchange = self.variant.summed_blocks
+        if exchange is not None:
             total = {name: add_steps([answer[name] for answer in sent.values()]) for name in self.block_layout}
             return exchange.average(self.tree(total), self.settings.dtype)
         stacked = self.links.decode_blocks(round_index, block, [*sent.values()], [*sent], self.block_layout)
@@ -294,7 +301,7 @@ class HubCompute:
         for name, held_out in sets:
             places = [both[held_out][both[held_out] >= 0] for both in self._places]
             total = int(self.sample_index.held_out.sum()) if held_out else self.sample_index.num_samples
-            scores = np.empty((total, self.num_outputs), self.settings.dtype)
+            scores = np.empty((total, self.phi_width), self.settings.dtype)
             for answer, place in zip(answers, places, strict=True):
                 scores[place] = self._rows(answer, name, len(place))
             part[name] = self.links.scores_part(name, round_index, scores)
@@ -327,7 +334,7 @@ class HubCompute:
         weights = sample_index.weights_at(sample_index.held_out == held_out)
         loss = float(weighted_mean(np.asarray(losses)[chosen], None if weights is None else weights[chosen])) + penalty
         scale, epsilon = sample_index.known.label_scale, self.objective.label_epsilon
-        return loss, metrics(self.objective.loss, scores[chosen], labels[chosen], scale, epsilon)
+        return loss, metrics(self.objective.loss, self.objective.scores(scores[chosen]), labels[chosen], scale, epsilon)
 
     def _losses(self, scores: Any, labels: Any) -> NDArray[Any]:
         if self.objective.is_written_out:
@@ -344,11 +351,11 @@ def _step(block: Tree, average: Tree, memory: Tree, *, update: HubUpdate) -> tup
 
 
 @compiled("silo", "knowledge", "objective")
-def _pass_on(
+def _received(
     own: Array, others: Array, labels: Array, *, silo: int, knowledge: Knowledge, objective: Objective
 ) -> Array:
     """What a hub passes on to its clients, of its own phi and the others'."""
-    return knowledge.pass_on(silo, own, others, labels, objective)
+    return knowledge.received(silo, own, others, labels, objective)
 
 
 @compiled("objective")

@@ -12,18 +12,17 @@ from tdcd.core import algorithm
 from tdcd.core.exchange import (
     BLOCKS,
     TO_HUB,
-    AsItIs,
     BlockExchange,
     Exchange,
     Sending,
-    WholeBlock,
     Wire,
+    is_identity,
+    scores_codec,
     seed_words,
+    sends_whole,
     sent_up,
 )
-from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.lazy import Array, compiled, jax
-from tdcd.core.ledger import scores_dtype
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.core.trees import like, map_tree, named_leaves
@@ -60,17 +59,18 @@ class Links:
             hub: the hub, and the masks that it adds to what it sends to others.
         """
         self._variant, self._settings, self._silo, self._shape = variant, settings, silo, shape
-        fixed = variant.exchange if isinstance(variant.exchange, FixedPoint) else None
+        fixed = variant.summed_phi
         self._sums = None if fixed is None else Sums(fixed, settings.dtype, hub, masks)
-        self.scores_dtype = scores_dtype(variant, settings.dtype)
+        scores = scores_codec(variant.exchange)
+        self.scores_dtype = settings.dtype if scores is None else scores.layout((1, 1), settings.dtype)["phi"][0]
         """Of the scores that hubs send each other."""
         self._seed = seed_words(settings.seed)
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
         """What a round's phi is between hubs."""
-        self._is_plain = variant.exchange == AsItIs()
-        self._is_told_plainly = self._is_plain or variant.knowledge.label_silo == silo
-        self._are_rows_plain = variant.client_exchange == AsItIs()
-        self._are_blocks_whole = variant.block_exchange == WholeBlock()
+        self._is_plain = is_identity(variant.exchange)
+        self._stays = self._is_plain or variant.label_silo == silo
+        self._are_rows_plain = is_identity(variant.client_exchange)
+        self._are_blocks_whole = sends_whole(variant.block_exchange)
         self._sent_up: Any = None
         self._drawn = lru_cache(maxsize=4)(self._draw)
         self._kept = lru_cache(maxsize=4)(self._keep)
@@ -91,7 +91,7 @@ class Links:
 
     def to_hubs(self, round_index: int, phi: NDArray[Any]) -> Arrays:
         """The silo's phi ``[E, B, C]`` as the other hubs are sent it; as it is where it stays with its hub."""
-        if self._is_told_plainly:
+        if self._stays:
             return {"phi": phi}
         if self._sums is not None:
             return {"phi": self._sums.part("phi", round_index, phi)}
@@ -102,7 +102,7 @@ class Links:
 
     def own(self, round_index: int, part: Arrays) -> NDArray[Any]:
         """The silo's own phi ``[E, B, C]``, from what :meth:`to_hubs` gave."""
-        if self._is_told_plainly:
+        if self._stays:
             return part["phi"]
         if self._sums is not None:
             return self._sums.own("phi", round_index, part["phi"])

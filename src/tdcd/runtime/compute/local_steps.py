@@ -97,8 +97,7 @@ class LocalSteps:
     @cached_property
     def needs_jax(self) -> bool:
         """Whether the steps are differentiated and compiled."""
-        is_written_out = isinstance(self.variant.knowledge, WrittenOut) and self.objective.is_written_out
-        return not (type(self.model) is Linear and isinstance(self.variant.update, Sgd) and is_written_out)
+        return not (type(self.model) is Linear and self.variant.has_slopes and self.objective.is_written_out)
 
     @property
     def _is_plain(self) -> bool:

@@ -232,7 +232,7 @@ class Client:
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
-        template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name)
+        template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name, objective.combine)
         self._layout = {name: (settings.dtype, leaf.shape) for name, leaf in named_leaves(template).items()}
         self._template = template
         return self._answer(message, Ready, feature_shape=shape)
@@ -248,7 +248,7 @@ class Client:
         self._rows = rows = self._compute.rows(message.round)
         self._answers.pop(Steps.tag(), None)
         if len(self.job.config.silos) == 1:
-            return self._step(message, np.zeros((len(rows.places), self._num_outputs), self.job.settings.dtype))
+            return self._step(message, np.zeros((len(rows.places), self._phi_width), self.job.settings.dtype))
         phi = []
         for round_index in self._sends(message.round):
             sent = self._compute.phi_sent(self._block, round_index)
@@ -323,9 +323,9 @@ class Client:
         return self.job.has_labels(self.silo)
 
     @property
-    def _num_outputs(self) -> int:
+    def _phi_width(self) -> int:
         assert self._welcome is not None
-        return self._welcome.num_outputs
+        return self.job.combine.width(self._welcome.num_outputs)
 
 
 def check_welcome(message: Welcome, rows: int, model: ModelSection, *, has_labels: bool) -> None:

@@ -8,13 +8,13 @@ gets all scores and tells the others what it found.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.ledger import Ledger, by_link, is_evaluated, item_bytes, phi_bytes, scores_bytes, told_bytes
+from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.trees import named_leaves
 from tdcd.prediction.subsets import Phis, describe_subsets
@@ -127,7 +127,8 @@ class Records:
 
     def test_scores(self, parts: Sequence[ScoresPart]) -> NDArray[Any]:
         """``[m, C]``: the held-out samples' scores; not a number for those that are not in every part."""
-        scores = self.compute.links.add_scores([part.test.values for part in parts])
+        total = self.compute.links.add_scores([part.test.values for part in parts])
+        scores = np.asarray(self.compute.objective.scores(total))
         absent = union(part.test_absent for part in parts)
         return scores if absent is None else np.where(absent[:, None], np.nan, scores)
 
@@ -175,6 +176,17 @@ class Records:
         names = metrics(self.compute.objective.loss, np.full((1, self.compute.num_outputs), np.nan), np.zeros(1))
         return self._record(round_index + 1, math.nan, {"train": names})
 
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What the run's messages are."""
+        compute, samples = self.compute, self.compute.sample_index
+        scored = samples.num_samples + int(samples.held_out.sum())
+        sent, dtype = compute.phi_shape[:2], compute.settings.dtype
+        sizes = Sizes(sent, scored, dtype, self.parameters, self.blocks_up)
+        silos = range(len(self.job.hubs))
+        clients = [len(self.job.clients(silo)) for silo in silos]
+        return Ledger.of(compute.round, sizes, clients, periods=[compute.variant.timing.period(silo) for silo in silos])
+
     def _record(
         self,
         round_index: int,
@@ -182,19 +194,7 @@ class Records:
         figures: dict[str, dict[str, float | None]],
         test_loss: float | None = None,
     ) -> Record:
-        compute, counts = self.compute, [len(self.job.clients(index)) for index in range(len(self.job.hubs))]
-        settings, variant, samples = self.job.settings, compute.variant, compute.sample_index
-        scored = samples.num_samples + int(samples.held_out.sum())
-        ledger = Ledger(
-            self.parameters,
-            counts,
-            phi_bytes(settings, samples.num_samples, compute.num_outputs, variant),
-            item_bytes(settings),
-            blocks_up=self.blocks_up,
-            periods=[variant.timing.period(silo) for silo in range(len(counts))],
-            told=told_bytes(settings, compute.sample_index.num_samples, compute.num_told, variant),
-            scores=scores_bytes(settings, scored, compute.num_outputs, variant, len(counts)),
-        )
+        ledger = self.ledger
         evaluations = ledger.evaluations(round_index, self.job.config.evaluate.every, self.job.config.train.rounds)
         return Record(
             round=round_index,

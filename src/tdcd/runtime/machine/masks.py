@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tdcd.config.protection import FEWEST, FEWEST_LEFT
-from tdcd.core.fixed_point import FixedBlocks, beyond
+from tdcd.core.fixed_point import beyond
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, named_leaves
 from tdcd.core.words import counted
@@ -32,10 +32,10 @@ class MaskAgreement:
 
     def __init__(self, job: Job, silo: int, keys: Keys, nonce: str) -> None:
         """Take the hub's keys, and its nonce of the run."""
-        label_silo = job.variant.knowledge.label_silo
+        sends = job.variant.knowledge.route.receivers
         self._own, self._keys, self._nonce = job.hubs[silo], keys, nonce
         # The hub with the labels only adds up what it gets.
-        self._group = [hub for index, hub in enumerate(job.hubs) if index != label_silo]
+        self._group = [hub for index, hub in enumerate(job.hubs) if sends(index, len(job.hubs))]
         self._are_used = job.config.exchange.protect == "mask"
         self._pair: KeyPair | None = None
 
@@ -99,7 +99,7 @@ class ClientMasks:
         self._name, self._clients = name, job.clients(silo)
         self._are_used = job.config.exchange.protect_blocks
         self._pair = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).pair(BLOCKS, kept_with=rows)
-        self._exchange, self._dtype = job.variant.block_exchange, job.settings.dtype
+        self._exchange, self._dtype = job.variant.summed_blocks, job.settings.dtype
         self._cards: Mapping[str, Card] = {}
         self._secrets: dict[str, bytes] = {}
         self._run = self._keys = ""
@@ -146,7 +146,7 @@ class ClientMasks:
         leaves = leaves_of(block)
         if not are_finite(leaves):
             return Diverged, {}
-        if not isinstance(self._exchange, FixedBlocks):
+        if self._exchange is None:
             return Block, {"block": named(compute.block_sent(block, before, question.round))}
         group = question.group if isinstance(question, Begin | Steps) else None
         if group is None:

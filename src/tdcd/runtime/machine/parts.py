@@ -210,7 +210,7 @@ def steps(
         passed, absent = parts.slope.values, union([parts.absent])
         weights = None if parts.weights is None else parts.weights.values
     else:
-        passed = compute.pass_on(round_index, [arrays_of(part.arrays) for part in parts])
+        passed = compute.received(round_index, [arrays_of(part.arrays) for part in parts])
         absent = union(part.absent for part in parts)
     if not are_finite([passed]):
         return []
@@ -247,8 +247,8 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> AnyPart:
     elif isinstance(message, ScoresPart):
         _check_scores(message, job, compute)
     elif isinstance(message, SlopePart):
-        take(message.slope, "slope", job.settings.dtype, compute.told_shape)
-        take_weights(message.weights, job.settings.dtype, compute.told_shape[:2], job.tells_weights)
+        take(message.slope, "slope", job.settings.dtype, compute.statistic_shape)
+        take_weights(message.weights, job.settings.dtype, compute.statistic_shape[:2], job.tells_weights)
         _check_mask(message.absent, "absent", compute.num_exchanged * compute.batch_size, job)
     elif isinstance(message, FiguresPart):
         _check_figures(message, job, compute)
@@ -274,8 +274,8 @@ def _check_phi(message: PhiPart, job: Job, compute: HubCompute) -> None:
 
 def _check_scores(message: ScoresPart, job: Job, compute: HubCompute) -> None:
     training, held_out = compute.sample_index.num_samples, int(compute.sample_index.held_out.sum())
-    take(message.train, "train", compute.links.scores_dtype, [training, compute.num_outputs])
-    take(message.test, "test", compute.links.scores_dtype, [held_out, compute.num_outputs])
+    take(message.train, "train", compute.links.scores_dtype, [training, compute.phi_width])
+    take(message.test, "test", compute.links.scores_dtype, [held_out, compute.phi_width])
     if not math.isfinite(message.penalty):
         raise RejectedMessage("'penalty' is not finite")
     if (message.absent or message.unscored) and job.config.federation.client_grace_s is None:
@@ -284,7 +284,7 @@ def _check_scores(message: ScoresPart, job: Job, compute: HubCompute) -> None:
     if (message.intercept is None) != (not dropout.rate or dropout.intercept != job.hubs.index(message.sender)):
         raise RejectedMessage("'intercept' is what the silo with the column of ones sends, with silo dropout")
     if message.intercept is not None:
-        take(message.intercept, "intercept", job.settings.dtype, [compute.num_outputs])
+        take(message.intercept, "intercept", job.settings.dtype, [compute.phi_width])
     clients = job.clients(job.hubs.index(message.sender))
     check_claims(message.sender, message.round, message.absent, message.unscored, clients)
     _check_mask(message.train_absent, "train_absent", training, job)

@@ -8,7 +8,6 @@ reads them and plays its last rounds again with the same clients.
 from collections.abc import Iterable, Sequence
 
 from tdcd.config.protection import FEWEST_LEFT
-from tdcd.core.fixed_point import FixedBlocks
 from tdcd.core.objective import Tree
 from tdcd.core.trees import named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
@@ -115,7 +114,7 @@ class Questions:
             Begin: (Phi if job.peers(silo) else Block, Diverged),
             Steps: (Block, Diverged),
         }
-        self._adds_up = isinstance(job.variant.block_exchange, FixedBlocks)
+        self._adds_up = job.variant.summed_blocks is not None
         self._fewest = FEWEST_LEFT if job.config.exchange.protect_blocks else 1
         self._questions: Sequence[Message] = ()
         self._has_grace = job.config.federation.client_grace_s is not None
@@ -233,7 +232,7 @@ def _check_group(message: Message, asked: Message) -> None:
 
 def check_answer(message: Message, client: int, compute: HubCompute) -> None:
     """Refuse an answer whose arrays do not fit the client's rows."""
-    dtype, outputs = compute.settings.dtype, compute.num_outputs
+    dtype, outputs = compute.settings.dtype, compute.phi_width
     if isinstance(message, Phi):
         rounds = compute.sends(message.round)
         if len(message.phi) != len(rounds):

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tdcd.alignment.digests import keyed_digests
 from tdcd.config.losses import chosen_loss
-from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.party_names import hub_of
 from tdcd.prediction.missing import check_without
@@ -180,14 +179,14 @@ class MaskedPredictHub(PredictHub):
 
     def _agree(self) -> Sums:
         """The masks that all hubs' keys give; the hub with the labels only adds up."""
-        exchange, members = self.job.variant.exchange, self._senders
+        exchange, members = self.job.variant.summed_phi, self._senders
         # Other samples, too, get other masks.
         named = hashlib.sha256()
         for hello in (self._hellos[hub] for hub in self.job.hubs):
             named.update(b"" if hello.card is None else hello.card.public)
             named.update(hashlib.sha256(hello.digests.values.tobytes()).digest())
         self._session = named.hexdigest()[:32]
-        assert isinstance(exchange, FixedPoint)
+        assert exchange is not None
         masks = None
         if self.name in members:
             others = [hub for hub in members if hub != self.name]

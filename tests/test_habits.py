@@ -1,0 +1,46 @@
+"""The files that keep the repository in order agree with each other."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PINNED = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+
+
+def test_hooks_have_the_versions_that_are_pinned():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    versions = {repo["repo"].split("/")[-1]: repo.get("rev") for repo in hooks["repos"]}
+    assert versions == {"ruff-pre-commit": f"v{PINNED['ruff']}", "local": None}
+    local = {hook["entry"] for repo in hooks["repos"] if repo["repo"] == "local" for hook in repo["hooks"]}
+    assert local == {".venv/bin/mypy", ".venv/bin/lint-imports", "make quick"}  # installed with the constraints
+
+
+def test_the_workflow_runs_what_ci_runs_with_few_rights():
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    jobs = WORKFLOW["jobs"].values()
+    assert all(job["timeout-minutes"] <= 60 for job in jobs)
+    steps = [step for job in jobs for step in job["steps"]]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert ".ci/run" in [step.get("run") for step in steps]
+    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+    assert not re.search(r"secrets\.|pull_request_target", (ROOT / ".github" / "workflows" / "ci.yml").read_text())
+
+
+def test_the_oldest_python_is_tried():
+    versions = WORKFLOW["jobs"]["whole"]["strategy"]["matrix"]["python-version"]
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+    assert versions == sorted(versions, key=lambda version: [*map(int, version.split("."))])
+
+
+def test_every_target_of_the_makefile_is_explained():
+    makefile = (ROOT / "Makefile").read_text()
+    (targets,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    explained = {*re.findall(r"^# make (\w+) ", makefile, re.MULTILINE)}
+    explained |= {*re.findall(r"^make (\w+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)}
+    assert {*targets.split()} - explained == set()
