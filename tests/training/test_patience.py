@@ -13,8 +13,9 @@ from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.report import write_report
 from tdcd.training.run import resume, run
-from tdcd.training.sweep import expand, read_outcomes, run_sweep
+from tdcd.training.sweep.grid import expand
 from tdcd.training.sweep.page import result_table, write_page
+from tdcd.training.sweep.sweep import read_outcomes, run_sweep
 
 KEYS = {
     "dtype": "float64",

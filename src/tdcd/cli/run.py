@@ -134,7 +134,7 @@ def _sweep(keys: Mapping[str, Any], where: str) -> "Grid | None":
 def _resumed_sweep(folder: Path, allow_code: bool) -> "Grid | None":
     """The sweep in a folder; None if it has none."""
     from tdcd.records.sweep_folder import SweepFolder
-    from tdcd.training.sweep import read_grid
+    from tdcd.training.sweep.sweep import read_grid
 
     return read_grid(folder, allow_code=allow_code) if SweepFolder(folder).is_begun else None
 
@@ -148,8 +148,8 @@ def _run_sweep(grid: "Grid", folder: Path, page: LivePage) -> None:
     """Run a sweep, and show its table and page; Ctrl-C keeps what is done."""
     from tdcd.cli.console import SweepDisplay, show_table
     from tdcd.core.stopping import Interrupted
-    from tdcd.training.sweep import read_outcomes, run_sweep
     from tdcd.training.sweep.page import result_table, write_page
+    from tdcd.training.sweep.sweep import read_outcomes, run_sweep
 
     page.show(folder)
     display, interrupted = SweepDisplay(screen, len(grid.settings)), False
