@@ -1,4 +1,4 @@
-"""How far it is from ``tdcd run`` to the gradient: the frames that a reader follows, and the modules that are loaded."""
+"""How far it is from ``tdcd run`` to the gradient: the frames that a reader follows, and the modules loaded."""
 
 import json
 import subprocess
