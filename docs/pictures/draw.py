@@ -26,8 +26,9 @@ LAYERS = [
         "Commands",
         [
             ("cli", "one module per|group of commands"),
-            ("watch", "a live page|from run folders"),
+            ("pages.live", "a live page|from run folders"),
             ("estimators", "scikit-learn's|interface"),
+            ("pages.comparison", "and the other|studies' pages"),
         ],
     ),
     (
@@ -52,7 +53,8 @@ LAYERS = [
         "Results",
         [
             ("prediction", "models: scores of new|samples, coefficients"),
-            ("report", "one HTML page|from a run folder"),
+            ("pages.report", "one HTML page|from a run folder"),
+            ("pages.kit", "what all pages|are made of"),
             ("tracking", "MLflow, TensorBoard|from a run folder"),
         ],
     ),

@@ -15,9 +15,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tdcd.data import load
+from tdcd.pages.kit.chart import Curve
+from tdcd.pages.kit.pictures import save_png
 from tdcd.records.history import read_history
-from tdcd.report.figures import Curve
-from tdcd.report.pictures import save_png
 
 HERE = Path(__file__).parent
 EXAMPLES, PAGES = HERE.parents[1] / "examples", HERE.parent / "examples"

@@ -8,9 +8,9 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
+from tdcd.pages.scorecard import drawing, spread
 from tdcd.prediction.model import Model
 from tdcd.prediction.scorecard import scorecard
-from tdcd.prediction.scorecard_page import drawing, spread
 
 WIDTH, HEIGHT, SHOWN = 490, 224, 4
 STYLE = """

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from support.well_formed import Page
-from tdcd.audit import Mode, audit, modes_of, write_page
+from tdcd.audit import Mode, audit, modes_of
 from tdcd.audit.lines import LINES
 from tdcd.audit.modes import is_configured
-from tdcd.audit.page import page
 from tdcd.audit.readings import _OUTCOMES, reading
 from tdcd.audit.tables import overview
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.knowledge import LabelsAt
+from tdcd.pages.audit import page, write_page
 
 KEYS = {
     "name": "<b>breast & co",

@@ -145,7 +145,7 @@ def test_the_version_is_that_of_the_package(tmp_path):
 
 def test_public_names_are_what_they_were_whichever_module_was_imported_first():
     code = """
-import sys, tdcd, tdcd.watch.server
+import sys, tdcd, tdcd.pages.live.server
 assert "jax" not in sys.modules
 import tdcd.training.train
 assert tdcd.train is sys.modules["tdcd.training.train"].train

@@ -7,7 +7,7 @@ import pytest
 
 from support.command import tdcd
 from support.ledgers import ledger as ledger_of
-from tdcd.compare import Contender, compare, network_of, plan_all, write_page
+from tdcd.compare import Contender, compare, network_of, plan_all
 from tdcd.compare.comparison import Comparison
 from tdcd.compare.compute import Compute
 from tdcd.compare.prediction import Prediction
@@ -17,6 +17,7 @@ from tdcd.core.network import Link, Network, preset
 from tdcd.core.pace import Work, seconds_per_round, silo_works
 from tdcd.core.stopping import Interrupted
 from tdcd.core.timing import Overlap
+from tdcd.pages.comparison import write_page
 from tdcd.records.history import read_history
 
 KEYS = {

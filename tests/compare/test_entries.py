@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from tdcd.compare import compare, network_of, num_runs, plan_all, write_page
+from tdcd.compare import compare, network_of, num_runs, plan_all
 from tdcd.compare.entries import parse_entries
 from tdcd.compare.tables import summary
 from tdcd.config import ConfigError, check_config
 from tdcd.core.optimizers import ClientOptimizer
 from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
+from tdcd.pages.comparison import write_page
 from tdcd.training.run import run
 from tdcd.training.train import ledger_of, simulate
 

@@ -13,8 +13,8 @@ from tdcd.config.baselines import baseline_plans
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
+from tdcd.pages.report import write_report
 from tdcd.records.run_folder import RunFolder
-from tdcd.report.page import write_report
 from tdcd.training.replay import replay
 from tdcd.training.run import resume
 from tdcd.training.train import train, train_plan

@@ -14,7 +14,7 @@ import pytest
 from lab import Lab, prepared
 
 from tdcd.config import check_config
-from tdcd.report import write_report
+from tdcd.pages.report import write_report
 from tdcd.training.run import run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -76,7 +76,8 @@ def test_runs_in_a_browser(page, watch, tmp_path):
     names_are_texts(page, live)
     a_killed_client_is_missing(trial, tmp_path / "trial")
     the_page_fits_a_phone(page)
-    long_curves_are_drawn_now_and_then(page)
+    a_run_is_closed_and_opened(page, live)
+    a_curve_says_its_figures(page, live.locator("[data-chart]").first, "round 8 training: ")
     assert alarms == []
     assert {re.match(r"\w+://[^/]+/", request)[0] for request in requests} == {url}
     reports_fit_a_phone(page, [tmp_path / "runs" / MARKUP, tmp_path / "trial" / "silos" / "hub.clinic"])
@@ -115,11 +116,11 @@ def a_killed_client_is_missing(article, folder):
     hub = lab.drivers[LAB]
     lab.until(lambda: hub.hub.round == 3)
     article.locator(".pill.connected", has_text="6 connected").wait_for()
-    assert article.locator("svg .client.connected").count() == 4
+    assert article.locator("svg .party.connected").count() == 4
     lab.crash(NORTH)
     lab.down[NORTH] = lab.now + 1e6
     lab.until(lambda: hub._waiting().get(NORTH, 0) > 20)
-    article.locator("svg .client.waited-for title", has_text="north: waited for").wait_for(state="attached")
+    article.locator("svg .party.waited-for title", has_text="north: waited for").wait_for(state="attached")
     assert article.locator(".missing").inner_text().startswith("north of lab: waited for, ")
     assert "client.lab.north" in article.locator(".notice").first.inner_text()
     lab.start(NORTH)
@@ -141,9 +142,24 @@ def reports_fit_a_phone(page, folders):
         page.goto(write_report(folder).as_uri())
         assert page.locator(".bar").count() > 2
         the_page_fits_a_phone(page)
+    a_curve_says_its_figures(page, page.locator("[data-chart]").first, "round ")
 
 
-def long_curves_are_drawn_now_and_then(page):
-    asked = "const pace = new Pace(); return [pace.isDue(900), pace.isDue(900), pace.isDue(9), pace.isDue(9)]"
-    due = page.evaluate(f"import('/chart.js').then(({{ Pace }}) => {{ {asked}; }})")
-    assert due == [True, False, True, True]
+def a_run_is_closed_and_opened(page, article):
+    """By a click on its name in the table of all runs, in which a figure is chosen."""
+    button = page.locator("#together button").first
+    for count, said in ((0, "false"), (1, "true")):
+        button.click()
+        page.locator(f"#together button[aria-expanded={said}]").first.wait_for()
+        assert article.count() == count
+    page.locator("#together select").select_option("r2.test")
+    page.locator("#together figcaption", has_text="Held-out R²").wait_for()
+
+
+def a_curve_says_its_figures(page, chart, words):
+    """Where the pointer is: the numbers, and a line."""
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + 0.95 * box["width"], box["y"] + box["height"] / 2)
+    assert " ".join(page.locator(".hint").inner_text().split()).startswith(words)
+    assert chart.locator(".cursor").get_attribute("d").startswith("M")

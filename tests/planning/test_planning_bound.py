@@ -15,7 +15,8 @@ from tdcd.core.network import PRESETS
 from tdcd.core.participation import RandomClients
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
-from tdcd.planning import measure_bound, recommend_local_steps, write_page
+from tdcd.pages.bound import write_page
+from tdcd.planning import measure_bound, recommend_local_steps
 from tdcd.planning.covered import refuse_uncovered
 from tdcd.planning.tables import bound_constants, over_q, terms
 from tdcd.theory import max_step_size

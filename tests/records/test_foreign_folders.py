@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 
 from support.command import tdcd
+from tdcd.pages.live.watcher import Watcher
 from tdcd.records.files import MOST_DEPTH, open_plain, parse_json, parse_toml, plain_lines, read_plain
 from tdcd.records.manifest import Manifest
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.timeline import Timeline
-from tdcd.watch.watcher import Watcher
 
 pytestmark = pytest.mark.quick
 
@@ -111,7 +111,7 @@ def test_commands_and_the_page_of_all_runs_get_past_it(good, tmp_path, name, put
             assert done.exception is None or isinstance(done.exception, SystemExit), (command, done.exception)
             said = " ".join(done.output.split())
             assert done.exit_code == 0 or name.rpartition("/")[2] in said, (command, said)
-        runs = {run["name"]: run for run in json.loads(Watcher([bad.parent]).state({}))["runs"]}
+        runs = {run["name"]: run for run in Watcher([bad.parent]).facts()}
     assert runs["good"]["round"] == 2
     assert runs["good"]["problems"] == []
 

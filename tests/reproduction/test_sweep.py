@@ -16,8 +16,8 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
 from tdcd.data import DataUnavailable
+from tdcd.pages.reproduction import write_page
 from tdcd.reproduction.experiment import NAMES, Curve, Experiment, load_experiment, merge
-from tdcd.reproduction.page import write_page
 from tdcd.reproduction.results import joined, read_results
 from tdcd.reproduction.sweep import predicted_ends, ridge_optimum, run_experiment, stand_in
 

@@ -10,8 +10,8 @@ from made_up import diverging, experiment, falling
 from verdicts_again import Figure, quantities, verdict
 
 from support.command import tdcd
+from tdcd.pages.reproduction import write_page
 from tdcd.reproduction.claims import judge
-from tdcd.reproduction.page import write_page
 from tdcd.reproduction.results import read_results
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "results.json"

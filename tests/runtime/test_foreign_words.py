@@ -11,13 +11,13 @@ from support.simulated import RIDGE, with_keys
 from tdcd.cli.console import Waiting
 from tdcd.cli.terminal import PlainConsole
 from tdcd.core.visible import MOST_LETTERS, one_line, visible
-from tdcd.report.html import paragraph
+from tdcd.pages.kit.html import paragraph
+from tdcd.pages.live.watcher import Watcher
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
 from tdcd.runtime.messages.messages import Diverged, Stop
 from tdcd.runtime.messages.wire import decode, encode
 from tdcd.runtime.process.endpoint import heard
 from tdcd.runtime.process.log import _ForMachines, _ForPeople
-from tdcd.watch.watcher import Watcher
 
 # Markup that ends what never began; a terminal's title, colour and a cleared screen; text that runs backwards; a letter
 # without a width; an eight-bit control sequence; a line that was never printed.
@@ -113,7 +113,7 @@ def test_the_log_has_one_line_for_an_event(formatter):
 
 
 def test_pages_show_what_cannot_be_seen(hub):
-    state = Watcher([hub]).state({})
+    state = Watcher([hub]).state()
     (run,) = json.loads(state)["runs"]
     assert "\\u202eabc" in json.dumps(run, ensure_ascii=False)
     assert is_clean(json.dumps(run, ensure_ascii=False))

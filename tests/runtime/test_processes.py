@@ -27,11 +27,11 @@ from support.simulated import RIDGE
 from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
+from tdcd.pages.timeline import Lane
 from tdcd.prediction.model import Model
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.records.timeline import Timeline
-from tdcd.report.timeline import Lane
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.tables.split import split_table

@@ -13,11 +13,11 @@ from two_tables import write_csv
 from support.command import tdcd
 from tdcd import LabelsAt, Loss, Objective, Variant
 from tdcd.audit import Mode, audit, modes_of
-from tdcd.audit.page import page
 from tdcd.compare.tables import gain
 from tdcd.config import check_config
 from tdcd.config.reading import read_config
 from tdcd.config.resolve import plan
+from tdcd.pages.audit import page
 from tdcd.planning.cost import computing
 from tdcd.planning.facts import gather_facts, why_no_constants
 from tdcd.theory.progress import silent

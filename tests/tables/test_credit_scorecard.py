@@ -13,8 +13,8 @@ from tdcd.data import data_folder
 from tdcd.prediction.model import Model
 from tdcd.prediction.predict import combine
 from tdcd.records.metrics import auc
-from tdcd.tables.loader import read_rows
-from tdcd.tables.preparation_io import load_preparation
+from tdcd.tables.preparation import load_preparation
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
 from tdcd.training.train import train_plan
 

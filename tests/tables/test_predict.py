@@ -17,7 +17,7 @@ from tdcd.records.history import read_history
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.preparation_io import load_label_encoding
+from tdcd.tables.preparation import load_label_encoding
 from tdcd.training.train import train_plan
 
 
@@ -194,6 +194,20 @@ def test_the_command_writes_predictions(run, tmp_path, bank):
     out.write_text("old")
     assert called("predict", run, *data, "--out", out, "--force")[0] == 0
     assert out.read_bytes() == before
+
+
+@pytest.mark.filterwarnings("ignore:silo 'bureau', column 'city'")
+def test_a_table_is_opened_once(run, tmp_path, bank, bureau, opened):
+    """Header, first rows and all rows are read from one open file."""
+    ids = bank["id"][:5]
+    write_csv(tmp_path / "five_bank.csv", {name: values[:5] for name, values in bank.items()})
+    places = [bureau["key"].index(one) for one in ids]
+    write_csv(tmp_path / "five_bureau.csv", {name: [of[place] for place in places] for name, of in bureau.items()})
+    opened.clear()
+    data = [f"--data={silo}={tmp_path / f'five_{silo}.csv'}" for silo in ("bank", "bureau")]
+    assert called("predict", run, *data, "--out", tmp_path / "p.csv")[0] == 0
+    assert [row["id"] for row in rows_of(tmp_path / "p.csv")] == [str(one) for one in ids]
+    assert (opened["five_bank.csv"], opened["five_bureau.csv"]) == (1, 1)
 
 
 def test_the_command_scores_without_a_silo_if_it_may(run, tmp_path, bank):

@@ -15,7 +15,7 @@ from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.data import data_folder
 from tdcd.records.metrics import auc
-from tdcd.report.folder import Run
+from tdcd.records.run import Run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)

@@ -11,8 +11,8 @@ from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.data import load
 from tdcd.data.randomized import randomize_table
+from tdcd.pages.report import write_report
 from tdcd.planning.measured_bound import measure_bound
-from tdcd.report import write_report
 from tdcd.theory import initial_gap
 from tdcd.theory.full_objective import FullObjective
 from tdcd.training.run import run

@@ -15,12 +15,12 @@ from support.command import tdcd
 from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, standardize, train
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.user_code import find_function
+from tdcd.pages.live.watcher import Watcher
 from tdcd.prediction.saved import KEY
 from tdcd.records.mark import digest_of
 from tdcd.records.run_folder import toml_text
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.runtime.process.trial import Trial
-from tdcd.watch.watcher import Watcher
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIG = """
@@ -166,7 +166,7 @@ def test_code_that_a_folder_names_is_imported_only_if_the_command_asks_for_it(tr
     for command in (("verify", "run"), ("report", "run")):
         assert tdcd(*command, cwd=trap).exit_code == 0
     assert "tdcd run --resume run --allow-code" in (trap / "run/report.html").read_text()
-    Watcher([trap / "run"]).state({})
+    Watcher([trap / "run"]).state()
     with pytest.raises(ValueError, match=r"config.toml names code, .* and run: model.loss = 'trap:Quantile'\. Whoever"):
         Model.load(trap / "run")
     assert imports(trap) == 0

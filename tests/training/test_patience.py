@@ -8,13 +8,13 @@ from test_family_runs import assert_same_run, lines, models, stopping_at
 
 from tdcd.config import ConfigError, check_config
 from tdcd.core.ledger import Traffic
+from tdcd.pages.report import write_report
+from tdcd.pages.sweep import result_table, write_page
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder
-from tdcd.report import write_report
 from tdcd.training.run import resume, run
 from tdcd.training.sweep.grid import expand
-from tdcd.training.sweep.page import result_table, write_page
 from tdcd.training.sweep.sweep import read_outcomes, run_sweep
 
 KEYS = {

@@ -12,8 +12,8 @@ from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.core.execution import Execution
+from tdcd.pages.report import write_report
 from tdcd.records.run_folder import RunFolder
-from tdcd.report import write_report
 from tdcd.training.run import run
 
 ROWS, HELD_OUT = standardize(*load("breast_cancer").split(0.2, seed=0))

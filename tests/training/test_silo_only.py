@@ -4,7 +4,7 @@ import pytest
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.report import write_report
+from tdcd.pages.report import write_report
 from tdcd.training.train import train_plan, train_silo_only
 
 

@@ -12,7 +12,7 @@ from tdcd import Federation, Linear, Mlp, Objective, Settings, load, standardize
 from tdcd.cli.console import show_result
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
-from tdcd.report import write_report
+from tdcd.pages.report import write_report
 from tdcd.training.run import resume, run
 
 KEYS = {"data": {"source": "breast_cancer"}, "train": {"rounds": 12, "batch_size": 64, "local_steps": 3}}

@@ -3,6 +3,5 @@
 from tdcd.audit.audit import EPSILON, ROUNDS, Audit, audit
 from tdcd.audit.lines import Finding
 from tdcd.audit.modes import Mode, modes_of
-from tdcd.audit.page import write_page
 
-__all__ = ["EPSILON", "ROUNDS", "Audit", "Finding", "Mode", "audit", "modes_of", "write_page"]
+__all__ = ["EPSILON", "ROUNDS", "Audit", "Finding", "Mode", "audit", "modes_of"]

@@ -7,7 +7,7 @@ from tdcd.audit.audit import Audit
 from tdcd.audit.lines import BY_KEY, Finding
 from tdcd.audit.modes import Mode, group_of, is_configured
 from tdcd.audit.readings import NOT_TRIED, reading
-from tdcd.report.text_table import TextTable
+from tdcd.pages.kit.words import TextTable
 
 
 def share(value: float | None) -> str:

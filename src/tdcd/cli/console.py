@@ -24,8 +24,7 @@ from rich.text import Text
 
 from tdcd.core.stopping import Interrupted
 from tdcd.core.words import are, counted
-from tdcd.report.text_table import TextTable
-from tdcd.report.units import bytes_in_words, duration, figure
+from tdcd.pages.kit.words import TextTable, bytes_in_words, duration, figure
 
 if TYPE_CHECKING:
     from tdcd.audit import Audit
@@ -280,7 +279,7 @@ def show_audit(console: Console, found: "Audit", page: Path) -> None:
 
 def show_alignment(console: Console, silos: "Mapping[str, SiloIds]") -> None:
     """What each silo lost by keeping to the ids that all have, where that was done."""
-    from tdcd.report.alignment import alignment_table
+    from tdcd.pages.report import alignment_table
 
     if silos:
         common = next(iter(silos.values())).common

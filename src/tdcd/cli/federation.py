@@ -34,8 +34,8 @@ from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.runtime.storage.status import in_words, read_status
 
 if TYPE_CHECKING:
+    from tdcd.runtime.machine.instructions import RunOutcome
     from tdcd.runtime.process.doctor import Finding, Party
-    from tdcd.runtime.process.driver import Outcome
     from tdcd.runtime.process.trial import Trial
 
 FederationFile = Annotated[
@@ -192,14 +192,14 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
 def _train_alone(trial: "Trial", should_stop: Callable[[], bool]) -> Path:
     """Also train each silo without the others, in a simulation of the same rows; the new report."""
     from tdcd.config.resolve import plan
-    from tdcd.report import write_report
+    from tdcd.pages.report import write_report
     from tdcd.training.train import train_silo_only
 
     train_silo_only(plan(trial.job.config), trial.folder, should_stop)
     return write_report(trial.folder)
 
 
-def end(outcome: "Outcome") -> None:
+def end(outcome: "RunOutcome") -> None:
     """Exit with the status that says how it ended, and print why."""
     status: dict[str, Any] = {"finished": 0, "diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}
     code = status.get(outcome.status, EXIT_INPUT)
@@ -250,7 +250,7 @@ def align(
     Exit status: 0 done, 2 bad input or parties that do not fit together, 130 interrupted.
     """
     from tdcd.cli.console import Waiting, show_table
-    from tdcd.report.alignment import alignment_table
+    from tdcd.pages.report import alignment_table
     from tdcd.runtime.process.align import align_as_client, align_as_hub
     from tdcd.runtime.process.party import own_file, read_job
 

@@ -312,9 +312,9 @@ def _export_scorecard(
     Args:
         scale: fields of :class:`tdcd.prediction.scorecard.PointScale` that differ from the defaults.
     """
+    from tdcd.pages.scorecard import write_page
     from tdcd.prediction.model import Model
     from tdcd.prediction.scorecard import PointScale, scorecard, write_scorecard
-    from tdcd.prediction.scorecard_page import write_page
     from tdcd.tables.writing import check_name
 
     with reported():
@@ -340,7 +340,7 @@ def _export_scorecard(
 
 
 def _show_scorecard(card: "Scorecard") -> None:
-    from tdcd.prediction.scorecard_page import in_words
+    from tdcd.pages.scorecard import in_words
 
     shown = Table(box=rich.box.SIMPLE_HEAD)
     for heading in ("silo", "column", "bin or level"):

@@ -54,9 +54,9 @@ def reproduce(
     judged by it.
     """
     from tdcd.cli.console import SweepDisplay
+    from tdcd.pages.reproduction import grouped, write_page
     from tdcd.reproduction.claims import judge
     from tdcd.reproduction.measured import read_measured
-    from tdcd.reproduction.page import grouped, write_page
     from tdcd.reproduction.results import joined, read_results
     from tdcd.reproduction.sweep import run_experiment
 

@@ -97,7 +97,7 @@ def run(
 
 def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")]) -> None:
     """Write DIR/report.html: one self-contained page with curves, the federation and the settings."""
-    from tdcd.report import write_report
+    from tdcd.pages.report import write_report
 
     with reported():
         screen.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False)
@@ -105,7 +105,7 @@ def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar=
 
 def _finish(result: "Result") -> None:
     from tdcd.cli.console import show_result
-    from tdcd.report import write_report
+    from tdcd.pages.report import write_report
 
     assert result.folder is not None
     with reported():
@@ -148,7 +148,7 @@ def _run_sweep(grid: "Grid", folder: Path, page: LivePage) -> None:
     """Run a sweep, and show its table and page; Ctrl-C keeps what is done."""
     from tdcd.cli.console import SweepDisplay, show_table
     from tdcd.core.stopping import Interrupted
-    from tdcd.training.sweep.page import result_table, write_page
+    from tdcd.pages.sweep import result_table, write_page
     from tdcd.training.sweep.sweep import read_outcomes, run_sweep
 
     page.show(folder)

@@ -78,7 +78,8 @@ def bound(
     Writes RUN/bound.html, one self-contained page with both over the iterations.
     """
     from tdcd.cli.console import EstimateDisplay, show_bound
-    from tdcd.planning import measure_bound, write_page
+    from tdcd.pages.bound import write_page
+    from tdcd.planning import measure_bound
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
@@ -120,8 +121,9 @@ def compare(
     """
     from tdcd.cli.console import SweepDisplay, show_comparison
     from tdcd.compare import compare as compare_plans
-    from tdcd.compare import network_of, num_runs, plan_all, write_page
+    from tdcd.compare import network_of, num_runs, plan_all
     from tdcd.core.network import preset
+    from tdcd.pages.comparison import write_page
 
     with reported():
         checked = checked_config(config, settings or [])
@@ -173,9 +175,9 @@ def audit(
     audit.html, one self-contained page, and audit.json.
     """
     from tdcd.audit import audit as play
-    from tdcd.audit import write_page
     from tdcd.cli.console import EstimateDisplay, show_audit
     from tdcd.config.resolve import plan as plan_config
+    from tdcd.pages.audit import write_page
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):

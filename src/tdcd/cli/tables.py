@@ -16,10 +16,10 @@ from tdcd.cli.terminal import EXIT_INPUT, refuse_existing, reported, screen, sho
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import counted
 from tdcd.tables.client_table import cautions, describe, find_silo, label_balance, read_client, taken_for
-from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
-from tdcd.tables.randomized import check_protected
+from tdcd.tables.label_privacy import check_protected
 from tdcd.tables.rows import RawRows
+from tdcd.tables.source import is_parquet
 
 BLOCKS = ("linear", "mlp")
 
@@ -47,7 +47,7 @@ def init(
 
     Exit status: 0 written, 2 bad input.
     """
-    from tdcd.tables.first_file import Answers, first_file
+    from tdcd.tables.template import Answers, first_file
 
     with reported():
         if out.exists() and not force:
@@ -131,7 +131,7 @@ def check(
 def _check_all(config: Config) -> None:
     """Check every table that is here."""
     from tdcd.cli.console import show_alignment
-    from tdcd.tables.readiness import check_tables
+    from tdcd.tables.client_table import check_tables
 
     found = check_tables(config)
     shown = Table(box=rich.box.SIMPLE_HEAD)
@@ -259,8 +259,8 @@ def labels(
     """
     from tdcd.runtime.storage.keys import NEW_KEY, label_key
     from tdcd.tables.client_table import read_labels, taken_for
+    from tdcd.tables.label_privacy import randomized_labels, write_randomized
     from tdcd.tables.labels import canonical_label
-    from tdcd.tables.randomized import randomized_labels, write_randomized
     from tdcd.tables.writing import check_name
 
     with reported():

@@ -16,7 +16,7 @@ import typer
 from tdcd.cli.terminal import reported, screen, stoppable
 
 if TYPE_CHECKING:
-    from tdcd.watch.server import WatchServer
+    from tdcd.pages.live.server import WatchServer
 
 LOOPBACK = "127.0.0.1"
 PORT = 8640
@@ -107,8 +107,8 @@ class LivePage:
 
 def _server(folders: Sequence[Path], host: str, port: int | None) -> "WatchServer":
     """At the given port; else at the usual one, or if somebody has that at any other."""
-    from tdcd.watch.server import WatchServer
-    from tdcd.watch.watcher import Watcher
+    from tdcd.pages.live.server import WatchServer
+    from tdcd.pages.live.watcher import Watcher
 
     watcher = Watcher(folders)
     if port is not None:

@@ -16,7 +16,7 @@ from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import Plan
 from tdcd.core.network import Link, Network, preset
 from tdcd.records.history import Record
-from tdcd.report.folder import Run
+from tdcd.records.run import Run
 from tdcd.training.sweep.plans import plan_alike, with_arrays_of
 from tdcd.training.sweep.runner import SweepProgress
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tdcd.config.resolve import Plan
 from tdcd.records.history import Record
-from tdcd.report.folder import Run
+from tdcd.records.run import Run
 from tdcd.training.sweep.plans import tuned
 from tdcd.training.sweep.runner import Planned, SweepProgress, Task, run_planned
 

@@ -4,10 +4,8 @@ import statistics
 from collections.abc import Sequence
 
 from tdcd.compare.comparison import Comparison, Contender
+from tdcd.pages.kit.words import TextTable, bytes_in_words, duration, figure, metric_title
 from tdcd.records.history import Record
-from tdcd.report.folder import metric_title
-from tdcd.report.text_table import TextTable
-from tdcd.report.units import bytes_in_words, duration, figure
 
 NOTHING = "–"
 LOWER_IS_BETTER = ("loss", "rmse", "deviance", "mae")

@@ -26,7 +26,7 @@ from tdcd.federation.fitting import start_fitting
 from tdcd.federation.hosts import Hosts, kept_here
 from tdcd.federation.silos import Federation
 from tdcd.records.patience import Stopping
-from tdcd.tables.assemble import Assembled, assemble
+from tdcd.tables.assembly import Assembled, assemble
 
 
 class Plan(NamedTuple):

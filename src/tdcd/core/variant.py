@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.centre import CentreAverage
 from tdcd.core.dropout import SiloDropout
-from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, NumpyBlocks, WholeBlock, is_identity
+from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, NumpyBlocks, WholeBlock, is_identity, is_private
 from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
 from tdcd.core.quantised import Quantised
@@ -78,6 +78,11 @@ class Variant:
     def is_plain(self) -> bool:
         """Whether it is Algorithm 1."""
         return not self.changed
+
+    @property
+    def is_private(self) -> bool:
+        """Whether hubs need a secret of their own for what they send."""
+        return is_private(self.exchange)
 
     @property
     def summed_phi(self) -> FixedPoint | None:

@@ -28,9 +28,9 @@ from tdcd.core.words import counted, there_are
 from tdcd.federation.partition import contiguous_columns
 from tdcd.prediction.model import Model
 from tdcd.records.history import Record
-from tdcd.tables.frames import arrow_of
 from tdcd.tables.from_frames import assemble_frames, frames_config
 from tdcd.tables.rows import PLACE
+from tdcd.tables.source import arrow_of
 from tdcd.training.result import Result
 from tdcd.training.train import train_plan, warn_of_divergence
 

@@ -5,7 +5,6 @@ beside what was measured.
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import CANDIDATES, Recommendation, recommend_local_steps
 from tdcd.planning.measured_bound import MeasuredBound, measure_bound
-from tdcd.planning.page import write_page
 from tdcd.planning.variants import Ranking, RunPlan, plan_run, rank_variants
 
 __all__ = [
@@ -19,5 +18,4 @@ __all__ = [
     "plan_run",
     "rank_variants",
     "recommend_local_steps",
-    "write_page",
 ]

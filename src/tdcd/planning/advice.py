@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from tdcd.config import Config
+from tdcd.pages.kit.words import duration, milliseconds, rounded_down
 from tdcd.planning.candidates import AS_IT_IS
 from tdcd.planning.variants import WORTH, Ranked, Ranking
-from tdcd.report.units import duration, milliseconds, rounded_down
 
 
 def advice(ranking: Ranking) -> list[str]:

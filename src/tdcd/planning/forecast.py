@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tdcd.core.ledger import Traffic
+from tdcd.core.words import counted
+from tdcd.pages.kit.words import duration, rounded_down
 from tdcd.planning.cost import Cost
-from tdcd.report.units import counted, duration, rounded_down
 
 
 @dataclass(frozen=True)

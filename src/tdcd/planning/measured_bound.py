@@ -15,8 +15,8 @@ from tdcd.core.losses import no_curvature
 from tdcd.core.timing import Overlap
 from tdcd.planning.covered import covered_timing, patience_caveats, refuse_uncovered
 from tdcd.planning.facts import is_linear
+from tdcd.records.run import Run
 from tdcd.records.run_folder import RunFolder
-from tdcd.report.folder import Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.theory import (
     Bound,

@@ -1,11 +1,11 @@
 """The tables of a recommendation and of a bound, for the terminal and for the page."""
 
+from tdcd.core.words import counted
+from tdcd.pages.kit.words import TextTable, bytes_in_words, duration, figure, milliseconds, rounded_down
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import Recommendation
 from tdcd.planning.measured_bound import MeasuredBound
 from tdcd.planning.variants import Ranked, Ranking, worthwhile
-from tdcd.report.text_table import TextTable
-from tdcd.report.units import bytes_in_words, counted, duration, figure, milliseconds, rounded_down
 from tdcd.theory import Constants, Noise
 from tdcd.theory.staleness import terms_in_words, timing_in_words
 

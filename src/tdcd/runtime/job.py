@@ -29,7 +29,7 @@ from tdcd.core.words import counted
 from tdcd.federation.party_names import client_of, hub_of
 from tdcd.records.patience import Stopping
 from tdcd.runtime.messages.messages import FiguresPart, PhiPart, ScoresPart, SlopePart
-from tdcd.runtime.messages.structure import Setting
+from tdcd.runtime.messages.structure import SettingValue
 
 
 class IncompatibleParties(Exception):  # noqa: N818
@@ -44,11 +44,11 @@ WAY_ON = (
     "The other parties wait: restore the run folder from a newer backup and give the same command again; or begin anew "
     "everywhere, with a new folder for every hub"
 )
-"""What can still be done for a hub that cannot go on from its run folder."""
+"""What can still be done for a hub that cannot continue from its run folder."""
 
 
 class Lost(IncompatibleParties):
-    """A hub has lost what it needs to go on. It leaves without a word, so that the others hold the round and wait."""
+    """A hub lacks what it needs to continue. It leaves without a word, so that the others hold the round and wait."""
 
 
 _FLOWS: dict[str, FlowName] = {
@@ -61,7 +61,7 @@ _FLOWS: dict[str, FlowName] = {
 
 
 @dataclass(frozen=True)
-class Audience:
+class Topology:
     """Which hubs are sent which message: the routes of a round's flows, by the hubs' names."""
 
     hubs: tuple[str, ...]
@@ -83,10 +83,10 @@ class Audience:
         return [hub for hub in self.hubs if self.is_sent(kind, sender, hub)]
 
     @property
-    def heard_by_several(self) -> tuple[str, ...]:
-        """The hubs that tell several others the same, of which digests are compared.
+    def broadcasters(self) -> tuple[str, ...]:
+        """The hubs that send several others the same, of which digests are compared.
 
-        With labels everywhere this finds a hub that told two others different things. In the star it finds a mistake
+        With labels everywhere this finds a hub that sent two others different things. In the star it finds a mistake
         of the hub with the labels, not a lie: that hub alone carries digests between the others.
         """
         broadcasters = self.round.broadcasters() if self.label_hub is not None else range(len(self.hubs))
@@ -185,11 +185,11 @@ class Job:
         return tuple(hub_of(silo.name) for silo in self.config.silos)
 
     @cached_property
-    def audience(self) -> Audience:
+    def topology(self) -> Topology:
         """Which hubs are sent what."""
         silo = self.variant.label_silo
         flows = round_of(self.variant, len(self.hubs), Widths(1, 1))
-        return Audience(self.hubs, flows, None if silo is None else self.hubs[silo])
+        return Topology(self.hubs, flows, None if silo is None else self.hubs[silo])
 
     def has_bias(self, silo: int) -> bool:
         """Whether the features of a silo end with a column of ones."""
@@ -207,8 +207,8 @@ class Job:
         return "here, and in no other silo" if holder == silo else f"not here: only silo '{holder}' has them"
 
     @cached_property
-    def tells_weights(self) -> bool:
-        """Whether the hub with the labels tells the others in every round what samples weigh."""
+    def sends_weights(self) -> bool:
+        """Whether the hub with the labels sends the others the sample weights in every round."""
         return self.config.federation.labels is not None and bool(weight_keys(self.config))
 
     def silo_index(self, name: str) -> int:
@@ -301,7 +301,7 @@ SHOWN = 200
 """Letters of a key or a value of another party that are shown."""
 
 
-def compare_settings(party: str, theirs: Mapping[str, Setting], own: str, job: Job) -> None:
+def compare_settings(party: str, theirs: Mapping[str, SettingValue], own: str, job: Job) -> None:
     """Raise unless two parties have the same shared settings; the error names the first key that differs.
 
     A key that one of them does not know, since its version is older, counts unless the other has set it.
@@ -318,7 +318,7 @@ def compare_settings(party: str, theirs: Mapping[str, Setting], own: str, job: J
             raise IncompatibleParties(f"the shared files differ: {one_line(key, SHOWN)} is {values}")
 
 
-def _shown(value: Setting) -> str:
+def _shown(value: SettingValue) -> str:
     return one_line(repr(value), SHOWN)
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
-from tdcd.report.figures import Curve, line_figure
-from tdcd.report.html import Html
+from tdcd.pages.kit.chart import Curve, line_figure
+from tdcd.pages.kit.html import Html
 from tdcd.simulation.simulate import Simulation
 from tdcd.theory.full_objective import FullObjective
 from tdcd.theory.progress import Meter, Observer, silent

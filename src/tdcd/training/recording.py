@@ -24,7 +24,7 @@ from tdcd.records.run_folder import RunFolder, federation_facts
 from tdcd.records.verdict import NO_COURSES, Courses, verdict
 from tdcd.simulation.devices import of_first
 from tdcd.simulation.engines.base import State
-from tdcd.tables.prepared import encoding_of, save_prepared
+from tdcd.tables.preparation import encoding_of, save_prepared
 from tdcd.training.description import differences
 from tdcd.training.subsets import Trained, write_subsets
 

@@ -39,7 +39,7 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
-from tdcd.tables.prepared import say_what_labels_are
+from tdcd.tables.preparation import say_what_labels_are
 from tdcd.training.description import describe
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 from tdcd.training.result import Result
@@ -171,7 +171,7 @@ def train_plan(
         # Several processes score together, and the first one writes.
         has_held_out = federation.test_labels is not None
         tables = [silo.test_features for silo in federation.silos]
-        run.conclude(simulation.scores(hub_blocks, tables) if has_held_out else None, named)
+        run.conclude(simulation.scores(hub_blocks, tables, kept) if has_held_out else None, named)
     verdict = "" if status == "interrupted" else run.verdict
     reason = "; ".join(filter(None, [verdict, run.in_words if status == "finished" else ""]))
     by_silo = dict(zip(run.names, hub_blocks, strict=True))
@@ -348,7 +348,9 @@ class Training:
         self._hand_out()
         if not any(run.is_due for run in self._running()):
             return None
-        for run, figures in zip(self._runs, measure(self._simulation, self._state.blocks), strict=True):
+        for run, figures in zip(
+            self._runs, measure(self._simulation, self._state.blocks, self._runs[0].round), strict=True
+        ):
             if run.is_due and not run.is_over:
                 run.add(figures)
                 if run.is_over:
@@ -388,8 +390,10 @@ def _check_classes(federation: Federation, objective: Objective) -> None:
         )
 
 
-def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
-    """Every run's losses and metrics of its global model, over the training samples and the held-out ones."""
+def measure(simulation: Simulation, hub_blocks: list[Tree], round_index: int) -> list[Figures]:
+    """Every run's losses and metrics of its global model after a round, over the training samples and the held-out
+    ones.
+    """
     federation, objective, runs = simulation.federation, simulation.objective, range(len(simulation.runs))
     scale = federation.label_scale
     samples: dict[str, tuple[Any, Any, Any]] = {"train": (None, federation.labels, federation.weights)}
@@ -398,7 +402,7 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
         samples["test"] = held_out, federation.test_labels, federation.test_weights
     losses, figures = {}, {}
     for split, (features, labels, weights) in samples.items():
-        scores = simulation.scores(hub_blocks, features)
+        scores = simulation.scores(hub_blocks, features, round_index)
         losses[split] = simulation.losses(hub_blocks, scores, labels, weights)
         each = scores if len(runs) > 1 else [scores]
         figures[split] = [

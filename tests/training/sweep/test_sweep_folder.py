@@ -8,10 +8,10 @@ import pytest
 
 from tdcd.config import check_config
 from tdcd.core.stopping import Interrupted
+from tdcd.pages.sweep import MOST_CURVES, result_table, write_page
 from tdcd.records.history import read_history
 from tdcd.training.run import finish
 from tdcd.training.sweep.grid import expand
-from tdcd.training.sweep.page import MOST_CURVES, result_table, write_page
 from tdcd.training.sweep.plans import plan_alike, planned
 from tdcd.training.sweep.sweep import read_grid, read_outcomes, run_sweep
 

@@ -203,8 +203,8 @@ class ClientCompute:
             left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
             held = np.asarray(self.num_rows * left, self.settings.dtype)
         if weights is not None:
-            told = pad(rows, weights[:, None])[..., 0]
-            rows = rows._replace(weights=told if rows.weights is None else told * rows.weights)
+            padded = pad(rows, weights[:, None])[..., 0]
+            rows = rows._replace(weights=padded if rows.weights is None else padded * rows.weights)
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
         known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
         iteration = round_index * self.settings.local_steps

@@ -16,8 +16,8 @@ from tdcd.core.settings import Dtype
 from tdcd.federation.party_names import client_of
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
+from tdcd.tables.label_privacy import EPSILON_COLUMN
 from tdcd.tables.preparation import Preparation
-from tdcd.tables.randomized import EPSILON_COLUMN
 from tdcd.tables.rows import Category, RawRows
 from tdcd.tables.summary import summarize
 

@@ -16,13 +16,14 @@ from tdcd.core.exchange import (
     Exchange,
     Sending,
     Wire,
+    encode_scores,
     is_identity,
     scores_codec,
     seed_words,
     sends_whole,
     sent_up,
 )
-from tdcd.core.lazy import Array, compiled, jax
+from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.core.trees import like, map_tree, named_leaves
@@ -52,11 +53,13 @@ class Links:
         shape: tuple[int, int, int],
         hub: str = "",
         masks: Masks | None = None,
+        noise_key: bytes = b"",
     ) -> None:
         """Take the silo's index and ``(E, B, C)``, the shape of a round's phi.
 
         Args:
             hub: the hub, and the masks that it adds to what it sends to others.
+            noise_key: the secret of its noise, if it adds any.
         """
         self._variant, self._settings, self._silo, self._shape = variant, settings, silo, shape
         fixed = variant.summed_phi
@@ -65,6 +68,8 @@ class Links:
         self.scores_dtype = settings.dtype if scores is None else scores.layout((1, 1), settings.dtype)["phi"][0]
         """Of the scores that hubs send each other."""
         self._seed = seed_words(settings.seed)
+        self._noise_key = np.frombuffer(noise_key, "<u4") if noise_key else None
+        self._is_private = variant.is_private
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
         """What a round's phi is between hubs."""
         self._is_plain = is_identity(variant.exchange)
@@ -97,7 +102,14 @@ class Links:
             return {"phi": self._sums.part("phi", round_index, phi)}
         sending = self._sending(round_index, self._silo)
         with precision(self._settings.dtype):
-            sent = _encode(phi, *sending[:2], silo=self._silo, shape=self._shape, exchange=self._variant.exchange)
+            sent = _encode(
+                phi,
+                *sending[:2],
+                self._noise_key,
+                silo=self._silo,
+                shape=self._shape,
+                exchange=self._variant.exchange,
+            )
         return {name: np.asarray(sent[name]) for name in self.between_hubs}
 
     def own(self, round_index: int, part: Arrays) -> NDArray[Any]:
@@ -126,6 +138,10 @@ class Links:
 
     def scores_part(self, what: What, round_index: int, scores: NDArray[Any]) -> NDArray[Any]:
         """The silo's scores ``[n, C]`` of an evaluation as the other hubs are sent them."""
+        if self._is_private:
+            sending = self._sending(round_index, self._silo)._replace(secret=self._noise_key)
+            with precision(self._settings.dtype):
+                return np.asarray(encode_scores(self._variant.exchange, jnp.asarray(scores), sending, what))
         return scores if self._sums is None else self._sums.part(what, round_index, scores)
 
     def add_scores(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -205,9 +221,9 @@ class Links:
 
 @compiled("silo", "shape", "exchange")
 def _encode(
-    phi: Array, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], exchange: Exchange
+    phi: Array, seed: Array, round_index: Array, secret: Any, *, silo: int, shape: tuple[int, ...], exchange: Exchange
 ) -> Wire:
-    return exchange.encode(phi, Sending(seed, round_index, silo, shape))
+    return exchange.encode(phi, Sending(seed, round_index, silo, shape, secret=secret))
 
 
 @compiled("silo", "shape", "variant")

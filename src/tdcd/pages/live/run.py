@@ -1,0 +1,221 @@
+"""One run as the page shows it."""
+
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from tdcd.config.user_code import resume_command
+from tdcd.pages.live.curve import ThinnedHistory
+from tdcd.pages.live.folders import STATUS, Found
+from tdcd.pages.live.history import Budget, HistoryReader
+from tdcd.pages.live.page import DAMAGED_FILES
+from tdcd.pages.live.parties import silos_of, time_of
+from tdcd.pages.live.small_file import MOST_BYTES, SmallFile
+from tdcd.pages.live.standing import Standing, of_hubs, of_simulation
+from tdcd.records.files import parse_json, parse_toml, read_plain
+from tdcd.records.history import Record
+from tdcd.records.patience import Best, Stopping
+from tdcd.records.run_folder import CONFIG, FACTS, HISTORY, REPORT
+from tdcd.records.timeline import TIMELINE, Timeline
+from tdcd.records.verdict import NO_COURSES
+from tdcd.runtime.storage.status import read_status
+
+DAMAGED = Standing("damaged", "The history cannot be read any further; the training is not affected by that.")
+READING = Standing("reading", "Its history is being read.")
+RECENT = 50
+"""The last lines, from which the time left follows."""
+
+
+class WatchedRun:
+    """What the files of one run say, as of the last look."""
+
+    def __init__(self, found: Found, number: int) -> None:
+        """Nothing is read before the first look."""
+        self.number = number
+        self.problem = ""
+        """What no file of a run should say, if the last look ended there."""
+        self._follow(found)
+
+    def _follow(self, found: Found) -> None:
+        """Begin with the files of ``found``."""
+        self.found = found
+        home = found.homes[0] if found.homes else found.path
+        self._history = HistoryReader(home / HISTORY)
+        self._config = SmallFile(home / CONFIG, _read_config)
+        self._facts = SmallFile(home / FACTS, _read_facts)
+        self._timelines = [SmallFile(path / TIMELINE, Timeline.read) for path in found.homes]
+        self._statuses: dict[str, dict[str, Any]] = {}
+        self._problems: list[str] = []
+        self._is_gone = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget the history."""
+        self._curve = ThinnedHistory()
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
+        self._latest: Record | None = None
+        self._best: Best | None = None
+        self._courses = NO_COURSES
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was ever anything to show."""
+        return self._latest is not None or bool(self._statuses)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next look has more to read."""
+        return self._history.is_behind and not self._is_gone
+
+    def look(self, found: Found | None, budget: Budget) -> None:
+        """Read what is new; ``found`` is None for a run that is no longer there, which stays as it was last."""
+        self.problem = ""
+        self._is_gone = found is None or not found.path.is_dir() or (found.kind == "nothing" and self.has_begun)
+        if found is None or self._is_gone:
+            return
+        if found != self.found:
+            self._follow(found)
+        small: list[SmallFile[Any]] = [self._config, self._facts, *self._timelines]
+        for file in small:
+            file.look()
+        self._problems = [file.problem for file in small if file.problem]
+        if found.kind in ("hub", "trial"):
+            self._look_at_hubs()
+        self._look_at_history(budget)
+
+    def _look_at_hubs(self) -> None:
+        self._statuses = {}
+        for home in self.found.homes:
+            try:
+                status = read_status(home)
+            except (OSError, ValueError) as error:
+                if (home / STATUS).exists():
+                    self._problems.append(str(error))
+            else:
+                self._statuses[str(status["party"])] = status
+
+    def _look_at_history(self, budget: Budget) -> None:
+        if self._history.has_begun_anew():
+            self._begin_anew()
+        try:
+            for record in self._history.news(budget):
+                self._add(record)
+        except OSError:
+            return
+        if self._history.problem:
+            self._problems.append(self._history.problem)
+
+    def _add(self, record: Record) -> None:
+        figures: dict[str, float | None] = {"loss.train": record.train_loss}
+        if record.test_loss is not None:
+            figures["loss.test"] = record.test_loss
+        for split, metrics in record.metrics.items():
+            figures |= {f"{name}.{split}": value for name, value in metrics.items()}
+        self._curve.add(record.round, figures)
+        self._recent.append((record.round, record.seconds))
+        self._best = self._best if record.diverged else Best.after(self._best, record)
+        self._courses, _ = self._courses.after(record, self._best)
+        self._latest = record
+
+    # What the page gets.
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that the page shows of it."""
+        facts, latest, standing = self._facts.content or {}, self._latest, self._standing()
+        reached = max((int(status["round"]) for status in self._statuses.values()), default=0)
+        current, rounds = max(reached, self._last_round), self._ending.rounds
+        return {
+            **self._about(),
+            "title": str(self._settings.get("name") or facts.get("name") or ""),
+            "samples": facts.get("num_samples"),
+            **standing._asdict(),
+            "problems": self._problems,
+            "round": current,
+            "rounds": rounds,
+            "left_s": self._seconds_for(rounds - current) if standing.state == "running" else None,
+            "latest": None if latest is None else json.loads(latest.to_json(), parse_constant=lambda _: None),
+            "silos": silos_of(facts, self._settings, self._statuses),
+            "num_silos": len(facts.get("silos") or self._settings.get("silos") or []),
+            "time": time_of([file.content for file in self._timelines if file.content is not None]),
+            "curve": self._curve,
+        }
+
+    def as_damaged(self, problem: str) -> dict[str, Any]:
+        """A run whose files say what they should not."""
+        return {**self._about(), **Standing("damaged", DAMAGED_FILES)._asdict(), "problems": [*self._problems, problem]}
+
+    def _about(self) -> dict[str, Any]:
+        found = self.found
+        return {"id": self.number, "name": found.name, "group": found.group, "kind": found.kind}
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return self._config.content or {}
+
+    @property
+    def _ending(self) -> Stopping:
+        return Stopping.of(self._settings)
+
+    @property
+    def _verdict(self) -> str:
+        """On the model that stays if the run ends with the last line, see :mod:`tdcd.records.verdict`."""
+        return self._courses.in_words(self._ending, self._best, self._last_round)
+
+    @property
+    def _last_round(self) -> int:
+        return self._latest.round if self._latest else 0
+
+    def _seconds_for(self, rounds: int) -> float | None:
+        """What so many rounds take, if they take as long as the last ones did."""
+        if len(self._recent) < 2:
+            return None
+        (first, begin), (last, end) = self._recent[0], self._recent[-1]
+        return max(0, rounds) * (end - begin) / (last - first) if last > first else None
+
+    def _standing(self) -> Standing:
+        found, latest = self.found, self._latest
+        if self._is_gone:
+            return _of_missing(found.path, has_begun=self.has_begun)
+        if self._history.problem or self._history.is_behind:
+            return DAMAGED if self._history.problem else READING
+        if self._statuses:
+            statuses = [self._statuses[hub] for hub in sorted(self._statuses)]
+            return of_hubs(statuses, self._ending, self._best, self._last_round, self._verdict)
+        if found.kind == "nothing":
+            return Standing("empty", f"There is no run in {found.path} yet; it is shown here as soon as it begins.")
+        if latest is None:
+            return Standing("waiting", "It is starting: there is no figure yet.")
+        written, reported = _modified(self._history.path), _modified(found.path / REPORT)
+        gap = self._seconds_for(1) or 0.0
+        resume = resume_command(found.path, self._settings)
+        return of_simulation(resume, latest, self._ending, self._best, self._verdict, written, reported, gap)
+
+
+def _of_missing(path: Path, *, has_begun: bool) -> Standing:
+    if has_begun:
+        return Standing("gone", f"The run in {path} is no longer there; this is what it said last.")
+    return Standing("empty", f"{path} is not there yet; a run in it is shown here as soon as it begins.")
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        settings = parse_toml(read_plain(path, MOST_BYTES))
+        Stopping.of(settings)
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is not a run's configuration: {error}") from None
+    return settings
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    try:
+        return dict(parse_json(read_plain(path, MOST_BYTES)))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None

@@ -1,0 +1,202 @@
+"""The web server behind ``tdcd watch``.
+
+It is Python's own ``http.server``: nothing to install, so it works wherever tdcd does. Of that module it uses the
+parser of requests and a thread per connection, not the part that serves files. It answers GET and HEAD for a fixed
+table of paths, closes every connection after one answer, takes only so many at a time, and gives up on slow ones. No
+part of a request ever becomes the name of a file. A page asks once in a second: a framework with an event loop would
+weigh more than all of this and serve nobody faster.
+
+Browsers let any web page send requests to this one. What is refused, so that no such page learns or does anything:
+
+- a Host that is not this machine's: a foreign name whose address was changed to this machine (DNS rebinding);
+- an Origin that is not this page's, and requests that the browser itself calls cross-site;
+- everything but GET and HEAD. There is nothing to write anyway.
+"""
+
+import errno
+import ipaddress
+import re
+import socket
+import threading
+from functools import cached_property
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any, ClassVar
+
+from tdcd.pages.live.page import asked_in
+from tdcd.pages.live.watcher import Watcher
+
+LOOPBACK = "127.0.0.1"
+MOST_CONNECTIONS = 32
+PATIENCE_S = 10.0
+"""How long a connection may say nothing."""
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?")
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "no-store",
+}
+
+
+class WatchServer(ThreadingHTTPServer):
+    """Serves the page and what it shows."""
+
+    daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, watcher: Watcher, host: str = LOOPBACK, port: int = 0) -> None:
+        """Listen at ``host`` and ``port``; 0 takes any free port."""
+        self.watcher, self.host = watcher, host
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        except OSError as error:
+            raise OSError(f"--host {host} is not an address of this machine: {error}") from None
+        self.address_family = family
+        try:
+            super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
+        except OSError as error:
+            way_on = "--port takes another, 0 any free one" if error.errno == errno.EADDRINUSE else "try another --host"
+            words = f"cannot listen at {host}, port {port}: {error.strerror}; {way_on}"
+            raise OSError(words) from None
+
+    def server_bind(self) -> None:
+        """Bind the socket, without asking the network for this machine's name as ``HTTPServer`` does."""
+        socket.socket.bind(self.socket, self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.host, self.server_address[1]
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds the page."""
+        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/"
+
+    @cached_property
+    def is_loopback(self) -> bool:
+        """Whether nobody but this machine can connect."""
+        return ipaddress.ip_address(str(self.server_address[0]).partition("%")[0]).is_loopback
+
+    def knows_host(self, header: str) -> bool:
+        """Whether a Host header can be that of a browser which was given this page's address.
+
+        An address as numbers cannot be made to lead elsewhere, a foreign name can. The port is not compared: it is
+        another one at the other end of a tunnel.
+        """
+        found = _HOST.fullmatch(header.lower())
+        name = found[1].strip("[]") if found else ""
+        if name and name in ("localhost", self.host.lower()):
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or not self.is_loopback
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; a connection too many is closed at once."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer one connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a browser that leaves in the middle of an answer is no error."""
+
+
+def _page_files() -> dict[str, tuple[str, bytes]]:
+    """The files of the page by path: their content type and content."""
+    found = {}
+    for file in (*files("tdcd.pages.kit").iterdir(), *files("tdcd.pages.live").joinpath("page").iterdir()):
+        kind = TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            found[path] = f"{kind}; charset=utf-8", file.read_bytes()
+    return found
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: WatchServer
+    timeout = PATIENCE_S
+    files: ClassVar[dict[str, tuple[str, bytes]]] = _page_files()
+
+    def do_GET(self) -> None:
+        """Answer with a file of the page, or with the state of all runs."""
+        refusal = self._refusal()
+        if refusal:
+            self.send_error(HTTPStatus.FORBIDDEN, refusal)
+            return
+        path, _, query = self.path.partition("?")
+        if path == "/state":
+            try:
+                asked = asked_in(query)
+            except ValueError as error:
+                self.send_error(HTTPStatus.BAD_REQUEST, str(error))
+                return
+            self._answer(HTTPStatus.OK, "application/json", self.server.watcher.state(asked).encode())
+        elif path in self.files:
+            self._answer(HTTPStatus.OK, *self.files[path])
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND, "there is no such page here")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _refuse_method(self) -> None:
+        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED, "this page only answers GET and HEAD")
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse_method  # noqa: N815
+
+    def _refusal(self) -> str:
+        """Why the request is not one of this page or of its user; nothing if it is."""
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not self.server.knows_host(hosts[0]):
+            return "the request is for another host than this machine: open the page at the address that tdcd printed"
+        origin = self.headers.get("Origin")
+        if origin is not None and origin != f"http://{hosts[0]}":
+            return "the request comes from another page"
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return "the request comes from another page: type the address, or paste it"
+        return ""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer with an error as plain text."""
+        words = f"{int(code)} {message or HTTPStatus(code).phrase}\n"
+        self._answer(code, "text/plain; charset=utf-8", words.encode("utf-8", "replace"))
+
+    def _answer(self, code: int, kind: str, content: bytes) -> None:
+        self.close_connection = True
+        self.send_response(code)
+        if code == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def version_string(self) -> str:
+        """Tell nobody which Python this is."""
+        return "tdcd"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep the terminal quiet."""
