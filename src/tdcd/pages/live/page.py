@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from tdcd.core.visible import all_visible
+from tdcd.core.visible import visible
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, DASHES, Curve, line_figure
@@ -393,10 +393,10 @@ def as_json(runs: Sequence[Facts], hidden: int, drawn: Drawn, asked: Asked, **mo
     drawn.forget({run["id"] for run in runs})
     answer = {
         **more,
-        "title": title(runs),
+        "title": visible(title(runs)),
         "together": None,
         "runs": [
-            {key: run.get(key) for key in ("id", "name", "state", "round")}
+            {"id": run["id"], "name": visible(run["name"]), "state": run["state"], "round": run.get("round")}
             | {"parts": [part(name, markup, asked.have) for name, markup in _safe_parts(run, drawn)]}
             for run in runs
             if run["id"] in shown
@@ -404,7 +404,7 @@ def as_json(runs: Sequence[Facts], hidden: int, drawn: Drawn, asked: Asked, **mo
     }
     if len(runs) > 1:
         answer["together"] = part("together", together(runs, hidden, shown, asked.chosen, drawn), asked.have)
-    return json.dumps(all_visible(answer), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
 
 
 def _safe_parts(run: Facts, drawn: Drawn) -> list[tuple[str, Html]]:
