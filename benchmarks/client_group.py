@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tdcd.runtime.job import Job
-from tdcd.runtime.process.driver import Outcome
+from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.process.log import open_log
 from tdcd.runtime.process.party import own_file, read_job, run_client
 
@@ -35,7 +35,7 @@ def run(folder: Path, job: Job, silo: str, names: list[str]) -> bool:
     """Be some of them; whether one did not finish."""
     options = json.loads((folder / "data" / "options.json").read_text())
 
-    def one(name: str) -> Outcome:
+    def one(name: str) -> RunOutcome:
         _, path = options[f"client.{silo}.{name}"]
         return run_client(job, silo, name, own_file(None, certs=str(folder / "certs"), data=path), lambda: False)
 

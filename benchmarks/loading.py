@@ -18,7 +18,7 @@ import pyarrow.parquet
 from benchmarks.figures import report
 from benchmarks.limits import limit
 from benchmarks.timing import alternate
-from tdcd.tables.loader import read_rows
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
 
 ROWS, COLUMNS = 100_000, 50

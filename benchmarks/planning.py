@@ -13,7 +13,7 @@ from tdcd.config.resolve import Plan, plan
 from tdcd.core.network import PRESETS
 from tdcd.planning import CANDIDATES, Recommendation, recommend_local_steps
 from tdcd.planning.cost import with_local_steps
-from tdcd.training.run import simulate
+from tdcd.training.train import simulate
 
 CONFIG = {
     "data": {"source": "superconductors", "rows": 20000},

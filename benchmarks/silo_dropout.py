@@ -19,8 +19,7 @@ from tdcd.config import check_config
 from tdcd.config.baselines import rewrite
 from tdcd.config.resolve import Plan, plan
 from tdcd.records.run_folder import RunFolder
-from tdcd.training.run import execute
-from tdcd.training.train import Result, train
+from tdcd.training.train import Result, train, train_plan
 
 Figures = dict[str, float]
 LINEAR, MLP = {"block": "linear", "l2": 1e-3}, {"block": "mlp", "hidden": [16], "l2": 1e-3}
@@ -73,7 +72,7 @@ PROBLEMS = {
 def of_subsets(planned: Plan) -> dict[tuple[str, ...], Figures]:
     """The held-out figures of every subset of silos."""
     with tempfile.TemporaryDirectory() as home:
-        penalty = penalty_of(execute(planned, Path(home) / "run"))
+        penalty = penalty_of(train_plan(planned, Path(home) / "run"))
         found = RunFolder(Path(home) / "run").subsets()["subsets"]
     return {tuple(one["silos"]): {"loss": one["loss"] - penalty, **one["metrics"]} for one in found}
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from tdcd.cli.app import app
 from tdcd.config import check_config, read_config
-from tdcd.config.named import find_function
+from tdcd.config.user_code import find_function
 from tdcd.records.run_folder import RunFolder
 
 TOML = """

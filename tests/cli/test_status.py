@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tdcd.cli.app import app
-from tdcd.cli.status import CELLS
+from tdcd.cli.federation import CELLS
 from tdcd.records.timeline import Timeline
 
 pytestmark = pytest.mark.quick
@@ -117,3 +117,16 @@ def test_a_client_that_is_gone_in_the_middle_of_a_run_fails_its_probe(tmp_path):
     assert "other has no status.json: give the run folder of a hub (--out of tdcd hub), or --out of tdcd client" in (
         nothing.stderr
     )
+
+
+def test_certificates_of_a_trial_are_not_to_be_renewed(tmp_path):
+    """They are for a day; a real hub's last day is another matter."""
+    for hub in (tmp_path / "real", tmp_path / "trial" / "silos" / "lab"):
+        hub.mkdir(parents=True)
+        (hub / "status.json").write_text(json.dumps({**FACTS, "certificate_days": {"hub.lab": 0.9}}))
+    assert "  certificate of hub.lab expires in 0 days: renew it" in lines_of(tmp_path / "real")
+    for folder in (tmp_path / "trial", tmp_path / "trial" / "silos" / "lab"):
+        assert "hub.lab: finished, ended" in lines_of(folder)
+        assert not [line for line in lines_of(folder) if "renew" in line]
+    (facts,) = lines_of(tmp_path / "trial", "--json")
+    assert json.loads(facts)["certificate_days"] == {"hub.lab": 0.9}

@@ -13,8 +13,8 @@ from tdcd.core.optimizers import ClientOptimizer
 from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.pages.comparison import write_page
-from tdcd.training.run import run, simulate
-from tdcd.training.train import ledger_of
+from tdcd.training.run import run
+from tdcd.training.train import ledger_of, simulate
 
 KEYS = {
     "data": {"source": "diabetes"},

@@ -16,8 +16,8 @@ from tdcd.core.schedule import batch_ids
 from tdcd.pages.report import write_report
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.replay import replay
-from tdcd.training.run import execute, resume
-from tdcd.training.train import train
+from tdcd.training.run import resume
+from tdcd.training.train import train, train_plan
 
 BASE = plan(check_config(KEYS))
 
@@ -125,7 +125,7 @@ def test_an_interrupted_hierarchy_continues_with_the_same_numbers(tmp_path):
         calls.append(None)
         return len(calls) == 2
 
-    assert execute(planned, tmp_path / "cut", should_stop=should_stop).status == "interrupted"
+    assert train_plan(planned, tmp_path / "cut", should_stop=should_stop).status == "interrupted"
     assert resume(tmp_path / "cut", []).history == whole.history
 
 
@@ -173,7 +173,7 @@ def test_tables_from_files_are_put_side_by_side_too(tmp_path):
     # Half of the rows are at home in each silo.
     assert planned.moved[0].bytes == (45 * 2 * 4, 45 * 4)
     keys["evaluate"] = {"holdout": 0.2}
-    execute(plan(check_config(keys)), tmp_path / "run")
+    train_plan(plan(check_config(keys)), tmp_path / "run")
     assert (tmp_path / "run" / "held-out.csv").read_text().startswith("id,")
     assert replay(RunFolder(tmp_path / "run"), tmp_path / "again") == []
     assert "shop.visits" in write_report(tmp_path / "run").read_text()

@@ -12,7 +12,8 @@ from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Moved, Traffic, by_link
 from tdcd.core.schedule import batch_ids
-from tdcd.training.run import execute, resume
+from tdcd.training.run import resume
+from tdcd.training.train import train_plan
 
 KEYS = {
     "dtype": "float64",
@@ -152,14 +153,14 @@ def test_the_configuration_names_an_algorithm_and_what_was_resolved_means_the_sa
 
 def test_a_baselines_run_folder_resumes(tmp_path):
     (planned,) = baseline_plans("sgd", BASE).values()
-    whole = execute(planned, tmp_path / "whole")
+    whole = train_plan(planned, tmp_path / "whole")
     calls = []
 
     def should_stop():
         calls.append(None)
         return len(calls) == 3
 
-    assert execute(planned, tmp_path / "cut", should_stop=should_stop).status == "interrupted"
+    assert train_plan(planned, tmp_path / "cut", should_stop=should_stop).status == "interrupted"
     assert resume(tmp_path / "cut", []).history == whole.history
 
 

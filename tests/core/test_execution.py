@@ -15,7 +15,7 @@ from tdcd.config import check_config
 from tdcd.config.baselines import baseline_plans
 from tdcd.config.resolve import plan
 from tdcd.core.execution import Execution
-from tdcd.training.run import execute, simulate
+from tdcd.training.train import simulate, train_plan
 
 KEYS = {
     "data": {"source": "diabetes", "keep": "host"},
@@ -30,7 +30,7 @@ def test_a_plan_says_how_it_is_run(tmp_path):
     planned = plan(check_config(KEYS))
     assert planned.execution == CHOSEN
     assert simulate(planned).execution == CHOSEN
-    assert execute(planned, tmp_path / "run").simulation.execution == CHOSEN
+    assert train_plan(planned, tmp_path / "run").simulation.execution == CHOSEN
 
 
 def test_baselines_run_as_the_plan_does():
@@ -57,14 +57,14 @@ def test_reproduce_refuses_to_change_the_experiment(tmp_path, monkeypatch):
 ON_TWO = """
 import sys
 from pathlib import Path
-from tdcd.training.silo_only import train_silo_only
+from tdcd.training.train import train_silo_only
 from tdcd.compare import compare, plan_all
 from tdcd.config import check_config
 from tdcd.reproduction.experiment import Curve, Experiment
 from tdcd.reproduction.sweep import run_experiment
 from tdcd.core.network import PRESETS
 from tdcd.planning import measure_bound, recommend_local_steps
-from tdcd.training.run import execute, simulate
+from tdcd.training.train import simulate, train_plan
 from tdcd.config.resolve import plan
 
 keys, out = {keys!r}, Path(sys.argv[1])
@@ -73,7 +73,7 @@ planned = plan(check_config(keys), devices=two)
 assert simulate(planned).devices.count == 2
 table = recommend_local_steps(planned, PRESETS["lan"], candidates=(1, 2), step_seconds=1e-3)
 assert len(table.forecasts) == 2
-execute(planned, out / "run")
+train_plan(planned, out / "run")
 train_silo_only(planned, out / "run")
 check = measure_bound(out / "run", devices=two)
 assert check.planned.execution.devices == 2
@@ -94,7 +94,7 @@ def test_plans_comparisons_bounds_and_experiments_run_on_several_devices(tmp_pat
     def losses(folder):
         return [json.loads(line)["train_loss"] for line in (folder / "history.jsonl").read_text().splitlines()]
 
-    execute(plan(check_config(keys)), tmp_path / "one")
+    train_plan(plan(check_config(keys)), tmp_path / "one")
     expected = pytest.approx(losses(tmp_path / "one"), rel=1e-10)
     assert losses(tmp_path / "run") == expected
     assert losses(tmp_path / "compare" / "tdcd") == expected

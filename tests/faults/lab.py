@@ -233,9 +233,9 @@ class Lab:
             else:
                 self.queues.pop((other, party), None)
                 self.queues.pop((party, other), None)
-        if isinstance(driver, ClientDriver) and driver.client.ending is not None:
+        if isinstance(driver, ClientDriver) and driver.client.outcome is not None:
             # It has said good-bye: its hub may be gone, and nobody is left to tell it so again.
-            self.outcomes[party] = driver.client.ending.status
+            self.outcomes[party] = driver.client.outcome.status
             return
         if isinstance(driver, HubDriver):
             driver.folder.close()

@@ -14,7 +14,7 @@ from lab import IN_STEP, ORDERLY, ROUGH, Lab, in_mode, prepared, reference_of
 from tdcd.records.manifest import Manifest, differences
 from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.job import Job
-from tdcd.runtime.machine.instructions import State
+from tdcd.runtime.machine.instructions import HubState
 from tdcd.runtime.messages.messages import Checkpoint, PhiPart
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import FORMAT, IN_FILES, PROTOCOL, RejectedMessage, decode, digest, encode
@@ -115,7 +115,7 @@ def test_a_shared_model_after_crashes(tmp_path, seed):
 def state(round_index):
     phi = {"phi": Array.of(np.ones((2, 1)))}
     word = PhiPart("hub.a", "", round_index - 1, "run", received={"hub.b": "x"}, arrays=phi)
-    return State("run", round_index, {"weights": np.full((2, 1), round_index)}, (word,), {5: {"hub.b": "y"}})
+    return HubState("run", round_index, {"weights": np.full((2, 1), round_index)}, (word,), {5: {"hub.b": "y"}})
 
 
 def test_a_checkpoint_of_an_earlier_protocol_is_continued(tmp_path):
@@ -246,7 +246,7 @@ def test_a_full_disk_is_reported_and_training_goes_on(quiet, tmp_path):
 
 @pytest.mark.parametrize("mode", [IN_STEP, "overlap 3, period 4, bits 32"])
 @pytest.mark.parametrize("ending", ["room again", "crash", "stopped"])
-def test_a_hub_whose_disk_stays_full_waits_before_the_others_forget_what_it_needs(mode, ending, tmp_path):
+def test_a_hub_whose_disk_stays_full_waits_before_the_others_forget_what_it_needs(mode, outcome, tmp_path):
     """Whatever comes then, the run goes on: also if the hub has to go back to the last state that the disk took."""
     config, data = prepared(**in_mode(mode, train={"rounds": 24}))
     reference, _ = reference_of(config, data, tmp_path / "quiet")
@@ -262,9 +262,9 @@ def test_a_hub_whose_disk_stays_full_waits_before_the_others_forget_what_it_need
     assert (driver.hub.round, driver._is_held) == (held, True)
     assert other.hub.round < config.train.rounds
     lab.full_until = 0
-    if ending == "crash":
+    if outcome == "crash":
         lab.crash("hub.lab")
-    elif ending == "stopped":
+    elif outcome == "stopped":
         lab.full_until = 99
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (lab.limit, before[1]))

@@ -9,7 +9,7 @@ import pytest
 from lab import CONFIG, ORDERLY, ROUGH, Lab, prepared
 from processes import PATIENCE_S, Processes
 
-from tdcd.cli.status import in_words
+from tdcd.cli.federation import in_words
 from tdcd.records.history import Record
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.instructions import Absence

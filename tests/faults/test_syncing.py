@@ -5,7 +5,7 @@ import os
 import pytest
 from lab import CONFIG, Faults, Lab, prepared, reference_of
 
-from tdcd.runtime.machine.instructions import State
+from tdcd.runtime.machine.instructions import HubState
 from tdcd.runtime.storage.checkpoint import Checkpoints
 
 
@@ -64,15 +64,15 @@ def test_a_crash_that_takes_the_unsynced_state_with_it_costs_one_round(quiet, tm
 
 def test_a_state_that_the_disk_did_not_keep_leaves_its_place_to_the_next(tmp_path):
     checkpoints = Checkpoints(tmp_path, "hub.a")
-    checkpoints.save(State("run", 1, {}))
+    checkpoints.save(HubState("run", 1, {}))
     checkpoints.settle()
     pipe = Pipe(tmp_path / "1.tdcd")
-    checkpoints.save(State("run", 2, {}))
+    checkpoints.save(HubState("run", 2, {}))
     with pytest.raises(OSError, match="Invalid argument"):
         checkpoints.settle()
     pipe.remove()
     checkpoints.settle()
-    checkpoints.save(State("run", 3, {}))
+    checkpoints.save(HubState("run", 3, {}))
     checkpoints.settle()
     found = Checkpoints(tmp_path, "hub.a")
     assert [(path.name, state.round) for path, state in found.states.items()] == [("1.tdcd", 3), ("0.tdcd", 1)]
@@ -85,10 +85,10 @@ def test_who_waits_for_a_state_is_told_of_any_error(monkeypatch, tmp_path):
     checkpoints = Checkpoints(tmp_path, "hub.a")
     with monkeypatch.context() as failing:
         failing.setattr(os, "fdatasync", fail, raising=False)
-        checkpoints.save(State("run", 1, {}))
+        checkpoints.save(HubState("run", 1, {}))
         with pytest.raises(MemoryError):
             checkpoints.settle()
-    checkpoints.save(State("run", 2, {}))
+    checkpoints.save(HubState("run", 2, {}))
     checkpoints.settle()
     assert [state.round for state in Checkpoints(tmp_path, "hub.a").states.values()] == [2]
 

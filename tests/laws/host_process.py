@@ -18,7 +18,8 @@ from tdcd.config.resolve import plan
 from tdcd.core.execution import Execution
 from tdcd.federation.hosts import HostRows
 from tdcd.simulation.devices import Devices, join
-from tdcd.training.run import execute, resume
+from tdcd.training.run import resume
+from tdcd.training.train import train_plan
 
 
 def simulation_of(problem: Problem, keep: str, variant=None) -> Simulation:
@@ -59,7 +60,7 @@ def main(address: str, process: int, folder: Path) -> None:
     hosts = Devices.first(None).hosts
     os.chdir(folder / f"host{process}")
     config = check_config(federation_config(rounds=3))
-    execute(plan(config, devices=None, hosts=hosts), folder / "together")
+    train_plan(plan(config, devices=None, hosts=hosts), folder / "together")
     resume(folder / "together", ["train.rounds=6"], None, hosts)
     # What one process finds wrong ends all.
     Path("tables/bank/c3.csv").unlink(missing_ok=True)

@@ -9,8 +9,7 @@ from support.in_process import InProcess
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
-from tdcd.training.run import simulate
-from tdcd.training.train import measure
+from tdcd.training.train import measure, simulate
 
 pytestmark = pytest.mark.optimised
 ROUNDS = 4

@@ -16,7 +16,8 @@ from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.federation.hosts import HostRows, Hosts
 from tdcd.federation.silos import Federation, Silo
-from tdcd.training.run import execute, resume
+from tdcd.training.run import resume
+from tdcd.training.train import train_plan
 
 
 def history(folder: Path) -> list[dict]:
@@ -47,7 +48,7 @@ def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
     ]
     monkeypatch.chdir(tmp_path / "one")
     config = check_config(federation_config(rounds=6))
-    execute(plan(config), tmp_path / "alone")
+    train_plan(plan(config), tmp_path / "alone")
     outputs = [running.communicate(timeout=500)[0] for running in together]
     assert [running.returncode for running in together] == [0, 0], "\n".join(outputs)
     ours, theirs = history(tmp_path / "together"), history(tmp_path / "alone")

@@ -13,7 +13,7 @@ from tdcd.core import algorithm
 from tdcd.core.update import Sgd
 from tdcd.federation.fitting import start_fitting
 from tdcd.runtime.compute.client_data import shards
-from tdcd.training.run import simulate
+from tdcd.training.train import simulate
 
 ROUNDS = 3
 WAYS = (*ENGINES, "batch of runs", "hubs and clients")

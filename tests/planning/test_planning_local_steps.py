@@ -20,11 +20,11 @@ from tdcd.core.pace import Work
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import AsItIs, Variant
 from tdcd.planning import Forecast, rank_variants, recommend_local_steps
-from tdcd.planning.bound_rounds import fewest_iterations
 from tdcd.planning.cost import Cost, computing, round_costs, with_local_steps
-from tdcd.planning.recommend import recommend
+from tdcd.planning.forecast import recommend
+from tdcd.planning.local_steps import fewest_iterations
 from tdcd.theory import Constants, bound, max_step_size
-from tdcd.training.run import simulate
+from tdcd.training.train import simulate
 
 CANDIDATES = (1, 5, 20, 50)
 STEP = 2e-5

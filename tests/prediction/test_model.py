@@ -10,7 +10,7 @@ from tdcd import Federation, Linear, Mlp, Model, Objective, Settings, Table, loa
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.tables.errors import TableError
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 SETTINGS = Settings(local_steps=2, batch_size=16, step_size=0.1)
 
@@ -35,7 +35,7 @@ def test_a_run_of_embedded_data_predicts_raw_rows(tmp_path, source, block, stand
     data = {"source": source, "rows": 120, "standardize": standard}
     keys = {"data": data, "model": {"block": block, "hidden": [4]}, "train": {"rounds": 3, "batch_size": 32}}
     planned = plan(check_config(keys))
-    result = execute(planned, tmp_path / "run")
+    result = train_plan(planned, tmp_path / "run")
     expected = result.scores([silo.features for silo in planned.federation.silos])
     rows = load(source, rows=120).split(0.2, 0)[0].features
     for model in (result.model, Model.load(tmp_path / "run")):
@@ -44,12 +44,12 @@ def test_a_run_of_embedded_data_predicts_raw_rows(tmp_path, source, block, stand
 
 def test_amounts_classes_and_probabilities_are_in_the_labels_own_words(tmp_path):
     keys = {"data": {"source": "diabetes"}, "model": {"block": "linear"}}
-    execute(plan(check_config(keys)), tmp_path / "a")
+    train_plan(plan(check_config(keys)), tmp_path / "a")
     predicted = Model.load(tmp_path / "a").predict(raw("diabetes"))
     truth = load("diabetes").labels
     assert 1 - np.mean((predicted - truth) ** 2) / truth.var() == pytest.approx(0.5, abs=0.05)
     keys = {"data": {"source": "breast_cancer"}, "model": {"block": "linear"}, "train": {"rounds": 20}}
-    execute(plan(check_config(keys)), tmp_path / "b")
+    train_plan(plan(check_config(keys)), tmp_path / "b")
     model, rows = Model.load(tmp_path / "b"), raw("breast_cancer")
     classes, chances = model.predict(rows), model.predict_proba(rows)
     assert model.classes.tolist() == ["malignant", "benign"]

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 import tdcd
 from tdcd import Federation, Linear, Objective, Settings, load, standardize, train
 from tdcd.core.schedule import batch_ids
-from tdcd.records.machine import commit_of, versions
-from tdcd.records.manifest import Manifest, client_digests, covered, differences, keyed, schedule_of
+from tdcd.records.manifest import (
+    Manifest,
+    client_digests,
+    commit_of,
+    covered,
+    differences,
+    keyed,
+    schedule_of,
+    versions,
+)
 from tdcd.records.mark import digest_of
 from tdcd.records.run_folder import RunFolder
 

@@ -13,9 +13,10 @@ import tdcd
 from tdcd import Federation, load
 from tdcd.core.ledger import Traffic
 from tdcd.prediction.held_out import Named, write_held_out
+from tdcd.records.files import write_durably
 from tdcd.records.history import Record
 from tdcd.records.mark import marks_of
-from tdcd.records.run_folder import RunFolder, describe, toml_text, write_durably
+from tdcd.records.run_folder import RunFolder, federation_facts, toml_text
 from tdcd.runtime.storage.status import replace_quickly
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
@@ -36,7 +37,7 @@ def record(index):
 
 @pytest.fixture
 def folder(tmp_path):
-    made = RunFolder.create(tmp_path / "run", {"seed": 1}, describe(FEDERATION, [3, 2], "clients"))
+    made = RunFolder.create(tmp_path / "run", {"seed": 1}, federation_facts(FEDERATION, [3, 2], "clients"))
     for index in (0, 5, 10):
         made.append(record(index))
     return made

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tdcd.cli.app import app
+from tdcd.pages.reproduction import write_page
 from tdcd.reproduction.measured import Measured, read_measured
 
 pytestmark = pytest.mark.quick
@@ -27,7 +28,7 @@ FOUND = {
 def test_predicted_and_measured_time_side_by_side(tmp_path):
     path = tmp_path / "figures.json"
     path.write_text(json.dumps({"stragglers": FOUND}))
-    (section,) = read_measured(path).section()
+    section = write_page(tmp_path, {}, measured=read_measured(path)).read_text(encoding="utf-8")
     assert section.count("<svg") == 2
     assert "predicted seconds" in section
     assert "measured seconds" in section

@@ -8,8 +8,8 @@ import pytest
 
 from support.command import tdcd
 from support.simulated import RIDGE, with_keys
+from tdcd.cli.console import Waiting
 from tdcd.cli.terminal import PlainConsole
-from tdcd.cli.waiting import Waiting
 from tdcd.core.visible import MOST_LETTERS, one_line, visible
 from tdcd.pages.kit.html import paragraph
 from tdcd.pages.live.watcher import Watcher

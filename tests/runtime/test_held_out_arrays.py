@@ -9,7 +9,7 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 SILOS = [{"name": "a", "hub": "127.0.0.1:7001", "clients": 2}, {"name": "b", "hub": "127.0.0.1:7002", "clients": 1}]
 
@@ -29,7 +29,7 @@ def test_hubs_write_what_the_simulation_writes(source, tmp_path):
     }
     config = check_config(keys)
     planned = plan(config)
-    execute(planned, tmp_path / "run")
+    train_plan(planned, tmp_path / "run")
     wanted = rows_in(tmp_path / "run")
     assert len(wanted) == 12
     office = InProcess(config, shards(planned)).run()

@@ -12,7 +12,18 @@ from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.machine.hub import Hub
-from tdcd.runtime.messages.messages import Begin, Block, Checkpoint, ColumnSummary, Hello, Model, Ready, Stop, Want, Who
+from tdcd.runtime.messages.messages import (
+    Begin,
+    Checkpoint,
+    ClientBlock,
+    ColumnSummary,
+    Hello,
+    ModelPart,
+    Ready,
+    Stop,
+    Want,
+    Who,
+)
 from tdcd.runtime.messages.structure import Array, Message
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
@@ -50,7 +61,7 @@ class Attacked(InProcess):
         data = self.queues[sender, receiver].popleft()
         kind, data = ("", data) if isinstance(data, bytes) else data
         machine = self.machines[receiver]
-        is_over = (machine.status if isinstance(machine, Hub) else machine.ending) is not None
+        is_over = (machine.status if isinstance(machine, Hub) else machine.outcome) is not None
         try:
             self.act(receiver, machine.receive(decode(data, sender=sender, receiver=receiver)))
             outcome = "accepted"
@@ -361,7 +372,7 @@ BLOCK = {"weights": Array.of(np.zeros((5, 1)))}
 OF_HUBS = {
     Want: {"what": "phi_part"},
     Stop: {"status": "refused"},
-    Model: {"received": {}, "block": BLOCK},
+    ModelPart: {"received": {}, "block": BLOCK},
     Begin: {"block": BLOCK},
     Who: {},
     Hello: dict.fromkeys(("nonce", "secret", "ids", "held_out"), "") | {"protocol": 1, "samples": 1, "config": {}},
@@ -378,13 +389,13 @@ def test_a_client_cannot_act_as_a_hub(office, reference, kind):
 
 def test_a_hub_does_not_send_its_block_unless_all_agreed_to_share_the_model(office, reference):
     with pytest.raises(RejectedMessage, match=r"^a hub was not to send 'model'$"):
-        say(office, Model, LAB, HUB, received={}, block=BLOCK)
+        say(office, ModelPart, LAB, HUB, received={}, block=BLOCK)
     assert say(office, Want, LAB, HUB, what="model") == []
     goes_on(office, reference)
     assert set(office.hubs[HUB].rounds.models()) == {HUB}
 
 
-OF_CLIENTS = {Block: {"block": BLOCK}, ColumnSummary: {"summary": "{}"}, Ready: {"feature_shape": (1,)}}
+OF_CLIENTS = {ClientBlock: {"block": BLOCK}, ColumnSummary: {"summary": "{}"}, Ready: {"feature_shape": (1,)}}
 
 
 @pytest.mark.parametrize("kind", OF_CLIENTS, ids=lambda kind: kind.tag())

@@ -83,9 +83,9 @@ def assert_nobody_starts(office, *words):
             assert (machine.status, machine.is_over) == ("refused", True), name
             reason = machine.reason
         else:
-            assert machine.ending is not None, f"{name} still waits"
-            assert machine.ending.status == "refused"
-            reason = machine.ending.reason
+            assert machine.outcome is not None, f"{name} still waits"
+            assert machine.outcome.status == "refused"
+            reason = machine.outcome.reason
         for word in words:
             assert word in reason, f"{name} was told: {reason}"
 
@@ -109,12 +109,12 @@ def test_another_version_of_a_client(data, seed):
 def test_another_version_of_a_hub(data, seed):
     def newer(message):
         is_hello = message.kind == "hello" and message.sender == "hub.lab"
-        return message.replace(protocol=7) if is_hello else message
+        return message.replace(protocol=8) if is_hello else message
 
     office = Office(data, seed, change=newer).run()
     assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", str(PROTOCOL), "upgrade the older one")
     assert (
-        f"hub.clinic speaks protocol {PROTOCOL} and hub.lab 7"
+        f"hub.clinic speaks protocol {PROTOCOL} and hub.lab 8"
         in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
     )
 
@@ -286,7 +286,7 @@ def test_a_client_that_comes_back_with_other_rows_is_turned_away(data, reference
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, replace(data[NORTH], **{what: values})))
     office.settle()
     reason = f"{NORTH} came back with other rows than it had when the run began"
-    assert office.machines[NORTH].ending == ("refused", reason)
+    assert office.machines[NORTH].outcome == ("refused", reason)
     assert [hub.status for hub in office.hubs.values()] == [None, None]
     assert [*office.hubs["hub.lab"].missing()] == [NORTH]
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
@@ -299,7 +299,7 @@ def test_a_client_that_comes_back_with_another_file_is_turned_away(data, referen
     office = begun(data, seed)
     restart(office, NORTH, Client(Job(with_keys(RIDGE, seed=3)), 1, NORTH, data[NORTH]))
     office.settle()
-    assert f"seed is 3 at {NORTH} and 0 at hub.lab" in office.machines[NORTH].ending.reason
+    assert f"seed is 3 at {NORTH} and 0 at hub.lab" in office.machines[NORTH].outcome.reason
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
     office.settle()
     assert office.history == reference
@@ -310,7 +310,7 @@ def test_a_client_that_comes_when_all_is_over_is_told(data, seed):
     office = Office(data, seed).run()
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
     office.settle()
-    assert office.machines[NORTH].ending == ("finished", "")
+    assert office.machines[NORTH].outcome == ("finished", "")
 
 
 @SEEDS
@@ -326,8 +326,8 @@ def test_a_client_and_its_hub_were_away_and_the_client_has_other_rows(data, refe
     restart(office, "hub.lab", Hub(Job(CONFIG), 1, secret=SECRET, nonce="nonce 1", restored=state))
     office.settle()
     reason = f"{NORTH} came back with other rows than it had when the run began"
-    assert office.machines[NORTH].ending == ("refused", reason)
-    assert office.machines[SOUTH].ending is None
+    assert office.machines[NORTH].outcome == ("refused", reason)
+    assert office.machines[SOUTH].outcome is None
     assert [*office.hubs["hub.lab"].missing()] == [NORTH]
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
     office.settle()
@@ -366,7 +366,7 @@ def test_after_both_hubs_were_down_the_one_that_lost_its_folder_leaves(data, ref
     assert lab.reason.startswith(("hub.clinic stopped: hub.lab has begun another run: ", "hub.clinic continues run "))
     assert clinic.status is None
     assert [*clinic.missing()] == ["hub.lab"]
-    assert {machine.ending for name, machine in office.machines.items() if name.startswith("client")} == {None}
+    assert {machine.outcome for name, machine in office.machines.items() if name.startswith("client")} == {None}
     restart(office, "hub.lab", Hub(Job(CONFIG), 1, secret=SECRET, nonce="nonce 1", restored=states["hub.lab"]))
     for _ in range(3):
         office.settle()
@@ -425,7 +425,7 @@ def test_of_two_processes_with_one_name_the_first_one_stays(data, reference, see
         process.receive(office.hubs["hub.lab"].handshake.sessions.who(NORTH, ""))
         office.act(NORTH, process.introduce())
     office.settle()
-    assert first.ending.status == "finished"
+    assert first.outcome.status == "finished"
     assert {end.status for end in office.ends.values()} == {"finished"}
     assert office.history == reference
 
@@ -439,7 +439,7 @@ class Processes:
     def receive(self, message):
         answers = []
         for machine in self.machines:
-            if machine.ending is None:
+            if machine.outcome is None:
                 with suppress(RejectedMessage):
                     answers += machine.receive(message)
         return answers
@@ -462,7 +462,7 @@ def test_a_frame_of_an_earlier_run_ends_nobody(data, reference):
     office.act("hub.lab", hub.receive(enrol.replace(call=call.call, session="earlier")))
     office.act("hub.lab", [call])
     office.settle()
-    assert office.machines[NORTH].ending == ("finished", "")
+    assert office.machines[NORTH].outcome == ("finished", "")
     assert office.history == reference
 
 
@@ -479,5 +479,5 @@ def test_what_a_former_process_said_late_does_not_count(data, reference):
     # It was on its way all the time, and nobody has heard of that process before.
     office.act("hub.lab", hub.receive(late))
     office.settle()
-    assert live.ending == ("finished", "")
+    assert live.outcome == ("finished", "")
     assert office.history == reference

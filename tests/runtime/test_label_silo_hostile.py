@@ -25,7 +25,16 @@ from test_odd_words import Recorded, crashes
 from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
-from tdcd.runtime.messages.messages import Figures, FiguresPart, Hello, Outputs, PhiPart, ScoresPart, SlopePart, Want
+from tdcd.runtime.messages.messages import (
+    EvaluationFigures,
+    FiguresPart,
+    Hello,
+    Outputs,
+    PhiPart,
+    ScoresPart,
+    SlopePart,
+    Want,
+)
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
@@ -124,7 +133,7 @@ def odd_figures(message):
         {"test_loss": None},
     ]
     fields = {name: getattr(found, name) for name in found.__struct_fields__}
-    out = [step for change in changes for step in altered(message, figures=Figures(**fields | change))]
+    out = [step for change in changes for step in altered(message, figures=EvaluationFigures(**fields | change))]
     return out + altered(message, absent=nobody) + altered(message, unscored=["client.lab.north"])
 
 

@@ -9,7 +9,7 @@ from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
-from tdcd.runtime.messages.messages import Begin, Block, Evaluate, Phi, PhiPart, Steps
+from tdcd.runtime.messages.messages import Begin, ClientBlock, Evaluate, Phi, PhiPart, Steps
 
 SILOS = RIDGE["silos"]
 
@@ -65,7 +65,7 @@ def test_the_ledger_counts_what_is_sent(bits):
     counted = office.history["hub.lab"][-1].bytes
     samples, rounds = 4 * 32, config.train.rounds
     assert counted.hub_to_hub == sent[PhiPart] == rounds * 2 * (samples * bits // 8 + 4)
-    assert 0 <= sent[Phi] + sent[Block] - counted.client_to_hub <= 6 * rounds * (bits == 4)
+    assert 0 <= sent[Phi] + sent[ClientBlock] - counted.client_to_hub <= 6 * rounds * (bits == 4)
     # Phi is 4 bytes per number without this, and blocks too.
     plain = simulated(with_keys(RIDGE, dtype="float32", silos=silos(1, 2)))[1].history[-1].bytes
     assert counted.hub_to_hub < {8: 0.27, 4: 0.14}[bits] * plain.hub_to_hub
@@ -112,7 +112,7 @@ def test_the_ledger_counts_updates_that_end(period, rounds):
         sent[type(message)] += message.payload_bytes
     counted = office.history["hub.lab"][-1].bytes
     assert counted == result.history[-1].bytes
-    assert counted.client_to_hub == sent[Phi] + sent[Block]
+    assert counted.client_to_hub == sent[Phi] + sent[ClientBlock]
     assert counted.hub_to_client == sent[Begin] + sent[Steps]
 
 

@@ -16,7 +16,7 @@ from tdcd.runtime.job import IncompatibleParties
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.machine.masks import refuse_few_blocks
-from tdcd.runtime.messages.messages import Begin, Block, Diverged, Group, Steps, Welcome
+from tdcd.runtime.messages.messages import Begin, ClientBlock, Diverged, Group, Steps, Welcome
 from tdcd.runtime.messages.structure import arrays_of
 from tdcd.runtime.messages.wire import RejectedMessage
 
@@ -67,7 +67,7 @@ def test_so_it_is_of_one_silo_alone_and_with_a_hub_optimizer(sections):
 
 
 def test_what_a_hub_gets_says_nothing_without_the_masks(protected):
-    blocks = [m for m in protected[2].sent if isinstance(m, Block) and m.receiver == HUB]
+    blocks = [m for m in protected[2].sent if isinstance(m, ClientBlock) and m.receiver == HUB]
     numbers = np.unique(np.concatenate([leaf.ravel() for m in blocks for leaf in arrays_of(m.block).values()]))
     bits = np.unpackbits(numbers.view(np.uint8)).reshape(-1, 32)
     assert len(numbers) > 50
@@ -95,14 +95,16 @@ def test_a_client_that_is_gone_is_left_out_of_a_sum_with_fresh_masks(protected):
     office = played_without(config, data, lambda office, raw: office.machines[HUB].round >= 4 and west in raw)
     hub = office.machines[HUB]
     assert (hub.round, hub.phase) == (4, "stepping")
-    before = {m.sender: m for m in office.sent if isinstance(m, Block) and m.round == 4 and m.receiver == HUB}
+    before = {m.sender: m for m in office.sent if isinstance(m, ClientBlock) and m.round == 4 and m.receiver == HUB}
     (question,) = hub.open_questions()
     office.act(HUB, hub.overdue(question))
     asked = [m for m in office.sent if isinstance(m, Steps) and m.round == 4 and m.group.clients == (0, 1)]
     assert sorted(m.receiver for m in asked) == [*CLIENTS[:2]]
     while office.deliver():
         pass
-    again = {m.sender: m for m in office.sent if isinstance(m, Block) and m.round == 4 and m.group.clients == (0, 1)}
+    again = {
+        m.sender: m for m in office.sent if isinstance(m, ClientBlock) and m.round == 4 and m.group.clients == (0, 1)
+    }
     for client in CLIENTS[:2]:
         for name, leaf in arrays_of(again[client].block).items():
             assert (leaf != arrays_of(before[client].block)[name]).all()
@@ -125,7 +127,7 @@ def test_the_last_two_are_not_let_go(protected):
 
 def test_a_block_with_the_masks_of_another_group_is_refused(protected):
     office = protected[2]
-    sent = [m for m in office.sent if isinstance(m, Block) and m.sender == CLIENTS[0]][-1]
+    sent = [m for m in office.sent if isinstance(m, ClientBlock) and m.sender == CLIENTS[0]][-1]
     hub = office.machines[HUB]
     steps = [m for m in office.sent if isinstance(m, Steps) and m.receiver == CLIENTS[0]][-1]
     questions = hub.rounds.questions
@@ -220,8 +222,8 @@ def test_a_hub_cannot_put_keys_of_its_own_in_the_place_of_its_clients(protected)
     welcome = next(m for m in office.sent if isinstance(m, Welcome) and m.receiver == CLIENTS[0])
     forged = Keys.of_secret(CLIENTS[1], b"the hub's own").pair("blocks").card()
     client.receive(welcome.replace(cards={**welcome.cards, CLIENTS[1]: forged}))
-    assert client.ending.status == "refused"
-    assert f"the key for masks of {CLIENTS[1]} is not signed" in client.ending.reason
+    assert client.outcome.status == "refused"
+    assert f"the key for masks of {CLIENTS[1]} is not signed" in client.outcome.reason
 
 
 def test_a_block_beyond_the_range_stops_everybody():

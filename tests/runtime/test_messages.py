@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from support.altering import MAGIC, headed, signed
-from tdcd.runtime.messages.messages import Block, Checkpoint, Enrol, Phi, PhiPart, Stop, Target
+from tdcd.runtime.messages.messages import Checkpoint, ClientBlock, Enrol, LabelTarget, Phi, PhiPart, Stop
 from tdcd.runtime.messages.structure import Array, named
 from tdcd.runtime.messages.validation import take, take_all
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
@@ -39,7 +39,7 @@ PHI_PARTS = st.builds(
 )
 MESSAGES = st.one_of(
     st.builds(Phi, **HEADER, phi=st.lists(NAMED, max_size=3).map(tuple)),
-    st.builds(Block, **HEADER, block=NAMED),
+    st.builds(ClientBlock, **HEADER, block=NAMED),
     PHI_PARTS,
     st.builds(Stop, **HEADER, status=st.sampled_from(["finished", "refused"]), reason=SHORT, in_block=st.booleans()),
     st.builds(
@@ -50,7 +50,7 @@ MESSAGES = st.one_of(
         config=SETTINGS,
         ids=st.lists(SHORT, max_size=3),
         labels=ARRAYS.map(Array.of),
-        target=st.none() | st.builds(Target, task=st.just("binary"), label_scale=st.floats(0, 9)),
+        target=st.none() | st.builds(LabelTarget, task=st.just("binary"), label_scale=st.floats(0, 9)),
         rows=st.just("0" * 32),
     ),
     st.builds(Checkpoint, **HEADER, block=NAMED, outbox=st.lists(PHI_PARTS, max_size=2).map(tuple)),
@@ -118,7 +118,7 @@ def test_a_reason_that_quotes_half_a_character_is_told():
 def test_a_message_of_another_protocol_says_so():
     data = encode(GENUINE)
     for other in (signed(b"tdcd\x01\0\0\0" + data[24:]), signed(data[32:]), signed(b"{}"), signed(b"")):
-        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 6: run the same version of tdcd"):
+        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 7: run the same version of tdcd"):
             decode(other, sender="a", receiver="b")
 
 

@@ -298,8 +298,8 @@ def shout(session):
     """Speak as a party under its old name and the next one, and claim to be there."""
     for name in (NORTH, f"{NORTH}~2"):
         word = Process(nonce=NONCE, title=MARK).word
-        for attachment in (b"chosen", None):
-            session.put(f"tdcd/1/{HUB}/{name}/message/*/{NONCE}", b"forged", attachment=attachment)
+        for what in ("chosen", "last"):
+            session.put(f"tdcd/1/{HUB}/{name}/message/*", b"forged", attachment=f"{what}/{NONCE}".encode())
         session.liveliness().declare_token(f"tdcd/1/{HUB}/{name}/alive/{word}.{MARK}")
 
 

@@ -28,7 +28,7 @@ def history(office):
 def ended(config, data, seed=0):
     office = InProcess(config, data, seed=seed).run()
     for machine in office.machines.values():
-        status = machine.status if hasattr(machine, "rounds") else machine.ending.status
+        status = machine.status if hasattr(machine, "rounds") else machine.outcome.status
         assert status == "diverged"
     return office
 

@@ -12,7 +12,7 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
-from tdcd.runtime.messages.messages import Block
+from tdcd.runtime.messages.messages import ClientBlock
 from tdcd.runtime.messages.structure import named
 from tdcd.runtime.messages.wire import encode
 
@@ -142,7 +142,7 @@ def test_the_wire_adds_less_than_a_tenth_to_anything_over_10_kb():
     for size in (10_001, 100_000):
         long = "client." + "s" * 24 + "." + "c" * 24
         arrays = {f"layer{index}/{'w' * 20}": np.zeros(size // 8 // 4 + 1) for index in range(4)}
-        message = Block(long, long, 10**9, "f" * 32, block=named(arrays))
+        message = ClientBlock(long, long, 10**9, "f" * 32, block=named(arrays))
         assert message.payload_bytes <= len(encode(message)) <= 1.1 * message.payload_bytes
 
 

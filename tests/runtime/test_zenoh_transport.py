@@ -120,12 +120,17 @@ def intruder(tls, *, dial=None, listen=None):
         yield session
 
 
+def attached(what):
+    """What goes with a message of the process that intruders claim to be."""
+    return f"{what}/{NONCE}".encode()
+
+
 def claim_everything(session):
     """Come, speak and go as everybody to everybody, by exact keys and by patterns."""
     for receiver, sender in [*itertools.product(PEERS, PEERS), (HUB, "*"), ("*", "*")]:
         key = f"tdcd/1/{receiver}/{sender}"
-        for process in (f"*/{NONCE}", "*/*", f"{NONCE}/{NONCE}"):
-            for attachment in (None, b"chosen", b"taken", b"other"):
+        for process in ("*", NONCE, f"*/{NONCE}"):
+            for attachment in (None, b"other", *(attached(what) for what in ("last", "more", "chosen", "taken"))):
                 session.put(f"{key}/message/{process}", b"forged", attachment=attachment, congestion_control=BLOCK)
             session.delete(f"{key}/message/{process}")
         for process in (MARK, f"{NONCE}.x.{MARK}", f"{NONCE}.9.train.99999999999.0.{'ff' * 60}.{MARK}"):
@@ -143,7 +148,7 @@ def eavesdrop(session):
             heard.append(re.sub(r"/(alive|message)/.*", r"/\1", key))
 
     for receiver, sender in [*itertools.product(PEERS, PEERS), ("*", "*")]:
-        for key in (f"tdcd/1/{receiver}/{sender}/message/*/*", f"tdcd/1/{receiver}/{sender}/**"):
+        for key in (f"tdcd/1/{receiver}/{sender}/message/*", f"tdcd/1/{receiver}/{sender}/**"):
             session.declare_subscriber(key, note, allowed_origin=zenoh.Locality.REMOTE)
         session.liveliness().declare_subscriber(f"tdcd/1/{receiver}/{sender}/alive/*", note, history=True)
     session.declare_subscriber("**", note, allowed_origin=zenoh.Locality.REMOTE)
@@ -153,13 +158,13 @@ def eavesdrop(session):
 @contextmanager
 def as_process(session, party, hub):
     """Be a process of a party that keeps the rules until it has a link to a hub; how messages are then sent."""
-    key = f"tdcd/1/{hub.party}/{party}/message/{hub._process.nonce}/{NONCE}"
+    key = f"tdcd/1/{hub.party}/{party}/message/{hub._process.nonce}"
 
-    def send(data, attachment=None):
-        session.put(key, data, attachment=attachment, congestion_control=BLOCK)
+    def send(data, what="last"):
+        session.put(key, data, attachment=attached(what), congestion_control=BLOCK)
 
     with session.liveliness().declare_token(f"tdcd/1/{hub.party}/{party}/alive/{Process(nonce=NONCE).word}.{MARK}"):
-        send(b"", b"chosen")
+        send(b"", "chosen")
         yield send
 
 

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict, deque
 
 import numpy as np
 
+from tdcd.core.exchange import seed_words, simulated_secret
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.hub import Hub
@@ -13,6 +14,13 @@ from tdcd.runtime.messages.structure import Message
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
 SECRET = bytes(range(32))
+
+
+def noise_key(job, silo):
+    """The secret of a hub's noise that a simulation has, so that both have the same history."""
+    if not job.variant.is_private:
+        return b""
+    return np.array(simulated_secret(seed_words(job.settings.seed), silo), "<u4").tobytes()
 
 
 class InProcess:
@@ -25,7 +33,8 @@ class InProcess:
         self.machines = {}
         self.data = data
         for index, hub in enumerate(job.hubs):
-            self.machines[hub] = Hub(Job(configs.get(hub, config)), index, secret=SECRET, nonce=f"nonce {index}")
+            own = Job(configs.get(hub, config))
+            self.machines[hub] = Hub(own, index, secret=SECRET, nonce=f"nonce {index}", noise_key=noise_key(own, index))
             for client in job.clients(index):
                 own = Job(configs.get(client, config))
                 self.machines[client] = Client(own, index, client, data[client])
@@ -78,7 +87,10 @@ class InProcess:
             self.queues[pair].clear()
         config = self.machines[hub].job.config
         index = Job(config).hubs.index(hub)
-        back = self.machines[hub] = Hub(Job(config), index, secret=SECRET, nonce=f"nonce {index}", restored=state)
+        job = Job(config)
+        back = self.machines[hub] = Hub(
+            job, index, secret=SECRET, nonce=f"nonce {index}", restored=state, noise_key=noise_key(job, index)
+        )
         for other in (*back.clients, *back.peers):
             if isinstance(self.machines[other], Client):
                 self.machines[other] = Client(Job(config), index, other, self.data[other])

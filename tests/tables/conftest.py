@@ -1,3 +1,7 @@
+import sys
+from collections import Counter
+from pathlib import Path
+
 import numpy as np
 import pytest
 from two_tables import ROWS, write_csv
@@ -70,3 +74,23 @@ def expected(bank, bureau):
     ]
     parts[1].append(told(bureau["city"] == ""))
     return [np.stack(part, axis=1) for part in parts], bank["y"] == "yes", held_out
+
+
+_opened = None
+_hooks = []
+
+
+def _count(event, arguments):
+    if event == "open" and _opened is not None:
+        _opened[Path(str(arguments[0])).name] += 1
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """How often this process opens the files of each name from now on; a hook cannot be taken away again."""
+    counts = Counter()
+    if not _hooks:
+        sys.addaudithook(_count)
+        _hooks.append(_count)
+    monkeypatch.setattr(sys.modules[__name__], "_opened", counts)
+    return counts

@@ -11,9 +11,9 @@ from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.resolve import has_bias, plan
 from tdcd.data.table import holdout_mask
 from tdcd.records.run_folder import toml_text
-from tdcd.tables.assemble import assemble
+from tdcd.tables.assembly import assemble
 from tdcd.tables.errors import TableError
-from tdcd.tables.preparation_io import load_label_encoding, load_preparation
+from tdcd.tables.preparation import load_label_encoding, load_preparation
 from tdcd.training.run import resume, run
 
 
@@ -40,6 +40,13 @@ def with_client_tables(keys, tmp_path, bank, bureau, seed=0):
             write_csv(tmp_path / name, {column: [values[row] for row in order] for column, values in table.items()})
             section["client"].append({"name": f"c{index + 1}", "table": name})
     return keys
+
+
+def test_every_table_is_opened_once(keys, opened):
+    """Also where its header is looked at for labels that it must not have."""
+    opened.clear()
+    assembled(keys | {"federation": {"labels": "bank"}})
+    assert (opened["bank.csv"], opened["bureau.csv"]) == (1, 1)
 
 
 def _train_numbers(keys):

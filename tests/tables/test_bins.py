@@ -13,7 +13,7 @@ from tdcd.tables.errors import TableError
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Category, RawRows
 from tdcd.tables.summary import Summary, merge_summaries, summarize
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 COUNT = 200
 
@@ -127,7 +127,7 @@ def test_a_federation_with_bins_finds_scikit_learns_model_of_the_same_bins(keys,
         for name in ("features", "test_features")
     )
     assert set(np.unique(joined)) == {0, 1}
-    result = execute(planned, tmp_path / "run")
+    result = train_plan(planned, tmp_path / "run")
     ours = np.concatenate([np.asarray(result.blocks[silo]["weight"])[:, 0] for silo in ("a", "b")])
     theirs = LogisticRegression(C=1 / (0.02 * len(joined)), fit_intercept=False, tol=1e-10, max_iter=1000)
     theirs.fit(joined, federation.labels)

@@ -5,16 +5,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tdcd.tables import pieces
-from tdcd.tables.loader import read_chunks, read_rows
-from tdcd.tables.pieces import BLOCK_BYTES
+from tdcd.tables import source
+from tdcd.tables.reader import read_chunks, read_rows
 from tdcd.tables.rows import Columns
+from tdcd.tables.source import BLOCK_BYTES
 
 pytestmark = pytest.mark.quick
 
 
 def test_a_cell_that_is_no_number_in_a_later_chunk(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(source, "PIECE_BYTES", BLOCK_BYTES)
     path, half = tmp_path / "bank.csv", BLOCK_BYTES // 10
     numbers = [f"p{place},{place}.25,{place % 2}," for place in range(half)]
     dates = [f"q{place},,1,2024-01-{place % 28 + 1:02}" for place in range(half)]

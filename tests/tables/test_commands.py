@@ -12,7 +12,7 @@ from tdcd.cli import tables as commands
 from tdcd.cli.app import run
 from tdcd.config import check_config
 from tdcd.records.run_folder import RunFolder, toml_text
-from tdcd.tables.assemble import assemble
+from tdcd.tables.assembly import assemble
 from tdcd.tables.client_table import read_client
 from tdcd.tables.errors import DataWarning, TableError
 

@@ -13,10 +13,10 @@ from tdcd.data import data_folder
 from tdcd.prediction.model import Model
 from tdcd.prediction.predict import combine
 from tdcd.records.metrics import auc
-from tdcd.tables.loader import read_rows
-from tdcd.tables.preparation_io import load_preparation
+from tdcd.tables.preparation import load_preparation
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scorecard.toml"
 TRAIN = 24000
@@ -42,7 +42,7 @@ def test_the_example_is_as_good_as_scikit_learn_on_the_same_bins(tmp_path):
     keys["evaluate"] = {"holdout": 0, "every": keys["train"]["rounds"]}
     planned = plan(check_config(keys))
     folder = tmp_path / "run"
-    execute(planned, folder)
+    train_plan(planned, folder)
     names = ("bank", "bureau")
     found = combine({name: Model.load(folder).silo_scores(name, tmp_path / f"new_{name}.csv") for name in names})
     rows = read_rows(tmp_path / "new_bank.csv", Columns(label="y"))

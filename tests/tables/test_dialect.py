@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tdcd.config import ConfigError, check_config
 from tdcd.prediction.model import Model
-from tdcd.tables.assemble import assemble
+from tdcd.tables.assembly import assemble
 from tdcd.tables.cells import as_amounts, kind_of
 from tdcd.tables.dialect import BLANKS, DEFAULT, Dialect
 from tdcd.tables.errors import TableError
-from tdcd.tables.loader import read_rows
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.split import split_table
 from tdcd.training.run import run

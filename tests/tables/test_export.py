@@ -9,13 +9,13 @@ from tdcd.config.resolve import plan
 from tdcd.prediction.export import write_coefficients
 from tdcd.prediction.model import Model
 from tdcd.prediction.predict import combine
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 
 def trained(keys, out, **sections):
     for name, changes in sections.items():
         keys = keys | {name: keys.get(name, {}) | changes}
-    execute(plan(check_config(keys)), out)
+    train_plan(plan(check_config(keys)), out)
     return out
 
 

@@ -17,7 +17,7 @@ from two_tables import write_csv
 
 from tdcd import Federation, Linear, Model, Objective, Settings, train
 from tdcd.config import check_config
-from tdcd.tables.assemble import assemble
+from tdcd.tables.assembly import assemble
 from tdcd.tables.errors import DataWarning, TableError
 from tdcd.tables.split import survey
 

@@ -16,7 +16,7 @@ from two_tables import write_csv
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 HOLDERS = """197 264 246 1680 284 536 696 3582 133 286 355 1640 24 71 99 452 85 139 151 931 149 313 419 2443 66 175 221
 1110 9 48 72 322 35 73 89 648 53 155 240 1635 24 78 121 692 7 29 43 245 20 33 40 316 31 81 122 724 18 39 68 344 3 16 25
@@ -71,7 +71,7 @@ def test_one_row_per_policyholder(tmp_path):
     age = columns.pop("age")
     train = {"rounds": 60, "local_steps": 5, "batch_size": 1024, "step_size": 0.5}
     planned = planned_for(tmp_path, columns, age, train)
-    execute(planned, tmp_path / "run")
+    train_plan(planned, tmp_path / "run")
     ours = json.loads((tmp_path / "run/history.jsonl").read_text().splitlines()[-1])["metrics"]["test"]["deviance"]
     labels = planned.federation.test_labels
     expected = mean_poisson_deviance(labels, of_scikit_learn(planned.federation))
@@ -86,7 +86,7 @@ def test_one_row_per_cell_with_its_policyholders_as_weight(tmp_path):
     columns = {"claims": claims / holders, "holders": holders} | {name: EACH[name] for name in ("district", "engine")}
     train = {"rounds": 800, "local_steps": 1, "minibatches": "full", "step_size": 1.5}
     planned = planned_for(tmp_path, columns, EACH["age"], train, weight="holders")
-    execute(planned, tmp_path / "run")
+    train_plan(planned, tmp_path / "run")
     with (tmp_path / "run/held-out.csv").open(newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: int(row["id"]))
     held_out = np.array([int(row["id"]) for row in rows])

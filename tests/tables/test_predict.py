@@ -17,8 +17,8 @@ from tdcd.records.history import read_history
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.preparation_io import load_label_encoding
-from tdcd.training.run import execute
+from tdcd.tables.preparation import load_label_encoding
+from tdcd.training.train import train_plan
 
 
 def trained(keys, out, **sections):
@@ -26,7 +26,7 @@ def trained(keys, out, **sections):
     for name, changes in sections.items():
         keys = keys | {name: keys.get(name, {}) | changes}
     planned = plan(check_config(keys))
-    result = execute(planned, out)
+    result = train_plan(planned, out)
     scores = result.simulation.scores(list(result.blocks.values()))
     held_out = result.scores([silo.test_features for silo in planned.federation.silos])
     ids = [*planned.assembled.ids, *planned.assembled.test_ids]
@@ -196,6 +196,20 @@ def test_the_command_writes_predictions(run, tmp_path, bank):
     assert out.read_bytes() == before
 
 
+@pytest.mark.filterwarnings("ignore:silo 'bureau', column 'city'")
+def test_a_table_is_opened_once(run, tmp_path, bank, bureau, opened):
+    """Header, first rows and all rows are read from one open file."""
+    ids = bank["id"][:5]
+    write_csv(tmp_path / "five_bank.csv", {name: values[:5] for name, values in bank.items()})
+    places = [bureau["key"].index(one) for one in ids]
+    write_csv(tmp_path / "five_bureau.csv", {name: [of[place] for place in places] for name, of in bureau.items()})
+    opened.clear()
+    data = [f"--data={silo}={tmp_path / f'five_{silo}.csv'}" for silo in ("bank", "bureau")]
+    assert called("predict", run, *data, "--out", tmp_path / "p.csv")[0] == 0
+    assert [row["id"] for row in rows_of(tmp_path / "p.csv")] == [str(one) for one in ids]
+    assert (opened["five_bank.csv"], opened["five_bureau.csv"]) == (1, 1)
+
+
 def test_the_command_scores_without_a_silo_if_it_may(run, tmp_path, bank):
     out, whole = tmp_path / "p.csv", {name: values[:-3] for name, values in bank.items()}
     write_csv(tmp_path / "fewer.csv", whole)
@@ -315,5 +329,5 @@ def test_held_out_samples_and_their_predictions_are_in_the_run_folder(keys, tmp_
 
 
 def test_nothing_held_out_leaves_no_file(keys, tmp_path):
-    execute(plan(check_config(keys | {"evaluate": {"holdout": 0.0}})), tmp_path / "run")
+    train_plan(plan(check_config(keys | {"evaluate": {"holdout": 0.0}})), tmp_path / "run")
     assert not (tmp_path / "run" / "held-out.csv").exists()

@@ -13,7 +13,7 @@ from tdcd.prediction.missing import StandIns
 from tdcd.prediction.predict import combine
 from tdcd.prediction.scores import SiloScores
 from tdcd.records.run_folder import RunFolder
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 
 def chances_in(path):
@@ -25,7 +25,7 @@ def chances_in(path):
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_the_command_the_model_and_a_saved_model_say_the_same(keys, tmp_path, rate):
     keys["train"]["silo_dropout"] = rate
-    result = execute(plan(check_config(keys)), tmp_path / "run")
+    result = train_plan(plan(check_config(keys)), tmp_path / "run")
     stand_in = RunFolder(tmp_path / "run").subsets()["stand_in"]
     bureau, out = tmp_path / "bureau.csv", tmp_path / "p.csv"
     status, said = called("predict", tmp_path / "run", "--data", f"bureau={bureau}", "--without", "bank", "--out", out)
@@ -58,7 +58,7 @@ def test_the_command_the_model_and_a_saved_model_say_the_same(keys, tmp_path, ra
     ],
 )
 def test_what_cannot_be_missing_is_refused(keys, tmp_path, options, message):
-    execute(plan(check_config(keys)), tmp_path / "run")
+    train_plan(plan(check_config(keys)), tmp_path / "run")
     data = ["--data", f"bank={tmp_path / 'bank.csv'}"]
     status, said = called("predict", tmp_path / "run", *data, *options, "--out", tmp_path / "p.csv")
     assert (status, message in said) == (2, True)

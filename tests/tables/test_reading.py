@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tdcd.tables.dialect import BLANKS
 from tdcd.tables.errors import TableError
-from tdcd.tables.frames import frame_rows
-from tdcd.tables.loader import read_rows
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns, id_order
+from tdcd.tables.source import Frame
 
 pytestmark = pytest.mark.quick
 
@@ -91,7 +91,7 @@ def test_a_table_larger_than_a_block_is_whole(tmp_path):
 
 def test_a_frame_that_changes_later_changes_no_rows():
     amounts = np.array([0.1, 0.2, 0.3])
-    rows = frame_rows(pa.table({"id": ["a", "b", "c"], "x": amounts}), "frame", Columns())
+    rows = read_rows(Frame(pa.table({"id": ["a", "b", "c"], "x": amounts}), "frame"), Columns())
     amounts[:] = 0
     assert rows.features["x"].tolist() == [0.1, 0.2, 0.3]
 

@@ -15,14 +15,14 @@ from tdcd.core.losses import Loss
 from tdcd.prediction.model import Model
 from tdcd.prediction.predict import combine
 from tdcd.prediction.scorecard import PointScale, scorecard, write_scorecard
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 
 def trained(keys, out, **sections):
     keys = keys | {"model": {"block": "linear", "bins": 3}, "data": keys["data"] | {"rare": 9}}
     for name, changes in sections.items():
         keys = keys | {name: keys.get(name, {}) | changes}
-    execute(plan(check_config(keys)), out)
+    train_plan(plan(check_config(keys)), out)
     return out
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdcd.tables.sketch import FEWEST, QuantileSketch, group_size
+from tdcd.tables.summary import FEWEST, QuantileSketch, group_size
 
 values = st.lists(
     st.one_of(st.floats(-1e6, 1e6), st.integers(-3, 3).map(float), st.sampled_from([0.0, 0.1, 1e-300, 1e300, -1e300])),

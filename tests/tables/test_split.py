@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tdcd.config import check_config, read_config
-from tdcd.tables.assemble import assemble
+from tdcd.tables.assembly import assemble
 from tdcd.tables.dialect import BLANKS
 from tdcd.tables.errors import TableError
-from tdcd.tables.loader import read_rows
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
 from tdcd.tables.split import split_table
 

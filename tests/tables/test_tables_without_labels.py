@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tdcd.cli.tables import check, split
 from tdcd.config import check_config, read_config
-from tdcd.tables.assemble import assemble
+from tdcd.tables.assembly import assemble
 from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table
 

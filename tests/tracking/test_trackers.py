@@ -17,7 +17,7 @@ from tdcd.prediction.model import Model
 from tdcd.records.history import Record, read_history
 from tdcd.records.manifest import Manifest
 from tdcd.records.run_folder import RunFolder
-from tdcd.tracking.follow import HistoryLines, track
+from tdcd.tracking.tracker import HistoryLines, track
 
 LINEAR = ["--set", "data.source=diabetes", "--set", "model.block=linear", "--set", "train.batch_size=32"]
 KEPT = {"config.toml", "federation.json", "history.jsonl", "labels.json", "manifest.json", "model", "preparation"}
@@ -231,3 +231,35 @@ def test_lines_that_are_written_again_are_not_told_twice(tmp_path):
         file.write("no record\n")
     with pytest.raises(ValueError, match=r"history.jsonl has a line that is not a history record"):
         [*HistoryLines(run.history_file).new()]
+
+
+class Kept:
+    """A tracker that only remembers."""
+
+    where = "here"
+
+    def __init__(self):
+        self.told = []
+
+    def __getattr__(self, name):
+        return lambda *values: self.told.append((name, *values))
+
+
+@pytest.mark.parametrize("name", ["config.toml", "history.jsonl", "report.html", "model/silo1.safetensors", "model"])
+def test_links_in_a_run_folder_are_refused_before_anything_is_told(run, tmp_path, name):
+    shutil.copytree(run, tmp_path / "run")
+    linked = tmp_path / "run" / name
+    linked.rename(tmp_path / "elsewhere")
+    linked.symlink_to(tmp_path / "elsewhere")
+    tracker = Kept()
+    with pytest.raises(ValueError, match=r"is a link, or is in a linked folder, and is not copied") as refused:
+        track(RunFolder.open(tmp_path / "run"), tracker)
+    assert str(linked) in str(refused.value)
+    assert not tracker.told
+
+
+def test_the_run_folder_itself_may_be_a_link(run, tmp_path):
+    (tmp_path / "latest").symlink_to(run)
+    tracker = Kept()
+    assert track(RunFolder.open(tmp_path / "latest"), tracker) == "finished"
+    assert tmp_path / "latest" / "report.html" in [told[1] for told in tracker.told if told[0] == "file"]

@@ -19,8 +19,9 @@ from tdcd.config.members import variant_of
 from tdcd.config.resolve import plan
 from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction
 from tdcd.records.history import read_history
-from tdcd.training.run import resume, run, simulate
+from tdcd.training.run import resume, run
 from tdcd.training.sweep.runner import Task, run_all
+from tdcd.training.train import simulate
 
 BASE = {
     "dtype": "float64",

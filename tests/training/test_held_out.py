@@ -11,7 +11,7 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.data import Table
 from tdcd.prediction import held_out
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 
 def table_of(folder):
@@ -33,7 +33,7 @@ def embedded(source, tmp_path, **keys):
         "model": {"block": "linear"},
         "train": {"rounds": 2, "batch_size": 32},
     } | keys
-    return execute(plan(check_config(keys)), tmp_path / "run")
+    return train_plan(plan(check_config(keys)), tmp_path / "run")
 
 
 def test_amounts_are_in_the_label_s_own_unit(tmp_path):

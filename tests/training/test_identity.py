@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from tdcd.core.optimizers import ClientOptimizer
-from tdcd.training.identity import identity, unknown_in
+from tdcd.training.description import identity, unknown_in
 
 RATE = 0.5
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_told_from_others_is_said_to_be_unknown(value):
 
 def test_other_processes_find_the_same_words():
     code = (
-        "import optax; from tdcd.training.identity import identity\n"
+        "import optax; from tdcd.training.description import identity\n"
         "print(identity((optax.adamw(optax.cosine_decay_schedule(1.0, 9)), lambda x: x in {'a', 'b', 'c', 'd'})))"
     )
     found = {

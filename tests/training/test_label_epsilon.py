@@ -15,7 +15,8 @@ from tdcd.pages.report import write_report
 from tdcd.planning.measured_bound import measure_bound
 from tdcd.theory import initial_gap
 from tdcd.theory.full_objective import FullObjective
-from tdcd.training.run import run, simulate
+from tdcd.training.run import run
+from tdcd.training.train import simulate
 
 KEYS = {
     "dtype": "float64",

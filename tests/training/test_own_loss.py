@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from support.command import tdcd
 from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, standardize, train
 from tdcd.config import ConfigError, check_config, read_config
-from tdcd.config.named import find_function
+from tdcd.config.user_code import find_function
 from tdcd.pages.live.watcher import Watcher
 from tdcd.prediction.saved import KEY
 from tdcd.records.mark import digest_of

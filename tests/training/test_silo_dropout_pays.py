@@ -9,8 +9,7 @@ from tdcd.config import check_config
 from tdcd.config.baselines import rewrite
 from tdcd.config.resolve import plan
 from tdcd.records.run_folder import RunFolder
-from tdcd.training.run import execute
-from tdcd.training.train import train
+from tdcd.training.train import train, train_plan
 
 KINDS = {
     "size": ("radius", "perimeter", "area"),
@@ -42,7 +41,7 @@ def alone(silo):
 def test_it_beats_the_best_silo_alone_and_the_mean_of_what_is_missing(tmp_path):
     found = {}
     for rate in (0.0, 0.3):
-        execute(planned(rate), tmp_path / str(rate))
+        train_plan(planned(rate), tmp_path / str(rate))
         subsets = RunFolder(tmp_path / str(rate)).subsets()["subsets"]
         found[rate] = {tuple(one["silos"]): (one["loss"], one["metrics"]["auc"]) for one in subsets}
     single = {silo: alone(silo) for silo in KINDS}

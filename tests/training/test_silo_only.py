@@ -5,8 +5,7 @@ import pytest
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.pages.report import write_report
-from tdcd.training.run import execute
-from tdcd.training.silo_only import train_silo_only
+from tdcd.training.train import train_plan, train_silo_only
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +14,7 @@ def joined(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     keys = {"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": {"rounds": 20}}
     planned = plan(check_config(keys))
-    execute(planned, folder)
+    train_plan(planned, folder)
     return planned, folder
 
 
@@ -25,7 +24,7 @@ def test_each_silo_is_what_local_sgd_makes_of_it(joined, tmp_path):
     assert json.loads((folder / "alone.json").read_text()) == found
     keys = planned.config.model_dump()
     keys["train"] |= {"algorithm": "local-sgd", "silo": "silo2"}
-    result = execute(plan(check_config(keys)), tmp_path / "local")
+    result = train_plan(plan(check_config(keys)), tmp_path / "local")
     assert found["silo2"] == result.history[-1].metrics["test"]
     assert set(found) == {"silo1", "silo2"}
 
@@ -35,7 +34,7 @@ def test_each_silo_takes_the_steps_of_the_federations_variant(joined, tmp_path):
     keys["train"] |= {"rounds": 5, "optimizer": "adam"}
     found = train_silo_only(plan(check_config(keys)), tmp_path)
     keys["train"] |= {"algorithm": "local-sgd", "silo": "silo2"}
-    result = execute(plan(check_config(keys)), tmp_path / "local")
+    result = train_plan(plan(check_config(keys)), tmp_path / "local")
     assert found["silo2"] == result.history[-1].metrics["test"]
 
 

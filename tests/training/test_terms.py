@@ -10,7 +10,7 @@ from tdcd import Federation, Huber, LabelsAt, Linear, Objective, Overlap, Quanti
 from tdcd.config import Config, ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.tables.from_frames import ELSEWHERE, HONOURED, SINGLE
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 ROWS = 120
 SETTINGS = Settings(batch_size=32, local_steps=3, step_size=0.1)
@@ -52,7 +52,7 @@ def from_files(frames, folder, federation, **extra):
         {"name": "bureau", "table": "bureau.csv", "clients": 2, "categorical": ["town"]},
     ]
     keys = {"data": {"source": "files", "folder": str(folder)}, "model": {"block": "linear"}, "train": train}
-    return execute(
+    return train_plan(
         plan(check_config({**keys, "federation": federation, "evaluate": {"every": 2}, "silos": silos})), folder / "run"
     )
 

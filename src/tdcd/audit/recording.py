@@ -18,7 +18,7 @@ from tdcd.core.randomized import Response
 from tdcd.core.settings import draws_of
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
-from tdcd.training.run import simulate
+from tdcd.training.train import simulate
 
 Floats = NDArray[np.float64]
 FLOAT_NOISE = 2e-7

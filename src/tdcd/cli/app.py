@@ -10,23 +10,15 @@ from typing import Annotated
 import typer
 
 from tdcd import __version__
-from tdcd.cli.align import align
-from tdcd.cli.audit import audit
 from tdcd.cli.certificates import certs_app
-from tdcd.cli.compare import compare
 from tdcd.cli.compiled import keep_compiled, silence_alarms
-from tdcd.cli.doctor import doctor
-from tdcd.cli.federation import client, hub, up
-from tdcd.cli.init import init
-from tdcd.cli.labels import labels
-from tdcd.cli.planning import bound, plan
+from tdcd.cli.federation import align, client, doctor, hub, status, up
 from tdcd.cli.predict import export, predict
+from tdcd.cli.records import track, verify
 from tdcd.cli.reproduce import reproduce
 from tdcd.cli.run import report, run
-from tdcd.cli.status import status
-from tdcd.cli.tables import check, split
-from tdcd.cli.track import track
-from tdcd.cli.verify import verify
+from tdcd.cli.study import audit, bound, compare, plan
+from tdcd.cli.tables import check, init, labels, split
 from tdcd.cli.watch import watch
 
 app = typer.Typer(

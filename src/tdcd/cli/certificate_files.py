@@ -13,7 +13,7 @@ from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import counted
 from tdcd.federation.party_names import client_of, hub_of
 from tdcd.runtime.certificates.check import (
-    Facts,
+    CertificateFacts,
     cautions,
     explain,
     facts_of,
@@ -24,7 +24,7 @@ from tdcd.runtime.certificates.check import (
     role_of,
 )
 from tdcd.runtime.certificates.issue import AUTHORITY, AUTHORITY_KEY, SECRET, Issued, issue_all, list_of, revoke
-from tdcd.runtime.certificates.request import Request, make_request, sign_all
+from tdcd.runtime.certificates.request import SigningRequest, make_request, sign_all
 from tdcd.runtime.certificates.revocation import REVOKED, read_list
 
 Hubs = dict[str, tuple[str, ...]]
@@ -164,7 +164,7 @@ def _say(line: str, style: str = "") -> None:
     screen.print(Text(f"  {line}", style), soft_wrap=True)
 
 
-def _in_words(facts: Facts) -> str:
+def _in_words(facts: CertificateFacts) -> str:
     use = " and ".join(facts.usages) or "neither server nor client"
     return (
         f"{facts.common_name}, signed by {facts.issuer}; "
@@ -188,7 +188,7 @@ def _show_issued(folder: Path, done: Sequence[Issued]) -> None:
     )
 
 
-def _show_signed(folder: Path, done: Sequence[tuple[Request, Issued]]) -> None:
+def _show_signed(folder: Path, done: Sequence[tuple[SigningRequest, Issued]]) -> None:
     table = Table(box=rich.box.SIMPLE_HEAD)
     table.add_column("party", overflow="fold")
     table.add_column("its key's fingerprint", no_wrap=True)  # people read it aloud: one line in every terminal

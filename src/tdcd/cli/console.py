@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 import rich.box
 import rich.progress
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     ProgressColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -155,7 +157,7 @@ class EstimateDisplay(Display):
 
 def show_result(console: Console, result: "Result", page: Path) -> None:
     """The final figures, and where everything is."""
-    from tdcd.config.named import resume_command
+    from tdcd.config.user_code import resume_command
     from tdcd.records.run_folder import RunFolder
 
     shown, last = result.final, next(record for record in reversed(result.history) if not record.diverged)
@@ -305,3 +307,29 @@ def _table(content: TextTable, highlighted: int | None = None) -> Table:
         # Names and labels are of the data: never markup.
         table.add_row(*map(Text, row), style="bold green" if place == highlighted else None)
     return table
+
+
+class Waiting(Display):
+    """Who is being waited for, and how much of this party's work is done."""
+
+    stopping = "Stopping; once more to stop at once."
+
+    def __init__(self, console: Console, doing: str) -> None:
+        super().__init__(console, "{task.description}", BarColumn(), TaskProgressColumn())
+        self._doing, self._missing = doing, [""]
+        self._task = self._bar.add_task(doing, total=1.0)
+
+    def show(self, missing: list[str]) -> None:
+        """Say who is missing."""
+        if missing == self._missing:
+            return
+        self._missing = missing
+        shown = ", ".join(escape(one) for one in missing[:3])
+        names = f"; waiting for {shown}{', ...' if len(missing) > 3 else ''}" if missing else ""
+        self._bar.update(self._task, description=self._doing + names)
+        if names and not self._console.is_terminal:
+            self._console.print(self._doing + names, highlight=False)
+
+    def progress(self, done: float) -> None:
+        """Show which fraction is done."""
+        self._bar.update(self._task, completed=done)

@@ -23,6 +23,7 @@ Assignments = Annotated[
 OnDevices = Annotated[
     int | None, typer.Option("--devices", help="Spread the clients over this many devices [default: one].")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
 AllowCode = Annotated[
     bool,
     typer.Option(

@@ -3,15 +3,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.box
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from tdcd.cli.federation import Certs, Force, Insecure, Own, text_of
-from tdcd.cli.options import AllowCode
+from tdcd.cli.federation import Certs, Insecure, Own, text_of
+from tdcd.cli.options import AllowCode, Force
 from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, screen, stoppable
 from tdcd.core.words import are, counted
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tdcd.prediction.export import Coefficients
     from tdcd.prediction.model import Model
     from tdcd.prediction.predict import Predictions
+    from tdcd.prediction.scorecard import Scorecard
     from tdcd.prediction.scores import SiloScores
 
 NO_OUT = "--out FILE is missing: the file to write, .csv or .parquet"
@@ -154,7 +155,6 @@ def export(
 
     Exit status: 0 done, 2 bad input.
     """
-    from tdcd.cli.scorecard import export_scorecard
     from tdcd.prediction.export import write_coefficients
     from tdcd.prediction.model import Model
     from tdcd.tables.writing import check_name
@@ -162,7 +162,7 @@ def export(
     scale = {"points": points, "odds": odds, "double": double, "favours": favours}
     given = {name: value for name, value in scale.items() if value is not None}
     if scorecard:
-        export_scorecard(folder, out, given, allow_code=allow_code, force=force)
+        _export_scorecard(folder, out, given, allow_code=allow_code, force=force)
         return
     with reported():
         if given:
@@ -219,7 +219,7 @@ def _with_peers(
     allow_code: bool,
 ) -> tuple["Model", Mapping[str, "SiloScores"]]:
     """This hub's model, and the scores of all hubs; only its own where another silo alone ``predicts``."""
-    from tdcd.cli.waiting import Waiting
+    from tdcd.cli.console import Waiting
     from tdcd.config import check_config, read_config
     from tdcd.core.stopping import Interrupted
     from tdcd.runtime.process.party import own_file
@@ -302,3 +302,52 @@ def _side_by_side(widths: Sequence[int], room: int) -> Iterator[list[int]]:
             group = []
         group.append(place)
     yield group
+
+
+def _export_scorecard(
+    folder: Path, out: Path | None, scale: Mapping[str, Any], *, allow_code: bool, force: bool
+) -> None:
+    """Show the scorecard of a run, or write its table and, beside it, its page.
+
+    Args:
+        scale: fields of :class:`tdcd.prediction.scorecard.PointScale` that differ from the defaults.
+    """
+    from tdcd.pages.scorecard import write_page
+    from tdcd.prediction.model import Model
+    from tdcd.prediction.scorecard import PointScale, scorecard, write_scorecard
+    from tdcd.tables.writing import check_name
+
+    with reported():
+        model = Model.load(folder, allow_code=allow_code)
+        card = scorecard(model, PointScale(**scale))
+        if out is not None:
+            page = out.with_suffix(".html")
+            check_name(out)
+            refuse_existing(out, force)
+            refuse_existing(page, force)
+            write_scorecard(out, card)
+            write_page(page, card, folder.resolve().name)
+    if out is None:
+        _show_scorecard(card)
+    else:
+        screen.print(f"Scorecard: {out}\nPage:      {page}", soft_wrap=True, highlight=False)
+    screen.print(card.meaning, soft_wrap=True, highlight=False)
+    if card.absent:
+        others = ", ".join(card.absent)
+        screen.print(
+            Text(f"Only a part of the model: {folder} does not have that of {others}.", "yellow"), soft_wrap=True
+        )
+
+
+def _show_scorecard(card: "Scorecard") -> None:
+    from tdcd.pages.scorecard import in_words
+
+    shown = Table(box=rich.box.SIMPLE_HEAD)
+    for heading in ("silo", "column", "bin or level"):
+        shown.add_column(heading, overflow="fold")
+    for heading in (card.unit, "share"):
+        shown.add_column(heading, justify="right")
+    for line in card.lines:
+        where = in_words(line.cell) if line.silo else ""
+        shown.add_row(line.silo, Text(line.column), Text(where), f"{line.value:.4g}", f"{line.cell.share:.1%}")
+    screen.print(shown)

@@ -1,18 +1,21 @@
 """``tdcd run`` and ``tdcd report``: one run, or a sweep of several."""
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcd.cli.options import AllowCode, Assignments, ConfigFile, checked_config, chosen_devices, interruptible
-from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen, show_labels
+from tdcd.cli.options import AllowCode, Assignments, ConfigFile, chosen_devices, interruptible
+from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen, show_labels, stoppable
 from tdcd.cli.watch import LivePage, Watch
-from tdcd.config import ConfigError
+from tdcd.config import ConfigError, check_config, override, read_config
+from tdcd.config.user_code import resume_command
 
 if TYPE_CHECKING:
     from tdcd.training.result import Result
+    from tdcd.training.sweep.grid import Grid
 
 
 def run(
@@ -44,62 +47,52 @@ def run(
 
     Ctrl-C ends after the current round and leaves a folder that `tdcd run --resume DIR` continues, bit for bit.
 
-    Exit status: 0 finished, 2 bad input, 3 the run diverged, 130 interrupted.
+    Exit status: 0 finished, 2 bad input, 3 the run, or one of a sweep, diverged, 130 interrupted.
     """
-    with LivePage(watch) as page:
-        _run(config, out, settings or [], resume, allow_code, devices, coordinator, process, processes, page)
-
-
-def _run(
-    config: Path | None,
-    out: Path | None,
-    assignments: list[str],
-    resume: Path | None,
-    allow_code: bool,
-    devices: int | None,
-    coordinator: str | None,
-    process: int | None,
-    processes: int | None,
-    page: LivePage,
-) -> None:
     from tdcd.cli.console import RunDisplay, show_alignment
-    from tdcd.cli.sweep import requested as sweep_requested
-    from tdcd.cli.sweep import sweep as run_sweep
-    from tdcd.config.resolve import plan as plan_config
+    from tdcd.config.resolve import plan
     from tdcd.simulation.devices import Devices
-    from tdcd.training.run import execute
     from tdcd.training.run import resume as resume_run
+    from tdcd.training.train import train_plan
 
-    with reported():
-        wanted = sweep_requested(config, out, assignments, resume, allow_code=allow_code)
-        if wanted is not None:
-            if devices is not None or coordinator is not None:
-                raise ConfigError(["a sweep runs in one process, on one device: leave --devices and --coordinator out"])
-            page.show(wanted.folder)
-            run_sweep(wanted.grid, wanted.folder)
-            return
-    display = RunDisplay(screen)
-    with reported(), interruptible(display):
-        line = chosen_devices(devices, coordinator, process, processes)
-        hosts = Devices.first(line).hosts
-        if resume is not None:
-            if config is not None or out is not None:
-                raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
-            if not process:
-                page.show(resume)
-            watched = {"observe": display.observe, "should_stop": display.should_stop}
-            result = resume_run(resume, assignments, line, hosts, allow_code=allow_code, **watched)
-        else:
-            checked = checked_config(config, assignments)
-            folder = out or _next_folder(checked.folder_name)
-            planned = plan_config(checked, devices=line, hosts=hosts)
-            if not process:
-                show_labels(planned.federation.labels_in_words)
-                show_alignment(screen, planned.federation.alignment)
-                page.show(folder)
-            result = execute(planned, folder, observe=display.observe, should_stop=display.should_stop)
-    if result.folder is not None:
-        _finish(result)
+    assignments, where = settings or [], str(config or "the configuration")
+    with LivePage(watch) as page:
+        with reported():
+            keys = {} if resume is not None else override(read_config(config) if config else {}, assignments)
+            grid = _resumed_sweep(resume, allow_code) if resume is not None else _sweep(keys, where)
+            if grid is not None:
+                if devices is not None or coordinator is not None:
+                    raise ConfigError(
+                        ["a sweep runs in one process, on one device: leave --devices and --coordinator out"]
+                    )
+                if resume is not None and (config is not None or out is not None or assignments):
+                    raise ConfigError(
+                        ["--resume continues the sweep's own settings: leave CONFIG, --out and --set out"]
+                    )
+                _run_sweep(grid, resume or out or _sweep_folder(grid), page)
+                return
+        display = RunDisplay(screen)
+        with reported(), interruptible(display):
+            line = chosen_devices(devices, coordinator, process, processes)
+            hosts = Devices.first(line).hosts
+            if resume is not None:
+                if config is not None or out is not None:
+                    raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
+                if not process:
+                    page.show(resume)
+                watched = {"observe": display.observe, "should_stop": display.should_stop}
+                result = resume_run(resume, assignments, line, hosts, allow_code=allow_code, **watched)
+            else:
+                checked = check_config(keys, where)
+                folder = out or _next_folder(checked.folder_name)
+                planned = plan(checked, devices=line, hosts=hosts)
+                if not process:
+                    show_labels(planned.federation.labels_in_words)
+                    show_alignment(screen, planned.federation.alignment)
+                    page.show(folder)
+                result = train_plan(planned, folder, observe=display.observe, should_stop=display.should_stop)
+        if result.folder is not None:
+            _finish(result)
 
 
 def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")]) -> None:
@@ -129,3 +122,49 @@ def _next_folder(name: str) -> Path:
     while (folder := Path("runs") / f"{name}-{number}").exists():
         number += 1
     return folder
+
+
+def _sweep(keys: Mapping[str, Any], where: str) -> "Grid | None":
+    """The sweep that a configuration asks for; None if it asks for a single run."""
+    from tdcd.training.sweep.grid import expand, varied_keys
+
+    return expand(keys, where) if varied_keys(keys) else None
+
+
+def _resumed_sweep(folder: Path, allow_code: bool) -> "Grid | None":
+    """The sweep in a folder; None if it has none."""
+    from tdcd.records.sweep_folder import SweepFolder
+    from tdcd.training.sweep import read_grid
+
+    return read_grid(folder, allow_code=allow_code) if SweepFolder(folder).is_begun else None
+
+
+def _sweep_folder(grid: "Grid") -> Path:
+    """The same command finds the same folder again, and continues there."""
+    return Path("runs") / "-".join(["sweep", grid.settings[0].config.folder_name, *grid.titles.values()])
+
+
+def _run_sweep(grid: "Grid", folder: Path, page: LivePage) -> None:
+    """Run a sweep, and show its table and page; Ctrl-C keeps what is done."""
+    from tdcd.cli.console import SweepDisplay, show_table
+    from tdcd.core.stopping import Interrupted
+    from tdcd.pages.sweep import result_table, write_page
+    from tdcd.training.sweep import read_outcomes, run_sweep
+
+    page.show(folder)
+    display, interrupted = SweepDisplay(screen, len(grid.settings)), False
+    try:
+        with stoppable(display.stop), display:
+            run_sweep(grid, folder, observe=display.observe, should_stop=display.should_stop)
+    except Interrupted:
+        interrupted = True
+    sweep = read_outcomes(grid, folder)
+    written = write_page(sweep)
+    show_table(screen, result_table(sweep), sweep.best)
+    screen.print(f"Sweep folder: {folder}", soft_wrap=True, highlight=False)
+    screen.print(f"Page:         {written}", soft_wrap=True, highlight=False)
+    if interrupted:
+        screen.print(f"Interrupted. To continue: {resume_command(folder, grid.keys)}", soft_wrap=True, highlight=False)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if any(outcome.status == "diverged" for outcome in sweep.outcomes):
+        raise typer.Exit(EXIT_DIVERGED)

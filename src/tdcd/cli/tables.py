@@ -1,5 +1,8 @@
-"""``tdcd check`` and ``tdcd split``: parse, call, print."""
+"""``tdcd init``, ``tdcd check``, ``tdcd split`` and ``tdcd labels``: tables and files before anything is trained."""
+# ruff: noqa: PLC0415 - see tdcd.cli.app
 
+import re
+import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -8,14 +11,86 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tdcd.cli.terminal import EXIT_INPUT, reported, screen, show_labels
-from tdcd.config import Config, check_config, read_config
+from tdcd.cli.options import Force
+from tdcd.cli.terminal import EXIT_INPUT, refuse_existing, reported, screen, show_labels
+from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import counted
 from tdcd.tables.client_table import cautions, describe, find_silo, label_balance, read_client, taken_for
-from tdcd.tables.dialect import is_parquet
 from tdcd.tables.errors import TableError
-from tdcd.tables.randomized import check_protected
+from tdcd.tables.label_privacy import check_protected
 from tdcd.tables.rows import RawRows
+from tdcd.tables.source import is_parquet
+
+BLOCKS = ("linear", "mlp")
+
+
+def init(
+    out: Annotated[Path, typer.Argument(help="The file to write.", metavar="FEDERATION.toml")] = Path(
+        "federation.toml"
+    ),
+    silos: Annotated[str | None, typer.Option(help="The organisations: bank,bureau.", show_default=False)] = None,
+    clients: Annotated[str | None, typer.Option(help="Sites per silo: 3, or 3,2 [default: 1].")] = None,
+    label: Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)] = None,
+    labels_at: Annotated[
+        str | None, typer.Option(help="The only silo with labels [default: those whose tables have the column].")
+    ] = None,
+    tables: Annotated[
+        str | None, typer.Option(help="A table per silo, CSV or Parquet: bank.csv,bureau.csv [default: NAME.csv].")
+    ] = None,
+    id_column: Annotated[str | None, typer.Option("--id", help="The column of ids [default: id].")] = None,
+    block: Annotated[str | None, typer.Option(help="linear or mlp [default: linear].")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
+) -> None:
+    """Write a first federation.toml, with comments, that `tdcd run` takes. Asks for what is not given as an option.
+
+    Tables that are there are looked at: which columns hold names, who has labels, how large a minibatch may be.
+
+    Exit status: 0 written, 2 bad input.
+    """
+    from tdcd.tables.template import Answers, first_file
+
+    with reported():
+        if out.exists() and not force:
+            raise FileExistsError(f"{out} is there already: choose another name, or replace it with --force")
+        names = _parts(_answer("--silos", silos, "Silos, the organisations, by name (bank,bureau)"))
+        counts = _parts(_answer("--clients", clients, "Clients, the sites of each silo (3, or 3,2)", "1"))
+        wrong = [count for count in counts if not re.fullmatch(r"[1-9][0-9]{0,5}", count)]
+        if wrong:
+            raise ValueError(f"--clients {wrong[0]}: write a number, or one for each silo: 5,3")
+        usual = ",".join(f"{name}.csv" for name in names)
+        files = _parts(_answer("--tables", tables, "Tables, one per silo", usual))
+        answers = Answers(
+            names,
+            [int(count) for count in counts],
+            _answer("--label", label, "Column to predict"),
+            labels_at,
+            _answer("--id", id_column, "Column of ids", "id"),
+            _answer("--block", block, f"Block ({' or '.join(BLOCKS)})", BLOCKS[0]),
+            files,
+        )
+        if answers.block not in BLOCKS:
+            raise ValueError(f"--block {answers.block}: choose {' or '.join(BLOCKS)}; docs/configuration.md has others")
+        text, missing = first_file(answers, out.parent)
+        out.write_text(text, encoding="utf-8")
+    screen.print(Text(f"Written: {out}"), soft_wrap=True)
+    for table in missing:
+        screen.print(Text(f"{out.parent / table} is not there yet: put it there, or change 'table' in {out}"))
+    screen.print(Text(f"Next: tdcd run {out}"), soft_wrap=True)
+
+
+def _answer(option: str, given: str | None, question: str, usual: str | None = None) -> str:
+    """What was given, or what the user says; without a terminal the usual answer, if there is one."""
+    if given is not None:
+        return given
+    if sys.stdin.isatty():
+        return str(typer.prompt(question, default=usual))
+    if usual is None:
+        raise ValueError(f"{option} is missing: give it, or start tdcd init on a terminal, where it asks")
+    return usual
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def check(
@@ -55,8 +130,8 @@ def check(
 
 def _check_all(config: Config) -> None:
     """Check every table that is here."""
-    from tdcd.cli.console import show_alignment  # noqa: PLC0415 - see tdcd.cli.app
-    from tdcd.tables.readiness import check_tables  # noqa: PLC0415
+    from tdcd.cli.console import show_alignment
+    from tdcd.tables.client_table import check_tables
 
     found = check_tables(config)
     shown = Table(box=rich.box.SIMPLE_HEAD)
@@ -109,7 +184,7 @@ def split(
 
     Exit status: 0 done, 2 bad input.
     """
-    from tdcd.tables.split import split_table  # noqa: PLC0415 - see tdcd.cli.app
+    from tdcd.tables.split import split_table
 
     with reported():
         written = split_table(
@@ -163,3 +238,48 @@ def _parse_counts(text: str) -> list[int]:
         return [int(count) for count in text.split(",")]
     except ValueError:
         raise ValueError(f"--clients {text}: write a number, or one for each silo: 5,3") from None
+
+
+def labels(
+    federation: Annotated[Path, typer.Argument(help="The federation's TOML file.", metavar="FEDERATION.toml")],
+    silo: Annotated[str, typer.Option(help="The organisation that the labels come from, as the file calls it.")],
+    data: Annotated[Path, typer.Option(help="Its table with ids and true labels, CSV or Parquet.")],
+    out: Annotated[Path, typer.Option(help="The table of randomised labels to write, .csv or .parquet.")],
+    key: Annotated[Path, typer.Option(help="The secret to draw with. It is made if it is not there; keep it.")] = Path(
+        "labels.key"
+    ),
+    force: Force = False,
+) -> None:
+    """Randomise labels once, so that they can be shared: every client then reads OUT with `tdcd client --labels OUT`.
+
+    `federation.label_epsilon` says how much. Give OUT to the others, never the key or the true labels. With the same
+    key the same labels come out; another key is a second release of the same labels, which doubles epsilon.
+
+    Exit status: 0 done, 2 bad input.
+    """
+    from tdcd.runtime.storage.keys import NEW_KEY, label_key
+    from tdcd.tables.client_table import read_labels, taken_for
+    from tdcd.tables.label_privacy import randomized_labels, write_randomized
+    from tdcd.tables.labels import canonical_label
+    from tdcd.tables.writing import check_name
+
+    with reported():
+        config = check_config(read_config(federation), str(federation))
+        epsilon = config.federation.label_epsilon
+        if epsilon is None:
+            raise ConfigError(["federation.label_epsilon: is missing; it says how much to randomise"], str(federation))
+        check_name(out)
+        refuse_existing(out, force)
+        true = read_labels(config, silo, data)
+        assert true.labels is not None
+        is_new = not key.exists()
+        drawn = randomized_labels(config, true.labels, true.ids, label_key(key), str(data))
+        section = next(one for one in config.silos if one.name == silo)
+        weights = None if true.weights is None else (section.weight or "", true.weights.tolist())
+        names = [canonical_label(one) for one in drawn]
+        write_randomized(out, (section.id, section.label or ""), true.ids, names, epsilon, weights)
+        words = taken_for(config, true)
+    show_labels(words)
+    screen.print(f"Randomised labels: {out}\nKeep secret:       {key}", soft_wrap=True, highlight=False)
+    if is_new:
+        screen.print(f"Warning: {NEW_KEY}", style="yellow", soft_wrap=True, highlight=False)

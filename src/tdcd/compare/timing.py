@@ -10,8 +10,7 @@ from tdcd.compare.prediction import Prediction, predict
 from tdcd.config.resolve import Plan
 from tdcd.core.network import Network
 from tdcd.simulation.simulate import Simulation
-from tdcd.training.run import simulate
-from tdcd.training.train import ledger_of
+from tdcd.training.train import ledger_of, simulate
 
 
 def computes_alike(planned: Plan, tdcd: Plan) -> bool:

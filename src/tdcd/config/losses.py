@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.config.errors import ConfigError
-from tdcd.config.named import find_function
 from tdcd.config.schema import Config, ModelSection
+from tdcd.config.user_code import find_function
 from tdcd.core.combine import SUM, Combine, Hidden
 from tdcd.core.losses import LOSSES, Huber, Loss
 
@@ -24,15 +24,6 @@ def standardizes(config: Config) -> bool:
 def combine_of(model: ModelSection) -> Combine:
     """How the sum of the silos' phi becomes scores."""
     return Hidden(model.head_units) if model.head == "hidden" else SUM
-
-
-def head_keys(head: Combine) -> dict[str, Any]:
-    """The keys of ``[model]`` that choose this head; none for the sum."""
-    if isinstance(head, Hidden):
-        return {"head": "hidden", "head_units": head.units}
-    if head == SUM:
-        return {}
-    raise ValueError(f"combine = {head}: a folder or file can keep tdcd.Hidden only; leave `out` out, or use that")
 
 
 def loss_keys(loss: Loss) -> dict[str, Any] | None:

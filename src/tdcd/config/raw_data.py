@@ -47,7 +47,7 @@ def to_homes(plan: "Plan", homes: NDArray[np.int64]) -> tuple[Moved, ...]:
 
 def row_bytes(plan: "Plan", silo: Silo) -> int:
     """Of a silo's raw columns of one sample: a category is one value, however many features it became."""
-    from tdcd.tables.prepared import preparation_of  # noqa: PLC0415 - it needs JAX, and reading a configuration none
+    from tdcd.tables.preparation import preparation_of  # noqa: PLC0415 - it needs JAX, and reading a configuration none
 
     each = silo.value_bytes or np.dtype(plan.settings.dtype).itemsize
     return len(preparation_of(silo).parts) * each

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from tdcd.config.checks import cross_checks
 from tdcd.config.errors import ConfigError, problems_in
-from tdcd.config.named import refuse_code
 from tdcd.config.schema import Config
+from tdcd.config.user_code import refuse_code
 from tdcd.core.choices import PYTHON
 from tdcd.data import SOURCES
 

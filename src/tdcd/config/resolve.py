@@ -1,5 +1,7 @@
 """From a configuration to a plan: load the data, cut the federation, choose blocks, settings and variant."""
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +12,7 @@ from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.baselines import BASELINES, rewrite
 from tdcd.config.losses import chosen_loss, combine_of, named_loss, standardizes
 from tdcd.config.members import variant_of
-from tdcd.config.named import find_function
+from tdcd.config.user_code import find_function
 from tdcd.core import randomized
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Colocation, Moved
@@ -23,14 +25,15 @@ from tdcd.data.randomized import randomize_table
 from tdcd.federation.fitting import start_fitting
 from tdcd.federation.hosts import Hosts, kept_here
 from tdcd.federation.silos import Federation
-from tdcd.tables.assemble import Assembled, assemble
+from tdcd.records.patience import Stopping
+from tdcd.tables.assembly import Assembled, assemble
 
 
 class Plan(NamedTuple):
-    """A configuration with all that depends on the data worked out."""
+    """A run in full: a configuration with all that depends on the data worked out."""
 
     config: Config
-    """With every default filled in."""
+    """With every default filled in. Of a run whose parts Python handed over, how long it is and how it is evaluated."""
     federation: Federation
     blocks: tuple[Block, ...]
     objective: Objective
@@ -45,6 +48,18 @@ class Plan(NamedTuple):
     """The raw data that was moved there."""
     assembled: Assembled | None = None
     """How a federation from files was made."""
+    handed_over: Mapping[str, Any] | None = None
+    """What Python handed over, in the words of a configuration; None if ``config`` says it all."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The run in nested keys: what its folder says of it, and what it is compared by when it is resumed."""
+        return self.config.model_dump() if self.handed_over is None else {**self.handed_over}
+
+    @property
+    def stopping(self) -> Stopping:
+        """When the run ends, and which model stays."""
+        return Stopping(self.config.train.rounds, self.config.evaluate.patience, self.config.evaluate.keep)
 
 
 def plan(
@@ -272,3 +287,38 @@ def _misfits(config: Config, table: Table, loss: Loss | None, num_train: int) ->
     if config.federation.strips and not table.is_images:
         problems.append(f"federation.strips = true: '{table.name}' has columns, not images")
     return problems
+
+
+def block_keys(blocks: Sequence[Block]) -> dict[str, Any] | None:
+    """The keys of ``[model]`` that make these blocks, one per silo; None if a configuration has no words for them.
+
+    >>> block_keys([Linear(), Mlp((8,))])
+    {'block': ['linear', 'mlp'], 'hidden': [8]}
+    """
+    named = [_named(block) for block in blocks]
+    keys = {key: value for _, own in named for key, value in own.items()}
+    # A configuration has one list of widths for all mlp blocks, one kernel for all cnn blocks, and so on.
+    if not all(name and own == {key: keys[key] for key in own} for name, own in named):
+        return None
+    return {"block": one_or_each([name for name, _ in named]), **keys}
+
+
+def _named(block: Block) -> tuple[str, dict[str, Any]]:
+    """A block's name in a configuration and the keys that go with it; no name if it has none."""
+    if type(block) is Linear:
+        return "linear", {}
+    if type(block) is Mlp:
+        return "mlp", {"hidden": [*block.hidden]}
+    if type(block) is Cnn:
+        return "cnn", {"channels": [*block.channels], "kernel": [*block.kernel], "embedding": block.embedding}
+    make = getattr(block, "make", None)
+    module = f"{getattr(make, '__module__', '')}:{getattr(make, '__qualname__', '')}"
+    # Told by its name, since PyTorch is optional.
+    if type(block).__name__ == "TorchBlock" and re.fullmatch(r"[\w.]+:\w+", module):
+        return "torch", {"module": module}
+    return "", {}
+
+
+def one_or_each(names: Sequence[str]) -> Any:
+    """One name for all silos, or a list of one per silo."""
+    return names[0] if len(set(names)) == 1 else [*names]

@@ -1,31 +1,270 @@
-"""The schema of the TOML configuration."""
-# ruff: noqa: RUF012 - every configuration gets its own copy of a default
+"""The schema of the TOML configuration: its sections, their keys, and the types of these."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from tdcd.config.data_sections import ClientSection, DataSection, FederationSection, SiloSection
-from tdcd.config.section import PositiveFloat, Section
-from tdcd.config.training_sections import EvaluateSection, ExchangeSection, ModelSection, TrainSection
-from tdcd.core.choices import Preset
+from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, Keep, KeepModel, Loss, Precision, Preset
+from tdcd.core.losses.huber import DELTA
+from tdcd.core.schedule import Minibatches
 from tdcd.core.settings import Dtype
+from tdcd.federation.partition import RowRule
 
-__all__ = [
-    "ClientSection",
-    "Config",
-    "DataSection",
-    "EvaluateSection",
-    "ExchangeSection",
-    "FederationSection",
-    "LinkSection",
-    "ModelSection",
-    "NetworkSection",
-    "RuntimeSection",
-    "SiloSection",
-    "TrainSection",
-]
+Positive = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=24)]
+"""Of a silo or a client; short enough that a certificate can carry both."""
+Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")]
+
+
+class Section(BaseModel):
+    """A table of the TOML file: unknown keys are errors, and values have the types that they are written with."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class DataSection(Section):
+    """Which samples to train on."""
+
+    source: str = "digits"
+    """One of the names in ``tdcd.data.SOURCES``, or ``"files"``: the tables that ``[[silos]]`` names."""
+    standardize: bool = True
+    """Features, and the labels of a regression, to mean 0 and variance 1."""
+    rows: Positive | None = None
+    """How many samples to draw; all by default."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Of the samples drawn and held out, so that runs with different seeds can share them."""
+    folder: str | None = None
+    """Where downloaded data is kept; by default the environment variable TDCD_DATA, or a cache in the home.
+
+    With ``source = "files"``, where the tables are; by default beside the configuration file.
+    """
+    missing: Literal["mean", "refuse"] = "mean"
+    """With ``source = "files"``: blank amounts become the silo's mean, told by a feature; or they stop the run."""
+    rare: Positive = 10
+    """With ``source = "files"``: the levels of a category with fewer training rows in the silo become "other"."""
+    keep: Keep = "auto"
+    """Where a simulation keeps the training samples: in memory of the host or of the device, by default where it fits.
+    """
+    delimiter: Annotated[str, Field(pattern=r'^[^"\r\n]$')] | None = None
+    """With ``source = "files"``: what separates the fields of CSV files; by default found in each file's header."""
+    encoding: Literal["utf-8", "latin-1", "cp1252"] = "utf-8"
+    """With ``source = "files"``: of CSV files."""
+    decimal: Literal[".", ","] = "."
+    """With ``source = "files"``: the decimal mark of numbers that are texts, as all in CSV files are."""
+    blank: list[str] = []
+    """With ``source = "files"``: texts that stand for a blank, beside the usual ones."""
+    align: bool = False
+    """With ``source = "files"``: train on the ids that all silos have; otherwise ids that one lacks stop the run."""
+
+
+class ClientSection(Section):
+    """One client of a silo, with a table of its own."""
+
+    name: Name
+    """What its party, its certificate and the report are called by."""
+    table: str
+    """Its CSV or Parquet file; a real client is given ``--data`` instead."""
+
+
+class SiloSection(Section):
+    """A silo by name: who it is, and what it holds."""
+
+    name: Name
+    """What its hub, its certificate and the report are called by."""
+    hub: Address | None = None
+    """Where its hub listens, ``host:port``; only the real federation needs it."""
+    clients: Positive | Annotated[list[Name], Field(min_length=1)] | None = None
+    """How many, or their names; by default one, or those of ``client``."""
+    features: Annotated[list[str], Field(min_length=1)] | None = None
+    """Its columns by name; by default all that nobody names, or its share of a source's columns."""
+    ignore: list[str] = []
+    """With ``source = "files"``: columns of its tables that are not features, where ``features`` does not say it."""
+    table: str | None = None
+    """With ``source = "files"``: one CSV or Parquet file, which a simulation splits over the clients."""
+    client: list[ClientSection] = []
+    """With ``source = "files"``: every client's own table instead."""
+    id: str = "id"
+    """The column that tells which sample a row is about."""
+    label: str | None = None
+    """The column to predict, in at least one silo."""
+    weight: str | None = None
+    """The column that says how much a sample counts in the loss, beside the label; by default all count the same."""
+    categorical: list[str] = []
+    """Columns whose values are names rather than amounts."""
+    period: Positive = 1
+    """m of a slow silo: it makes one update, with a step m times as large, while the others make m."""
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The clients' names: c1, c2, ... where only their number is given."""
+        if self.client:
+            return tuple(client.name for client in self.client)
+        if isinstance(self.clients, list):
+            return tuple(self.clients)
+        return tuple(f"c{index + 1}" for index in range(self.clients or 1))
+
+
+class FederationSection(Section):
+    """Who holds which columns and rows."""
+
+    silos: Positive | None = None
+    """How many, without ``[[silos]]``; 2 by default."""
+    clients: Positive | Annotated[list[Positive], Field(min_length=1)] | None = None
+    """How many per silo, or one number for each, without ``[[silos]]``; 5 by default."""
+    rows: RowRule = "shuffled"
+    """How a simulation deals a silo's rows to its clients: in order, at random, or with skewed labels."""
+    sizes: list[PositiveFloat] | list[list[PositiveFloat]] | None = None
+    """Relative shard sizes, one per client, or one such list per silo."""
+    alpha: PositiveFloat = 1.0
+    """Concentration of a Dirichlet split: the smaller, the more the clients' labels differ."""
+    aligned: bool = False
+    """Whether every silo splits the rows in the same way."""
+    strips: bool | None = None
+    """Cut images into upright strips (the default for images) rather than into runs of pixels."""
+    bias: bool | None = None
+    """Give the first silo a column of ones; by default for linear blocks."""
+    labels: Name | None = None
+    """The only silo whose clients have labels; by default all have them."""
+    label_epsilon: float | None = None
+    """Randomise the labels once, with this epsilon of differential privacy, and train with a corrected loss."""
+    label_classes: Annotated[list[str | int], Field(min_length=2)] | None = None
+    """With ``label_epsilon`` and ``source = "files"``: every class that a label can be."""
+    share_model: bool = False
+    """In the real federation, give every hub all silos' blocks at the end. All agree to it by sharing this file."""
+    client_grace_s: PositiveFloat | None = None
+    """In the real federation, how long a hub waits for a client after another one of its silo has answered, before it
+    goes on without it; by default for ever."""
+
+
+NAMED = r"^[\w.]+:\w+$"
+"""Something in a module of the user's own: ``package.module:name``."""
+BlockName = Literal["linear", "mlp", "cnn", "torch"] | Annotated[str, Field(pattern=NAMED)]
+
+
+class ModelSection(Section):
+    """What each silo trains."""
+
+    block: BlockName | Annotated[list[BlockName], Field(min_length=1)] = "mlp"
+    """One for all silos, or one each; ``package.module:name`` is one of your own, in JAX."""
+    hidden: list[Positive] = [32]
+    """Widths of an mlp's hidden layers."""
+    channels: Annotated[list[Positive], Field(min_length=1)] = [64, 64]
+    """Of a cnn's convolutions."""
+    kernel: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [5, 3]
+    """Height and width of a cnn's convolutions."""
+    embedding: Positive = 256
+    """Width of a cnn's last hidden layer."""
+    module: Annotated[str, Field(pattern=NAMED)] | None = None
+    """For torch blocks, ``package.module:function``: called without arguments, it returns the nn.Module."""
+    folder: str | None = None
+    """Where the file of ``module``, or of a block or loss of your own, is looked for first, before the working
+    directory and Python's own path; by default beside the configuration file."""
+    loss: Loss | Annotated[str, Field(pattern=NAMED)] | None = None
+    """By default the one that fits the labels; ``package.module:name`` is one of your own."""
+    huber_delta: PositiveFloat = DELTA
+    """Where the Huber loss becomes linear, in standard deviations of the labels if they are standardised."""
+    l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Lambda: the objective has this over 2 times the squared norm of all parameters in it."""
+    head: Literal["sum", "hidden"] = "sum"
+    """How the sum of the silos' phi becomes scores: the sum is the score; or one hidden layer of ReLU units on the sum,
+    without parameters, which sees columns of several silos together."""
+    head_units: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Units of a hidden layer, for each score; phi is so many times wider, and one."""
+    bins: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """With ``data.source = "files"``: amounts become so many bins at most, of about equally many training rows."""
+
+
+class TrainSection(Section):
+    """Algorithm 1."""
+
+    algorithm: Algorithm = "tdcd"
+    """TDCD, or a baseline that takes as many local steps."""
+    silo: str | None = None
+    """The silo that trains alone, for ``local-sgd``."""
+    rounds: Annotated[int, Field(ge=0)] = 200
+    """Communication rounds."""
+    local_steps: Positive = 10
+    """Q: gradient steps that a client takes between two communications."""
+    batch_size: Positive = 128
+    """B: samples in a global minibatch; each client works on those that it holds."""
+    step_size: PositiveFloat = 0.05
+    """Eta: of a client's local steps."""
+    minibatches: Minibatches = "fresh"
+    """Q different ones per round, one for all Q steps, or every sample in every step."""
+    gradient: Gradient = "unbiased"
+    """M / (n_k B) times the sum over the client's rows of the minibatch, or their mean."""
+    class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
+    """What a sample counts in the loss by its class: "balanced", so that all classes count the same together, or a
+    weight by class, 1 for those that are not named."""
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    """How a client's block follows its gradients; what the optimiser remembers lasts one round."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the step size falls: not at all, or to zero at the end of ``rounds``."""
+    clip: PositiveFloat | None = None
+    """The most that the norm of a client's whole gradient may be in a step; a longer one is scaled down to it."""
+    hub_optimizer: Literal["average", "momentum", "adam"] = "average"
+    """How a hub's block follows the average of its clients' blocks: it is the average, or moves towards it."""
+    hub_step_size: PositiveFloat = 1.0
+    """Of ``hub_optimizer``, unless it is ``average``."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of ``momentum`` optimisers."""
+    overlap: Annotated[int, Field(ge=0)] = 0
+    """D: in round r the others' phi comes from their blocks of round r - D, so that silos compute while messages
+    travel."""
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """In a simulation, the fraction of each silo's clients that answer in a round, drawn anew each time."""
+    silo_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The probability with which a sample's score goes without a silo, drawn anew for every silo, sample and round: the
+    model learns to do without any of them."""
+    variant: Annotated[str, Field(pattern=NAMED)] | None = None
+    """A variant of your own, ``package.module:name``, in place of the keys above from ``optimizer`` on."""
+    folder: str | None = None
+    """Where to look for the variant's module first; by default beside the configuration file."""
+    precision: Precision = "tf32"
+    """Of float32 matrix products in a simulation on a GPU; a CPU always computes them in float32."""
+    engine: EngineName = "auto"
+    """Of a simulation: the fastest that runs the problem, or the one of this name."""
+
+
+class ExchangeSection(Section):
+    """How numbers are sent: in how many bits, and what hides them."""
+
+    phi_bits: Literal[32, 8, 4] = 32
+    """Of phi, between hubs and between clients and their hub; 32 sends it as it is."""
+    block_bits: Literal[32, 8] = 32
+    """Of what clients send up: with 8, what their steps changed of the block; 32 sends the block as it is."""
+    protect: Literal["none", "mask"] = "none"
+    """With "mask", hubs add masks to their phi that cancel in the sum: each learns the sum of the others' phi only."""
+    protect_blocks: bool = False
+    """The same for blocks: a hub learns the weighted sum of its clients' blocks only."""
+    mask_range: Annotated[float, Field(gt=0, le=2**20)] = MASK_RANGE
+    """The largest magnitude that masked numbers may have."""
+
+    @property
+    def changed(self) -> list[str]:
+        """The keys that are not at their defaults, with their values."""
+        plain = type(self)().model_dump()
+        return [f"exchange.{key} = {value!r}" for key, value in self.model_dump().items() if value != plain[key]]
+
+
+class EvaluateSection(Section):
+    """When and on what the global model is measured."""
+
+    every: Positive = 5
+    """Rounds between two evaluations of the global model."""
+    holdout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """The fraction of samples that nobody trains on."""
+    stratify: bool = False
+    """Hold out the same fraction of every class. Off by default: runs of earlier versions keep their samples."""
+    patience: Positive | None = None
+    """End the run when so many evaluations in a row gave no lower loss than the lowest before: of the held-out samples,
+    or of the training samples if none are held out."""
+    keep: KeepModel = "last"
+    """Which model stays: that of the last round, or of the evaluation with the lowest such loss."""
+    alone: bool = False
+    """Also train each silo without the others, and show in the report what joining gains."""
 
 
 class LinkSection(Section):

@@ -19,6 +19,9 @@ WIRE_DTYPES = ("float64", "float32", "int64", "int32", "uint32", "int8", "uint8"
 """The dtypes that real parties can send; a simulation takes any."""
 BETWEEN_HUBS, TO_CLIENTS, TO_HUB, BLOCKS = range(4)
 """What is sent, as :attr:`Sending.stream`; the block of client k is ``BLOCKS + k``."""
+SCORES = {"train": 0x7472, "test": 0x7465}
+"""The scores of an evaluation, as a private :attr:`Sending.stream`."""
+_PRIVATE = 0x70726976
 
 
 class Sending(NamedTuple):
@@ -36,6 +39,9 @@ class Sending(NamedTuple):
     """Of rows that one client holds: which of the round's E * B samples they are, ``[...]``; None for all samples."""
     drawn: Any = None
     """The dither of all samples, where it was drawn before."""
+    secret: Any = None
+    """``[4]``: 128 bits that only the sender knows, for a private stream; None in a simulation, where they follow from
+    the seed."""
 
     @property
     def key(self) -> Array:
@@ -43,6 +49,15 @@ class Sending(NamedTuple):
         high, low = self.seed
         key = jax.random.fold_in(jax.random.key(low), high)
         for part in (self.round, self.silo, self.stream):
+            key = jax.random.fold_in(key, part)
+        return key
+
+    @property
+    def private_key(self) -> Array:
+        """A random key for what is sent, from which nobody but the sender can draw."""
+        secret = simulated_secret(self.seed, self.silo) if self.secret is None else self.secret
+        key = jax.random.key(secret[0])
+        for part in (*secret[1:], self.round, self.stream):
             key = jax.random.fold_in(key, part)
         return key
 
@@ -60,6 +75,11 @@ def _dither(seed: Any, round_index: Any, silo: Any, stream: Any, *, shape: tuple
 def half_open(key: Array, shape: tuple[int, ...]) -> Array:
     """Numbers from -1/2 up to, but without, 1/2; the same ones in every precision."""
     return jax.random.uniform(key, shape, np.float32, -0.5, 0.5)
+
+
+def simulated_secret(seed: Any, silo: int) -> tuple[Any, ...]:
+    """The secret of a silo's hub in a simulation, of a seed as :class:`Sending` has it."""
+    return np.uint32(_PRIVATE), seed[0], seed[1], np.uint32(silo)
 
 
 def seed_words(seed: int) -> NDArray[np.uint32]:
@@ -112,6 +132,17 @@ def scores_codec(exchange: Exchange) -> Exchange | None:
     An exchange that hides phi hides scores as well, and says so by ``of_scores``.
     """
     return getattr(exchange, "of_scores", None)
+
+
+def encode_scores(exchange: Exchange, scores: Array, sending: Sending, split: str) -> Array:
+    """The silo's scores ``[n, C]`` of an evaluation, as an exchange with a private stream sends them."""
+    sent: Array = exchange.encode(scores, sending._replace(shape=scores.shape, stream=SCORES[split]))["phi"]
+    return sent
+
+
+def is_private(exchange: Exchange) -> bool:
+    """Whether what is sent depends on a stream that only the sender knows."""
+    return getattr(exchange, "is_private", False)
 
 
 def is_identity(exchange: Exchange) -> bool:

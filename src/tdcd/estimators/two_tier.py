@@ -8,6 +8,7 @@ Ctrl-C raises KeyboardInterrupt, as in every estimator; what was trained until t
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,19 +16,52 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
+from tdcd.config.resolve import plan
+from tdcd.core.choices import PYTHON
 from tdcd.core.losses import LOSSES
 from tdcd.core.losses.huber import DELTA
-from tdcd.core.words import counted
-from tdcd.estimators.columns import columns_by_silo
-from tdcd.estimators.settings import LABEL, WEIGHT, held_out, settings_of
+from tdcd.core.words import counted, there_are
+from tdcd.federation.partition import contiguous_columns
 from tdcd.prediction.model import Model
 from tdcd.records.history import Record
-from tdcd.tables.frames import arrow_of
-from tdcd.training.frames import train_frames
-from tdcd.training.train import warn_of_divergence
+from tdcd.tables.from_frames import assemble_frames, frames_config
+from tdcd.tables.rows import PLACE
+from tdcd.tables.source import arrow_of
+from tdcd.training.result import Result
+from tdcd.training.train import train_plan, warn_of_divergence
+
+LABEL, WEIGHT = " label", " weight"
+"""The columns of the first silo's table that take y and the samples' weights; no column of X is called so."""
+
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "data": ("standardize", "rare"),
+    "federation": ("rows", "alpha"),
+    "model": ("block", "hidden", "bins", "huber_delta", "l2"),
+    "train": (
+        "rounds",
+        "local_steps",
+        "step_size",
+        "minibatches",
+        "gradient",
+        "optimizer",
+        "schedule",
+        "clip",
+        "momentum",
+        "hub_optimizer",
+        "hub_step_size",
+        "overlap",
+        "participation",
+        "silo_dropout",
+        "engine",
+    ),
+    "exchange": ("phi_bits", "block_bits"),
+    "evaluate": ("holdout", "patience", "keep"),
+}
+"""The parameters that are keys of the same name."""
 
 
 class _TwoTier(BaseEstimator):  # type: ignore[misc]
@@ -105,10 +139,10 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         """Train on checked rows; ``labels`` are amounts, or numbers of ``classes``."""
         table = _table(X, getattr(self, "feature_names_in_", None))
         self._names = table.column_names
-        self._columns = columns_by_silo(self.silos, self._names)
-        num_samples = len(labels) - held_out(self.holdout, len(labels))
+        self._columns = _columns_by_silo(self.silos, self._names)
+        num_samples = len(labels) - _held_out(self.holdout, len(labels))
         weighted = weights is not None
-        keys = settings_of(self.get_params(deep=False), [*self._columns], num_samples, loss, weighted=weighted)
+        keys = _keys(self.get_params(deep=False), [*self._columns], num_samples, loss, weighted=weighted)
         tables = self._by_silo(table)
         first = next(iter(tables))
         tables[first] = tables[first].append_column(LABEL, pa.array(labels))
@@ -116,7 +150,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
             tables[first] = tables[first].append_column(WEIGHT, pa.array(_check_sample_weight(weights, labels)))
         if self.class_weight is not None:
             keys["train"]["class_weights"] = self._class_weights()
-        result = train_frames(keys, tables, classes, out=self.out)
+        result = _train(keys, tables, classes, None if self.out is None else Path(self.out))
         if result.history[-1].diverged:
             raise ValueError(f"training diverged with step_size = {self.step_size}: lower it")
         self.model_, self.history_ = result.model, result.history
@@ -227,6 +261,22 @@ class TwoTierRegressor(RegressorMixin, _TwoTier):  # type: ignore[misc]
         return self.model_.predict(tables)
 
 
+def _train(
+    keys: Mapping[str, Any], tables: Mapping[str, pa.Table], classes: tuple[str, ...], out: Path | None
+) -> Result:
+    """Train on one table per silo, with the settings of a configuration.
+
+    Args:
+        classes: the names of the classes that the labels number; empty where they are amounts.
+    """
+    config = frames_config(keys)
+    planned = plan(config, assemble_frames(config, tables, bias=config.has_bias))
+    described = planned.description
+    described["data"]["source"] = PYTHON
+    federation = replace(planned.federation, classes=classes)
+    return train_plan(planned._replace(federation=federation, handed_over=described), out)
+
+
 def _check_target(loss: str, targets: Sequence[str], kind: str) -> None:
     """Refuse a loss that predicts something else; one that does not exist is refused with the other settings."""
     fitting = [name for name, one in LOSSES.items() if one.target in targets]
@@ -263,3 +313,105 @@ def _table(X: Any, names: Any) -> pa.Table:  # noqa: N803
     count = 0 if _is_frame(X) else np.shape(X)[1]
     columns = [*map(str, names)] if names is not None else [f"x{place}" for place in range(count)]
     return arrow_of(X, "X", columns)
+
+
+def _columns_by_silo(
+    silos: int | Mapping[str, Sequence[str] | Sequence[int]], names: Sequence[str]
+) -> dict[str, list[str]]:
+    """The names of every silo's columns.
+
+    Args:
+        silos: how many, which take the columns in turn, as many of them as there are columns; or the columns of each
+            by name or by place.
+        names: of all columns.
+
+    >>> _columns_by_silo(2, ["a", "b", "c"])
+    {'silo1': ['a', 'b'], 'silo2': ['c']}
+    >>> _columns_by_silo({"bank": [0, 2], "shop": ["b"]}, ["a", "b", "c"])
+    {'bank': ['a', 'c'], 'shop': ['b']}
+    """
+    if not isinstance(silos, Mapping | int | np.integer):
+        raise ValueError(f"silos = {silos!r}: give a number, or the columns of each silo by name")
+    if not isinstance(silos, Mapping):
+        if silos < 1:
+            raise ValueError(f"silos = {silos}: there must be at least one")
+        parts = contiguous_columns(len(names), min(silos, len(names)))
+        return {f"silo{place + 1}": [names[index] for index in part] for place, part in enumerate(parts)}
+    chosen: dict[str, list[str]] = {}
+    taken: dict[str, str] = {}
+    for silo, given in silos.items():
+        columns = [given] if isinstance(given, str) else given
+        if not isinstance(columns, Sequence | np.ndarray):
+            raise ValueError(f"silos: '{silo}' has {given!r}, not a list of columns")
+        chosen[silo] = []
+        for one in columns:
+            if isinstance(one, str) and one not in names:
+                raise ValueError(f"silos: '{silo}' has the column '{one}', which X has not; it has {', '.join(names)}")
+            if not isinstance(one, str) and not 0 <= one < len(names):
+                raise ValueError(
+                    f"silos: '{silo}' has the column number {one}, and X has {counted(len(names), 'column')}"
+                )
+            name = one if isinstance(one, str) else names[one]
+            if name in taken:
+                raise ValueError(f"silos: column '{name}' is given to '{taken[name]}' and to '{silo}'")
+            taken[name] = silo
+            chosen[silo].append(name)
+        if not chosen[silo]:
+            raise ValueError(f"silos: '{silo}' has no columns")
+    if not chosen:
+        raise ValueError("silos: there must be at least one")
+    return chosen
+
+
+def _keys(
+    parameters: Mapping[str, Any], silos: Sequence[str], num_samples: int, loss: str, *, weighted: bool
+) -> dict[str, Any]:
+    """The sections of a configuration that say the same as an estimator's parameters.
+
+    Args:
+        silos: their names.
+        num_samples: of training.
+        weighted: whether the first silo's table has weights.
+    """
+    clients = parameters["clients"]
+    counts = [clients] * len(silos) if isinstance(clients, int | np.integer) else [*clients]
+    if len(counts) != len(silos):
+        raise ValueError(f"clients = {counts}: {there_are(len(silos), 'silo')}; give a number, or one each")
+    first = {"label": LABEL, **({"weight": WEIGHT} if weighted else {})}
+    keys: dict[str, Any] = {
+        section: {name: _plain(parameters[name]) for name in names} for section, names in SECTIONS.items()
+    }
+    keys["model"]["loss"] = loss
+    size = _plain(parameters["batch_size"])
+    # What is no number is left to the checks of the configuration.
+    keys["train"]["batch_size"] = min(size, num_samples) if isinstance(size, int) else size
+    keys["evaluate"]["every"] = _plain(parameters["evaluate_every"])
+    return {
+        **keys,
+        "seed": _seed(parameters["random_state"]),
+        "dtype": parameters["dtype"],
+        "silos": [
+            {"name": silo, "clients": int(count), "id": PLACE, **({} if place else first)}
+            for place, (silo, count) in enumerate(zip(silos, counts, strict=True))
+        ],
+    }
+
+
+def _held_out(holdout: Any, num_samples: int) -> int:
+    """How many samples are; what is no number is left to the checks of the configuration."""
+    return round(holdout * num_samples) if isinstance(holdout, int | float | np.number) else 0
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy, as a grid search has it, as Python's own; a sequence as a list."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple | list | np.ndarray):
+        return [_plain(one) for one in value]
+    return value

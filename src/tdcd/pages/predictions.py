@@ -15,8 +15,8 @@ from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, HEIGHT, MOST_DOTS, WIDTH, Axes, chart, cut, legend, robust_range, steps
 from tdcd.pages.kit.html import Html, escape
 from tdcd.pages.kit.words import figure
+from tdcd.records.files import open_plain
 from tdcd.records.metrics import auc
-from tdcd.records.plain_file import open_plain
 from tdcd.records.run import Run
 from tdcd.records.run_folder import RunFolder
 

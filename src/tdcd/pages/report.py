@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.config.named import resume_command
 from tdcd.config.schema import Config, SiloSection
+from tdcd.config.user_code import resume_command
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import fitting
 from tdcd.core.words import counted

@@ -9,9 +9,8 @@ from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.html import Html, escape
 from tdcd.prediction.scorecard import Line, Scorecard
-from tdcd.records.run_folder import SHARED, write_durably
-from tdcd.tables.parts.binned import short
-from tdcd.tables.parts.cell import BLANK, Cell
+from tdcd.records.files import SHARED, write_durably
+from tdcd.tables.encodings import BLANK, Cell, short
 
 # Lengths are in the drawing's own units; the page scales it.
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LETTER = 460, 190, 44, 10, 34, 6.2

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.config.named import resume_command
+from tdcd.config.user_code import resume_command
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, Curve, line_figure

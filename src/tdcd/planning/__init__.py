@@ -5,8 +5,7 @@ beside what was measured.
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import CANDIDATES, Recommendation, recommend_local_steps
 from tdcd.planning.measured_bound import MeasuredBound, measure_bound
-from tdcd.planning.run_plan import RunPlan, plan_run
-from tdcd.planning.variants import Ranking, rank_variants
+from tdcd.planning.variants import Ranking, RunPlan, plan_run, rank_variants
 
 __all__ = [
     "CANDIDATES",

@@ -10,8 +10,7 @@ from tdcd.config.resolve import Plan
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Network
 from tdcd.core.pace import Work
-from tdcd.training.run import simulate
-from tdcd.training.train import ledger_of
+from tdcd.training.train import ledger_of, simulate
 
 STEPS_TIMED = 10
 """Local steps over which a client's computing is measured, so that the call around them hardly counts."""

@@ -10,7 +10,7 @@ from tdcd.core.timing import Overlap
 from tdcd.planning.covered import covered_timing
 from tdcd.theory import Constants, Noise, UnfinishedError, constants, initial_gap, max_step_size, sigmas
 from tdcd.theory.progress import Observer
-from tdcd.training.run import simulate
+from tdcd.training.train import simulate
 
 
 @dataclass(frozen=True)

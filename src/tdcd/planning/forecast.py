@@ -1,9 +1,11 @@
-"""What one number of local steps would take."""
+"""What one number of local steps would take, and which number to take."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tdcd.core.ledger import Traffic
-from tdcd.pages.kit.words import rounded_down
+from tdcd.core.words import counted
+from tdcd.pages.kit.words import duration, rounded_down
 from tdcd.planning.cost import Cost
 
 
@@ -60,3 +62,62 @@ class Forecast:
     def seconds(self) -> float:
         """Their predicted time."""
         return self.cost.after(self.least_rounds)
+
+
+def recommend(forecasts: Sequence[Forecast]) -> tuple[Forecast | None, str]:
+    """The forecast that reaches the target soonest, and the reason in a sentence; None if no pilot run got there.
+
+    Args:
+        forecasts: with Q ascending.
+    """
+    running = [forecast for forecast in forecasts if not forecast.failed]
+    if not running:
+        least = min(min(forecast.diverged) for forecast in forecasts)
+        raise ValueError(
+            f"every pilot run diverged, with step sizes from {least:g} up: "
+            "set a smaller train.step_size, or data.standardize = true"
+        )
+    arrived = [forecast for forecast in running if forecast.rounds is not None]
+    if not arrived:
+        best = min(running, key=lambda forecast: forecast.lowest)
+        if not best.simulated:
+            return None, "Nothing is recommended: time was up before any pilot run took a round. Give more seconds."
+        return None, (
+            "Nothing is recommended: time was up before any pilot run got to the target. Give more seconds or a higher "
+            f"target; {_named(best)} came closest, with a loss of {best.lowest:.4g} after "
+            f"{counted(best.simulated, 'round')}."
+        )
+    best = min(arrived, key=lambda forecast: forecast.seconds)
+    parts = [f"{_named(best)} is the fastest on this network, {duration(best.seconds)} predicted"]
+    parts += _below(best, arrived[0])
+    parts += _above(best, [forecast for forecast in forecasts if forecast.local_steps > best.local_steps])
+    unknown = [forecast for forecast in running if forecast.rounds is None and forecast.seconds < best.seconds]
+    if unknown:
+        listed = ", ".join(str(forecast.local_steps) for forecast in unknown)
+        parts.append(f"time was up before it was known whether Q = {listed} is faster")
+    return best, "; ".join(parts) + "."
+
+
+def _named(forecast: Forecast) -> str:
+    return f"Q = {forecast.local_steps} with step_size = {rounded_down(forecast.step_size)}"
+
+
+def _below(best: Forecast, least: Forecast) -> list[str]:
+    if least is best:
+        return []
+    times = least.seconds / best.seconds
+    return [f"Q = {least.local_steps} takes {times:.2g} times as long, since it pays a round's latency more often"]
+
+
+def _above(best: Forecast, larger: Sequence[Forecast]) -> list[str]:
+    if not larger:
+        return ["it is the largest Q tried, and a larger one might be faster still"]
+    above = larger[0]
+    if best.step_size in above.diverged:
+        return [f"Q = {above.local_steps} diverges with that step size"]
+    assert best.rounds is not None
+    if above.least_rounds > best.rounds:
+        return ["beyond it, staleness costs rounds instead of saving them"]
+    if above.least_rounds == best.rounds:
+        return ["beyond it, no more rounds are saved"]
+    return ["beyond it, a round's local steps and phi cost more than the rounds saved are worth"]

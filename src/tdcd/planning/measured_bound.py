@@ -9,8 +9,8 @@ import numpy as np
 from tdcd.config import ConfigError, check_config
 from tdcd.config.losses import chosen_loss
 from tdcd.config.members import variant_of
-from tdcd.config.named import refuse_code, resume_command
 from tdcd.config.resolve import Plan, plan
+from tdcd.config.user_code import refuse_code, resume_command
 from tdcd.core.losses import no_curvature
 from tdcd.core.timing import Overlap
 from tdcd.planning.covered import covered_timing, patience_caveats, refuse_uncovered
@@ -37,7 +37,7 @@ from tdcd.theory import (
 from tdcd.theory.progress import Observer, silent
 from tdcd.theory.staleness import timing_in_words
 from tdcd.theory.step_size import Condition, inside_instead, vanishing
-from tdcd.training.run import simulate
+from tdcd.training.train import simulate
 
 POINTS = 200
 """A run is measured at about this many of its rounds at most."""

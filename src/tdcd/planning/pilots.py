@@ -14,7 +14,7 @@ from tdcd.planning.cost import Cost
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
 from tdcd.theory.progress import Observer, Progress
-from tdcd.training.run import simulate
+from tdcd.training.train import simulate
 
 BLOWN_UP = 10.0
 """A run diverges when its loss is this many times that before training."""

@@ -1,13 +1,16 @@
 """Which overlap, periods and bits to take: all by their predicted time per round, the best few by pilot runs."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from tdcd.config.resolve import Plan
+from tdcd.core.network import Network
 from tdcd.planning.candidates import Candidate, find_candidates, own_candidate
 from tdcd.planning.cost import Cost, round_costs
 from tdcd.planning.forecast import Forecast
-from tdcd.planning.local_steps import Recommendation
+from tdcd.planning.local_steps import Recommendation, recommend_local_steps
 from tdcd.planning.pilots import Clock, Pilot, Point, run_pilots, start_pilot
 from tdcd.theory.progress import Observer, silent
 
@@ -166,3 +169,40 @@ def _fastest(ranked: Sequence[Ranked], own: Ranked) -> Ranked:
     if own.seconds is None or own.seconds <= (1 + WORTH) * min(times):
         return own
     return next(each for each in ranked if each.seconds is not None and each.seconds <= (1 + WORTH) * min(times))
+
+
+FOR_VARIANTS = 0.25
+"""Of the time limit, what is kept for pilot runs of variants."""
+
+
+class RunPlan(NamedTuple):
+    """What to take."""
+
+    local_steps: Recommendation
+    variants: Ranking | None
+    """None if no number of local steps is recommended."""
+
+
+def plan_run(
+    planned: Plan,
+    network: Network,
+    *,
+    slower: Mapping[str, float] | None = None,
+    seconds: float = 60.0,
+    observe: Observer = silent,
+    **options: Any,
+) -> RunPlan:
+    """Recommend a number of local steps, and then overlap, periods and bits for it.
+
+    Args:
+        slower: how many times longer the clients of a silo compute, by its name.
+        seconds: a time limit for all.
+        options: of :func:`.recommend_local_steps`.
+    """
+    began = time.monotonic()
+    kept = FOR_VARIANTS * seconds
+    found = recommend_local_steps(planned, network, slower=slower, seconds=seconds - kept, observe=observe, **options)
+    if found.recommended is None:
+        return RunPlan(found, None)
+    left = max(kept, seconds - (time.monotonic() - began))
+    return RunPlan(found, rank_variants(planned, found, slower=slower, seconds=left, observe=observe))

@@ -16,7 +16,7 @@ from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
 from tdcd.records.run import Run
 from tdcd.records.run_folder import RunFolder
-from tdcd.tables.preparation_io import load_label_encoding, load_preparation
+from tdcd.tables.preparation import load_label_encoding, load_preparation
 from tdcd.tables.rows import Columns
 
 SomeModel = TypeVar("SomeModel", bound=Model)

@@ -12,8 +12,8 @@ from tdcd.core.lazy import jax
 from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
+from tdcd.records.files import PRIVATE
 from tdcd.records.run_folder import RunFolder
-from tdcd.records.run_folder.durable import PRIVATE
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
 

@@ -20,12 +20,11 @@ from tdcd.federation.silos import Federation
 from tdcd.prediction.missing import StandIns, check_without
 from tdcd.prediction.scores import SiloScores, by_id, by_place
 from tdcd.tables.errors import caution
-from tdcd.tables.frames import arrow_of, frame_rows
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.loader import read_rows
-from tdcd.tables.preparation import Preparation
-from tdcd.tables.prepared import encoding_of, preparation_of
+from tdcd.tables.preparation import Preparation, encoding_of, preparation_of
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import PLACE, Columns, RawRows
+from tdcd.tables.source import Frame, arrow_of
 
 if TYPE_CHECKING:
     from tdcd.prediction.export import Coefficients
@@ -271,7 +270,7 @@ class Model:
 
     def _rows(self, silo: str, frame: Any, joined: bool) -> RawRows:
         columns = self.part(silo).columns
-        return frame_rows(frame, f"table '{silo}'", columns if joined else replace(columns, id=PLACE))
+        return read_rows(Frame(frame, f"table '{silo}'"), columns if joined else replace(columns, id=PLACE))
 
     def _scored(self, silo: str, rows: RawRows) -> SiloScores:
         part = self.part(silo)

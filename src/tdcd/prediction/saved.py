@@ -12,18 +12,17 @@ from safetensors.numpy import load, save
 
 from tdcd.blocks import Block
 from tdcd.config import stored_config
-from tdcd.config.block_names import block_keys
-from tdcd.config.losses import chosen_loss, combine_of, head_keys, loss_keys
-from tdcd.config.named import WAY_ON
+from tdcd.config.losses import chosen_loss, combine_of, loss_keys
+from tdcd.config.resolve import block_keys
+from tdcd.config.user_code import WAY_ON
 from tdcd.core.losses import Loss
 from tdcd.core.trees import named_leaves
 from tdcd.prediction.folder import chosen_blocks, without_given
 from tdcd.prediction.missing import StandIns
 from tdcd.prediction.model import Model, Part
+from tdcd.records.files import SHARED, parse_json, read_plain, write_durably
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import read_metadata
-from tdcd.records.plain_file import parse_json, read_plain
-from tdcd.records.run_folder import SHARED, write_durably
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Columns
@@ -56,7 +55,7 @@ def save_file(model: Model, path: Path) -> None:
     if loss is None:
         raise ValueError(f"a file cannot keep a loss of your own ({model.loss.name}): keep the run folder")
     about: dict[str, Any] = {
-        "model": {**keys, **loss, **head_keys(model.head)},
+        "model": {**keys, **loss, **model.head.keys},
         "dtype": model.dtype,
         "labels": model.label_encoding._asdict(),
         "stand_ins": model.stand_ins._asdict(),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tdcd.blocks import Linear
 from tdcd.core.losses import LOSSES, Poisson
 from tdcd.prediction.model import Model, Part
-from tdcd.tables.parts.cell import Cell
+from tdcd.tables.encodings import Cell
 from tdcd.tables.writing import write_table
 
 BASE = "base"

@@ -3,6 +3,7 @@
 import builtins
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -10,7 +11,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from tdcd.core.ledger import Traffic
-from tdcd.records.plain_file import parse_json, plain_lines
+from tdcd.records.files import parse_json, plain_lines
 
 _EVALUATION = ("evaluation_bytes", "evaluation_messages")
 _TRAFFIC = {"bytes", "messages", *_EVALUATION}
@@ -100,3 +101,18 @@ def read_history(path: Path) -> list[Record]:
         except ValueError as error:
             raise ValueError(f"{path}, line {number} is not a history record: {error}") from None
     return records
+
+
+def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested fields by dotted name; lists stay as they are.
+
+    >>> flat({"round": 1, "metrics": {"train": {"auc": 0.5}}})
+    {'round': 1, 'metrics.train.auc': 0.5}
+    """
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{key}": item for key, item in flat(value).items()}
+        else:
+            found[name] = value
+    return found

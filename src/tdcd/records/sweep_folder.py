@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdcd.records.file_names import SWEEP
+from tdcd.records.files import parse_json, read_plain, write_durably, write_json
 from tdcd.records.mark import digest_of
 from tdcd.records.model_file import RESTORE
-from tdcd.records.plain_file import parse_json, read_plain
-from tdcd.records.run_folder import RunFolder, write_durably
-from tdcd.records.run_folder.durable import write_json
+from tdcd.records.run_folder import RunFolder
+
+SWEEP = "sweep.json"
 
 
 class SweepFolder:

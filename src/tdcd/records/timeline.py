@@ -12,7 +12,7 @@ from typing import Annotated, Self
 
 import msgspec
 
-from tdcd.records.plain_file import read_plain
+from tdcd.records.files import read_plain
 
 TIMELINE = "timeline.json"
 MOST_SPANS = 256

@@ -22,10 +22,9 @@ from tdcd.reproduction.experiment import FALLBACKS, Curve, Experiment, merge
 from tdcd.reproduction.provenance import made_with
 from tdcd.reproduction.results import CurveResult, ExperimentResult, Limit
 from tdcd.theory import RoundMap, max_step_size
-from tdcd.training.run import simulate
 from tdcd.training.sweep.plans import planned, source_table
 from tdcd.training.sweep.runner import SweepProgress, Task, run_all
-from tdcd.training.train import ledger_of
+from tdcd.training.train import ledger_of, simulate
 
 
 def run_experiment(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
+from tdcd.core.exchange import Sending, encode_scores, seed_words
 from tdcd.core.execution import Execution
 from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
@@ -99,6 +100,8 @@ class Simulation:
             raise ValueError(f"{len(runs)} runs at once need one process: several hosts train one run at a time")
         federation, settings, objective = kept_here(self.federation, self.hosts), self.settings, self.objective
         self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
+        if self.variant.is_private and len(runs) > 1:
+            raise ValueError(f"{len(runs)} runs at once cannot have noise of their own: run them one by one")
         if len(blocks) != federation.num_silos:
             raise ValueError(f"{there_are(federation.num_silos, 'silo')}, but {counted(len(blocks), 'block')}")
         if len(getattr(self.variant.timing, "periods", ())) not in (0, len(blocks)):
@@ -227,20 +230,39 @@ class Simulation:
         """The most rounds that one compiled call does."""
         return self._engine.rounds_per_call
 
-    def scores(self, hub_blocks: list[Tree], features: Sequence[Any] | None = None) -> NDArray[Any]:
+    def scores(
+        self, hub_blocks: list[Tree], features: Sequence[Any] | None = None, evaluated_in: int | None = None
+    ) -> NDArray[Any]:
         """The sum of all silos' phi ``[rows, W]``, for the training samples or for others; in chunks of rows.
 
         With a head, :meth:`Objective.scores` makes scores of it.
 
         Args:
             features: each silo's columns of the other samples.
+            evaluated_in: the round of the evaluation that needs them. Scores that hubs send each other with noise
+                have the noise of that round; without a round, they have none.
         """
         tables = self._tables if features is None else features
+        if evaluated_in is not None and self.variant.is_private:
+            return self._noisy_scores(hub_blocks, tables, evaluated_in, "train" if features is None else "test")
         resident = self._on_device if features is None else None
         scores = self._scores(hub_blocks, tables, resident, self.blocks, self._fixed)
         if self._fixed is not None and not np.isfinite(scores).all():
             self._explain(hub_blocks, tables)
         return scores
+
+    def _noisy_scores(
+        self, hub_blocks: list[Tree], tables: Sequence[Any], round_index: int, split: str
+    ) -> NDArray[Any]:
+        """The sum of what every hub sends in an evaluation."""
+        seed, parts = seed_words(self.settings.seed), []
+        for silo in range(len(tables)):
+            one = slice(silo, silo + 1)
+            exact = self._scores(hub_blocks[one], tables[one], None, self.blocks[one], None)
+            with self._context():
+                sending = Sending(seed, np.int32(round_index), silo)
+                parts.append(np.asarray(encode_scores(self.variant.exchange, jnp.asarray(exact), sending, split)))
+        return np.asarray(sum(parts[1:], start=parts[0]))
 
     def _explain(self, hub_blocks: list[Tree], tables: Sequence[Any]) -> None:
         """Say whose phi fixed point has no room for, if that is why scores are not finite."""

@@ -18,6 +18,8 @@ KIND_WORDS: Mapping[Kind, str] = {
     "truth": "true/false, as 1 and 0",
     "date": "date, as days since 1970-01-01",
 }
+LARGEST = float(np.finfo(np.float32).max)
+"""Larger amounts than this are refused: their squares could not be summed, and float32 could not hold them."""
 DAY_US = 86_400_000_000
 _MOMENTS = [pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC")]
 _TRUTHS = ("true", "false")

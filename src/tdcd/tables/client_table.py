@@ -1,8 +1,8 @@
-"""One client's own data: read as it would be in the real federation, and described for its owner."""
+"""The silos' own tables: read as they would be in the real federation, checked, and described for their owners."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.config.losses import chosen_loss
 from tdcd.core.words import there_are
+from tdcd.federation.silos import SiloIds
 from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
+from tdcd.tables.label_privacy import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
-from tdcd.tables.loader import read_header, read_rows
-from tdcd.tables.randomized import EPSILON_COLUMN, classes_of, with_noise
+from tdcd.tables.overlap import alignment, are_amounts, common_ids, held_twice
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
+from tdcd.tables.source import Source, open_table
 from tdcd.tables.summary import CategoryStats, NumericStats
 
 LABELLED_ONLY = ", or leave those rows out with --ids FILE, the common ids that tdcd align writes"
@@ -45,8 +48,7 @@ def read_labels(config: Config, silo: str, data: Path) -> RawRows:
     if section is None or section.label is None:
         known = ", ".join(one.name for one in config.silos if one.label is not None)
         raise ConfigError([f"silo '{silo}' has no label = \"...\"; silos that have: {known or 'none'}"])
-    columns = _columns_of_labels(config, section, data, section.label, section.weight)
-    rows = read_rows(data, replace(columns, weight=section.weight))
+    rows = _read_label_table(config, section, data, section.label, section.weight)
     if _epsilon_of(rows) is not None:
         raise TableError([f"{data}: its labels were randomised already; give the table of true ones"])
     return rows
@@ -70,13 +72,15 @@ def read_client(
     if config.federation.labels not in (None, silo.name):
         if labels is not None:
             raise TableError([f"--labels {labels}: silo '{silo.name}' has none (federation.labels); leave it out"])
-        refuse_label(config, silo, data, label)
-        return _chosen(read_rows(data, replace(columns, label=None)), ids)
+        with open_table(data, columns.id, columns.dialect) as table:
+            refuse_label(config, table, label)
+            return _chosen(read_rows(table, replace(columns, label=None)), ids)
     if labels is None:
-        refuse_randomised(config, silo, data)
-        return _chosen(read_rows(data, replace(columns, label=label, weight=weight)), ids)
+        with open_table(data, columns.id, columns.dialect) as table:
+            refuse_randomised(table)
+            return _chosen(read_rows(table, replace(columns, label=label, weight=weight)), ids)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
-    known = read_rows(labels, replace(_columns_of_labels(config, silo, labels, label, weight), weight=weight))
+    known = _read_label_table(config, silo, labels, label, weight)
     places = {one: place for place, one in enumerate(known.ids)}
     absent = [one for one in rows.ids if one not in places]
     if absent:
@@ -98,12 +102,18 @@ def tables_of(silo: SiloSection) -> list[str]:
 
 def read_table(config: Config, silo: SiloSection, path: Path) -> RawRows:
     """A table of a configuration, as a simulation reads it: with labels if its silo names their column."""
+    return read_as(config, silo, path, Columns.of(config, silo))
+
+
+def read_as(config: Config, silo: SiloSection, path: Path, columns: Columns) -> RawRows:
+    """These columns of a table of a configuration; refuses labels that it should not have."""
     owner = next((section for section in config.silos if section.name == config.federation.labels), None)
-    if owner is not None and owner.name != silo.name:
-        refuse_label(config, silo, path, owner.label or "")
-    if silo.label is not None:
-        refuse_randomised(config, silo, path)
-    return read_rows(path, Columns.of(config, silo))
+    with open_table(path, columns.id, columns.dialect) as table:
+        if owner is not None and owner.name != silo.name:
+            refuse_label(config, table, owner.label or "")
+        if silo.label is not None:
+            refuse_randomised(table)
+        return read_rows(table, columns)
 
 
 def _epsilon_of(labels: RawRows) -> float | None:
@@ -116,22 +126,21 @@ def _epsilon_of(labels: RawRows) -> float | None:
     return float(values[0])
 
 
-def refuse_label(config: Config, silo: SiloSection, data: Path, label: str) -> None:
+def refuse_label(config: Config, table: Source, label: str) -> None:
     """Refuse a table of a silo without labels that has the label column."""
-    header, _ = read_header(data, silo.id, Dialect.of(config))
-    if label in header:
+    if label in table.header:
         only = f"only silo '{config.federation.labels}' may have it (federation.labels)"
-        raise TableError([f"{data}: column '{label}' is the label, and {only}: remove the column"])
+        raise TableError([f"{table.name}: column '{label}' is the label, and {only}: remove the column"])
 
 
-def refuse_randomised(config: Config, silo: SiloSection, data: Path) -> None:
+def refuse_randomised(table: Source) -> None:
     """Refuse a table of features whose labels were randomised: they would be once more, and epsilon be a feature."""
-    header, _ = read_header(data, silo.id, Dialect.of(config))
-    if EPSILON_COLUMN in header:
+    if EPSILON_COLUMN in table.header:
         raise TableError(
             [
-                f"{data}: column '{EPSILON_COLUMN}' says that its labels were randomised already: give ids, labels and "
-                "this column as a table of their own with --labels FILE, or remove the column if the labels are true"
+                f"{table.name}: column '{EPSILON_COLUMN}' says that its labels were randomised already: give ids, "
+                "labels and this column as a table of their own with --labels FILE, or remove the column if the "
+                "labels are true"
             ]
         )
 
@@ -149,12 +158,20 @@ def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
     return rows.take(np.array(places, np.int64))
 
 
-def _columns_of_labels(config: Config, silo: SiloSection, path: Path, label: str, weight: str | None = None) -> Columns:
-    """The id and the label of a table of labels.
+def _read_label_table(config: Config, silo: SiloSection, path: Path, label: str, weight: str | None) -> RawRows:
+    """The ids, labels and weights in a table of labels."""
+    with open_table(path, silo.id, Dialect.of(config)) as table:
+        columns = _columns_of_labels(config, silo, table.header, label, weight)
+        return read_rows(table, replace(columns, weight=weight))
+
+
+def _columns_of_labels(
+    config: Config, silo: SiloSection, header: Sequence[str], label: str, weight: str | None
+) -> Columns:
+    """The id and the label of a table of labels with this header.
 
     Its id column is the silo's, a labelled silo's, or the only column beside the labels.
     """
-    header, _ = read_header(path, dialect=Dialect.of(config))
     named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
     others = [name for name in header if name not in (label, weight, EPSILON_COLUMN)]
     return replace(
@@ -264,3 +281,79 @@ def _most_frequent(counts: Counter[str]) -> str:
     total = counts.total()
     shown = [f"{name} {count / total:.1%}" for name, count in counts.most_common(5)]
     return ", ".join(shown) + (", ..." if len(counts) > 5 else "")
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table that a configuration names."""
+
+    silo: str
+    client: str
+    """The client that it is of; how many there are, if they share it."""
+    path: Path
+    is_here: bool
+    rows: RawRows | None = None
+    """None if it is not here, or cannot be used."""
+
+    @property
+    def labels(self) -> str:
+        """How its labels are spread."""
+        return "" if self.rows is None or self.rows.labels is None else label_balance(self.rows)
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """What was found."""
+
+    tables: Sequence[TableState]
+    problems: Sequence[str] = ()
+    cautions: Sequence[str] = ()
+    """What is allowed, but may be a mistake."""
+    overlap: dict[str, SiloIds] = field(default_factory=dict)
+    """By silo, of those with a table here."""
+
+    @property
+    def absent(self) -> int:
+        """How many tables are not on this machine."""
+        return sum(not one.is_here for one in self.tables)
+
+
+def check_tables(config: Config) -> Readiness:
+    """Read every table of a configuration that is on this machine, as a simulation does, and compare their ids."""
+    if config.data.source != "files":
+        raise ConfigError([f"data.source = {config.data.source!r}: has no tables of the silos to check"])
+    states, errors, found = [], list[TableError](), list[str]()
+    held: dict[str, list[RawRows]] = {}
+    for section in config.silos:
+        shared = f"{len(section.client_names)} clients" if len(section.client_names) > 1 else section.client_names[0]
+        names = [client.name for client in section.client] or [shared]
+        for name, table in zip(names, tables_of(section), strict=True):
+            path = Path(config.data.folder or "") / table
+            state = TableState(section.name, name, path, bool(table) and path.exists())
+            if state.is_here:
+                try:
+                    rows = read_table(config, section, path)
+                    if rows.labels is not None:
+                        taken_for(config, rows)
+                    state = TableState(section.name, name, path, True, rows)
+                    held.setdefault(section.name, []).append(rows)
+                    found += [f"{path}: {sentence}" for sentence in cautions(rows)]
+                except TableError as error:
+                    errors.append(error)
+            states.append(state)
+    if not any(one.is_here for one in states):
+        named = ", ".join(str(one.path) for one in states[:3]) + (", ..." if len(states) > 3 else "")
+        raise ConfigError([f"no table of the silos is on this machine, such as {named}; give --silo, --client, --data"])
+    errors += [error for section in config.silos for error in held_twice(section, held.get(section.name, []))]
+    overlap: dict[str, SiloIds] = {}
+    if len(held) > 1 and not errors:
+        everywhere = set.intersection(*({one for part in parts for one in part.ids} for parts in held.values()))
+        overlap = alignment(
+            held, everywhere, amounts=are_amounts(config, [part for parts in held.values() for part in parts])
+        )
+        if all(one.is_here for one in states):
+            try:
+                common_ids(config, held)
+            except TableError as error:
+                errors.append(error)
+    return Readiness(states, [problem for error in errors for problem in error.problems], found, overlap)

@@ -3,41 +3,50 @@
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tdcd.tables.cells import Kind, kind_of
-from tdcd.tables.dialect import Dialect, is_decoded, is_parquet, open_bytes
+from tdcd.tables.cells import LARGEST, Kind, as_amounts, as_texts, kind_of
+from tdcd.tables.dialect import Dialect, is_decoded
 from tdcd.tables.errors import TableError
 from tdcd.tables.rows import Columns
+from tdcd.tables.source import CsvFile, Frame, ParquetFile, Source
 
-LARGEST = float(np.finfo(np.float32).max)
-"""Larger amounts than this are refused: their squares could not be summed, and float32 could not hold them."""
 PER_COLUMN = 5
 """How many problems of one column are put in words, to leave room for those of others."""
+NOT_AN_AMOUNT = (
+    ', as most of the column is: correct it; or give data={"blank": [...]} if it stands for a blank; or make the '
+    "column categorical if it holds names"
+)
+"""What to do about a cell of a frame that is no amount."""
 _NOT_FINITE = re.compile(r"[+-]?(inf|infinity|nan)", re.IGNORECASE)
 _COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _DATE_LIKE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}( .*)?", re.ASCII)
 _MARKER = re.compile(r"[^\w\s]+|#?n/?a|none|unknown|missing", re.IGNORECASE)
 
 
-def diagnose(path: Path, wanted: Columns, reason: str) -> TableError:
-    """The error that lists what is wrong with the file; ``reason`` if nothing else is found.
+def diagnose(table: Source, wanted: Columns, reason: str, *, is_named: bool = True) -> TableError:
+    """The error that lists what is wrong with a table; ``reason`` if nothing else is found.
 
     Args:
         wanted: with every feature by name.
+        is_named: whether somebody named the features.
     """
-    found = _Found(path)
+    if isinstance(table, Frame):
+        return TableError([*_of_frame(table, wanted, "" if is_named else NOT_AN_AMOUNT)] or [f"{table.name}: {reason}"])
+    assert isinstance(table, CsvFile | ParquetFile)
+    found = _Problems(table.name, table.unit)
     seen: dict[str, int] = {}
-    for line, fields in _records(path, wanted.dialect, found):
+    for line, fields in _records(table, found):
         _check(line, fields, wanted, seen, found)
-    if not is_parquet(path):
-        opened = unclosed_quote(path, wanted.dialect)
+    if isinstance(table, CsvFile):
+        opened = table.unclosed_quote()
         if opened is not None:
             found.add(opened, None, "a quote is never closed, so that all that follows is one field: close it")
     if not found.num_records:
@@ -48,11 +57,11 @@ def diagnose(path: Path, wanted: Columns, reason: str) -> TableError:
     return found.error(reason)
 
 
-class _Found:
+class _Problems:
     """Problems by column, the first of each in words."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self.unit = path, "row" if is_parquet(path) else "line"
+    def __init__(self, name: str, unit: str) -> None:
+        self._name, self.unit = name, unit
         self._problems: dict[str | None, list[tuple[int, int, str]]] = {}
         self._counts: dict[str | None, int] = {}
         self._texts: dict[str, int] = {}
@@ -66,7 +75,7 @@ class _Found:
         self._counts[column] = self._counts.get(column, 0) + 1
         kept = self._problems.setdefault(column, [])
         if len(kept) < PER_COLUMN:
-            place = [str(self._path)]
+            place = [self._name]
             place += [] if line is None else [f"{self.unit} {line}"]
             place += [] if column is None else [f"column '{column}'"]
             kept.append((line or 0, sum(self._counts.values()), f"{', '.join(place)}: {what}"))
@@ -93,7 +102,7 @@ class _Found:
         return TableError([text for _, _, text in ordered], sum(self._counts.values()))
 
 
-def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, int], found: _Found) -> None:
+def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, int], found: _Problems) -> None:
     """Look at one record."""
     assert wanted.features is not None
     found.num_records += 1
@@ -119,30 +128,13 @@ def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, i
             _check_amount(line, name, text, wanted.dialect, found)
 
 
-def unclosed_quote(path: Path, dialect: Dialect) -> int | None:
-    """The line on which the record of a CSV file begins whose quote is never closed, if there is one."""
-    with open_bytes(path) as file:
-        quotes = sum(block.count(b'"') for block in iter(lambda: file.read(1 << 20), b""))
-    if quotes % 2 == 0:
-        return None
-    line = 1
-    with dialect.open(path) as text:
-        reader = csv.reader(text, delimiter=dialect.delimiter or ",", strict=True)
-        try:
-            for _ in reader:
-                line = reader.line_num + 1
-        except csv.Error as error:
-            return line if "unexpected end" in str(error) else None
-    return None
-
-
 def _is_blank(text: str, dialect: Dialect) -> bool:
     if text in dialect.blank or text.strip().lower() in ("nan", "-nan", "+nan"):
         return True
     return kind_of(text, dialect) == "number" and dialect.number(text) in dialect.blank_numbers
 
 
-def _check_amount(line: int, name: str, text: str, dialect: Dialect, found: _Found) -> None:
+def _check_amount(line: int, name: str, text: str, dialect: Dialect, found: _Problems) -> None:
     stripped = text.strip()
     if _NOT_FINITE.fullmatch(stripped):
         found.add(line, name, f"{text!r} is not finite: leave the cell empty if the value is not known")
@@ -171,17 +163,15 @@ def _advice(text: str, expected: Kind, dialect: Dialect) -> str:
     return f"{words}: correct it, or list the column under categorical"
 
 
-def _records(path: Path, dialect: Dialect, found: _Found) -> Iterator[tuple[int, dict[str, str]]]:
+def _records(table: CsvFile | ParquetFile, found: _Problems) -> Iterator[tuple[int, dict[str, str]]]:
     """The records as texts by column, each with the line on which it begins, or its row in a Parquet file."""
-    if is_parquet(path):
-        line = 0
-        for chunk in pq.ParquetFile(path).iter_batches(4096):
-            for record in chunk.to_pylist():
-                line += 1
-                yield line, {name: _text(value, dialect) for name, value in record.items()}
+    dialect = table.dialect
+    if isinstance(table, ParquetFile):
+        for row, record in enumerate(table.records(), start=1):
+            yield row, {name: _text(value, dialect) for name, value in record.items()}
         return
     mark = dialect.delimiter or ","
-    with dialect.open(path) as file:
+    with table.text() as file:
         reader = csv.reader(file, delimiter=mark)
         header = next(reader)
         line = reader.line_num + 1
@@ -202,3 +192,50 @@ def _text(value: Any, dialect: Dialect) -> str:
     if isinstance(value, float | Decimal):
         return str(value).replace(".", dialect.decimal)
     return "" if value is None else str(value)
+
+
+def _of_frame(frame: Frame, wanted: Columns, advice: str) -> Iterator[str]:
+    """What is wrong with the columns of a frame, one sentence each.
+
+    Args:
+        advice: what to do about cells that are no amounts.
+    """
+    assert wanted.features is not None
+    dialect, name, table = wanted.dialect, frame.name, frame.chosen(wanted)
+    for title in [wanted.id, *([] if wanted.label is None else [wanted.label])]:
+        texts = as_texts(table.column(title)).to_pylist()
+        blank = [place for place, text in enumerate(texts) if _stands_for_blank(text, dialect)]
+        if blank:
+            yield f"{name}, column '{title}': row {blank[0]} is blank"
+    ids = as_texts(table.column(wanted.id)).to_pylist()
+    twice = next((one for one, count in Counter(ids).items() if count > 1), None)
+    if twice is not None:
+        yield f"{name}, column '{wanted.id}': {twice!r} is there twice: an id stands for one sample"
+    for title in wanted.features:
+        column = table.column(title)
+        if title in wanted.categorical:
+            blanks = pc.is_in(as_texts(column), pa.array(dialect.blank)).to_numpy()
+        else:
+            try:
+                numbers, _ = as_amounts(column, dialect)
+            except pa.ArrowInvalid:
+                yield f"{name}, column '{title}': holds {_odd(column, dialect)!r}, which is not an amount{advice}"
+                continue
+            blanks = np.isnan(numbers)
+            large = np.flatnonzero(np.abs(np.where(blanks, 0, numbers)) > LARGEST)
+            if len(large):
+                yield f"{name}, column '{title}': row {large[0]} is {numbers[large[0]]}, which is too large"
+        if not wanted.blanks and blanks.any():
+            yield f"{name}, column '{title}': row {int(np.argmax(blanks))} is blank, and data.missing = 'refuse'"
+
+
+def _stands_for_blank(text: str, dialect: Dialect) -> bool:
+    return text.strip() in dialect.blank
+
+
+def _odd(column: pa.ChunkedArray, dialect: Dialect) -> str:
+    """The first cell that is no amount, or not of the kind that the first amount is."""
+    texts = [text for text in as_texts(column).to_pylist() if not _stands_for_blank(text, dialect)]
+    kinds = [kind_of(text, dialect) for text in texts]
+    expected = next((kind for kind in kinds if kind is not None), "number")
+    return next((text for text, kind in zip(texts, kinds, strict=True) if kind != expected), "texts")

@@ -11,10 +11,11 @@ from tdcd.config import Config, ConfigError, check_config
 from tdcd.config.losses import chosen_loss
 from tdcd.core.words import are, counted
 from tdcd.federation.silos import Federation, Terms
-from tdcd.tables.assemble import Assembled, assemble
+from tdcd.tables.assembly import Assembled, assemble
 from tdcd.tables.errors import TableError, caution
-from tdcd.tables.frames import arrow_of, frame_rows
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import PLACE, Columns
+from tdcd.tables.source import Frame, arrow_of
 
 HONOURED: Mapping[str, Sequence[str]] = {
     "data": ("standardize", "seed", "missing", "rare", "delimiter", "encoding", "decimal", "blank", "align"),
@@ -125,7 +126,7 @@ def frames_config(keys: Mapping[str, Any]) -> Config:
 def assemble_frames(config: Config, tables: Mapping[str, pa.Table], *, bias: bool) -> Assembled:
     """A federation of Arrow tables, one per silo."""
     rows = {
-        silo.name: [frame_rows(tables[silo.name], f"frame '{silo.name}'", Columns.of(config, silo))]
+        silo.name: [read_rows(Frame(tables[silo.name], f"frame '{silo.name}'"), Columns.of(config, silo))]
         for silo in config.silos
     }
     assembled = assemble(config, rows, bias=bias)

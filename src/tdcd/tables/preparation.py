@@ -8,13 +8,21 @@ the same with the same functions.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from tdcd.config import Config
-from tdcd.tables.parts import ColumnPart, OneHot, fit_part, part_from_json
+from tdcd.core.objective import Objective
+from tdcd.data.table import Scaling
+from tdcd.federation.silos import Federation, Silo
+from tdcd.records.run_folder import RunFolder
+from tdcd.tables.encodings import ColumnEncoding, OneHot, Scaled, encoding_from_json, fit_encoding
+from tdcd.tables.errors import caution
+from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.rows import Category, RawRows
 from tdcd.tables.summary import CategoryStats, NumericStats, SketchStats, Summary, merge_summaries
 
@@ -26,7 +34,7 @@ SHOWN_LEVELS = 3
 class Preparation:
     """How a silo's raw columns become its features."""
 
-    parts: Mapping[str, ColumnPart]
+    parts: Mapping[str, ColumnEncoding]
     """By raw column, in order."""
 
     @classmethod
@@ -39,7 +47,7 @@ class Preparation:
             bins: how many an amount becomes at most, if the summary was made for them.
         """
         fitted = {
-            name: fit_part(name, column, standardize=standardize, rare=rare, bins=bins)
+            name: fit_encoding(name, column, standardize=standardize, rare=rare, bins=bins)
             for name, column in summary.columns.items()
         }
         prepared = cls(fitted)
@@ -120,7 +128,7 @@ class Preparation:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """What :meth:`to_json` gave."""
-        return cls({name: part_from_json(of) for name, of in value.items()})
+        return cls({name: encoding_from_json(of) for name, of in value.items()})
 
 
 def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[str, str]:
@@ -153,3 +161,83 @@ def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[s
 
 def _has_values(column: CategoryStats | SketchStats) -> bool:
     return bool(column.levels) if isinstance(column, CategoryStats) else column.known > 0
+
+
+def save_preparations(folder: Path, preparations: Mapping[str, Preparation], label_encoding: LabelEncoding) -> None:
+    """Write every silo's preparation and the labels' encoding to a run folder."""
+    run = RunFolder(folder)
+    for silo, preparation in preparations.items():
+        run.write_preparation(silo, preparation.to_json())
+    run.write_labels({key: value for key, value in label_encoding._asdict().items() if value is not None})
+
+
+def load_preparation(folder: Path, silo: str) -> Preparation:
+    """One silo's preparation."""
+    return Preparation.from_json(RunFolder(folder).preparation(silo))
+
+
+def load_label_encoding(folder: Path) -> LabelEncoding:
+    """What the labels are."""
+    keys = RunFolder(folder).labels()
+    return LabelEncoding(**keys | {"classes": tuple(keys["classes"])})
+
+
+def preparation_of(silo: Silo) -> Preparation:
+    """How a silo's raw columns became its features; columns without names are called by their places."""
+    if isinstance(silo.preparation, Preparation):
+        return silo.preparation
+    # A column of ones at the end is no raw column.
+    shape = silo.feature_shape if silo.preparation is None else np.shape(_scaling(silo).mean)
+    names = silo.columns[: prod(shape)] if len(silo.columns) >= prod(shape) else _places(shape)
+    scaling = Scaling(np.zeros(shape), np.ones(shape)) if silo.preparation is None else _scaling(silo)
+    figures = zip(names, scaling.mean.ravel().tolist(), scaling.scale.ravel().tolist(), strict=True)
+    return Preparation({name: Scaled(mean, mean, scale, False) for name, mean, scale in figures})
+
+
+def _scaling(silo: Silo) -> Scaling:
+    assert isinstance(silo.preparation, Scaling)
+    return silo.preparation
+
+
+def _places(shape: tuple[int, ...]) -> tuple[str, ...]:
+    """``pixel_ROW_COLUMN`` in images, else ``x0``, ``x1``, ...
+
+    >>> _places((1, 2)), _places((2,))
+    (('pixel_0_0', 'pixel_0_1'), ('x0', 'x1'))
+    """
+    if len(shape) == 1:
+        return tuple(f"x{place}" for place in range(shape[0]))
+    return tuple("pixel_" + "_".join(map(str, place)) for place in np.ndindex(*shape))
+
+
+def encoding_of(federation: Federation, objective: Objective) -> LabelEncoding:
+    """How a federation's labels became numbers."""
+    outputs = objective.num_outputs([federation.labels, federation.test_labels])
+    target, task = objective.kind.target, objective.kind.tasks[0]
+    if target == "amount":
+        return LabelEncoding(task, (), float(federation.label_mean), float(federation.label_scale))
+    classes = federation.classes or tuple(str(number) for number in range(max(2, outputs)))
+    return LabelEncoding(task, classes)
+
+
+def save_prepared(folder: Path, federation: Federation, objective: Objective) -> None:
+    """Keep in a run folder what it takes to use the model on raw rows."""
+    preparations = {silo.name: preparation_of(silo) for silo in federation.silos}
+    save_preparations(folder, preparations, encoding_of(federation, objective))
+
+
+def say_what_labels_are(federation: Federation, objective: Objective) -> None:
+    """Warn of labels that can be trained on, but may be a mistake."""
+    different = np.unique(federation.labels)[:3] * federation.label_scale + federation.label_mean
+    if len(different) == 1:
+        number = int(different[0])
+        known = objective.kind.target != "amount" and number < len(federation.classes)
+        label = repr(federation.classes[number]) if known else f"{different[0]:g}"
+        caution(f"every training label is {label}: there is nothing to learn")
+    # Counts of at most one are no classes.
+    takes_amounts = objective.kind.target == "amount" and objective.kind.standardizes
+    if takes_amounts and len(different) == 2 and np.allclose(different, [0, 1], atol=1e-6):
+        caution(
+            f"the labels are 0 and 1, and the {objective.kind.name} loss predicts amounts: the logistic loss predicts "
+            "probabilities"
+        )

@@ -3,12 +3,11 @@
 import csv
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from tdcd.config import check_config
@@ -16,9 +15,10 @@ from tdcd.core.words import there_are
 from tdcd.federation.partition import contiguous_columns, equal_sizes, named_columns, shuffled_rows
 from tdcd.records.run_folder import toml_text
 from tdcd.tables.cells import as_amounts, holds_names
-from tdcd.tables.dialect import DEFAULT, Dialect, arrow_stream, is_parquet
-from tdcd.tables.loader import read_header, read_rows
+from tdcd.tables.dialect import DEFAULT
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
+from tdcd.tables.source import Source, open_table
 
 FIRST_PORT = 7447
 """Of the first hub; the others follow."""
@@ -52,18 +52,17 @@ def split_table(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} is there already and is not an empty folder: choose another one")
-    header, dialect = read_header(path, id_column)
-    # Silos that name their columns may leave some out, whatever those are.
-    columns = Columns(id_column, label, None if isinstance(silos, int) else ()).among(path, header).features
-    groups = _groups(columns or [name for name in header if name not in (id_column, label)], silos)
-    counts = [*clients] * len(groups) if len(clients) == 1 else [*clients]
-    if len(counts) != len(groups):
-        raise ValueError(f"{there_are(len(groups), 'silo')}, but client counts for {len(counts)}: {counts}")
-    table = _read(path, header, dialect)
-    sizes = [equal_sizes(table.num_rows, count) for count in counts]
-    used = [name for names in groups.values() for name in names]
-    categorical = [name for name in used if _holds_names(table.column(name))]
-    read_rows(path, Columns(id_column, label, tuple(used), tuple(categorical)))
+    with open_table(path, id_column) as source:
+        groups = _groups(source, id_column, label, silos)
+        counts = [*clients] * len(groups) if len(clients) == 1 else [*clients]
+        if len(counts) != len(groups):
+            raise ValueError(f"{there_are(len(groups), 'silo')}, but client counts for {len(counts)}: {counts}")
+        table = source.table()
+        sizes = [equal_sizes(table.num_rows, count) for count in counts]
+        used = [name for names in groups.values() for name in names]
+        categorical = [name for name in used if holds_names_in(table.column(name))]
+        # Only to refuse what is wrong.
+        read_rows(source, Columns(id_column, label, tuple(used), tuple(categorical)))
     table = _with_numbers(table, set(used) - set(categorical), parquet)
     suffix = "parquet" if parquet else "csv"
     keys = _configuration(groups, counts, id_column, label, categorical, suffix, table.num_rows)
@@ -84,49 +83,28 @@ def split_table(
     return out / "federation.toml"
 
 
-class Survey(NamedTuple):
-    """What a look at a whole table shows."""
-
-    columns: list[str]
-    categorical: list[str]
-    """Columns of which most values are not numbers."""
-    num_rows: int
-
-
-def survey(path: Path, id_column: str) -> Survey:
-    """Look at a table: its columns, which of them hold names, and how many rows it has."""
-    header, dialect = read_header(path, id_column)
-    table = _read(path, header, dialect)
-    return Survey(header, [name for name in header if _holds_names(table.column(name))], table.num_rows)
-
-
-def pick_rows(path: Path, out: Path, columns: Columns, ids: Collection[str]) -> None:
-    """Write the rows of a table that are about ``ids``, every cell as it is, to a Parquet file."""
-    table = _read(path, *read_header(path, columns.id, columns.dialect))
-    wanted = set(ids)
+def deal_rows(path: Path, columns: Columns, ids: Mapping[Path, Collection[str]]) -> None:
+    """Write rows of a table, every cell as it is, to Parquet files: to each those that are about its ``ids``."""
+    with open_table(path, columns.id, columns.dialect) as source:
+        table = source.table()
     texts = table.column(columns.id).cast(pa.string()).to_pylist()
-    _write(table.take(pa.array([place for place, one in enumerate(texts) if one in wanted], pa.int64())), out)
+    for out, own in ids.items():
+        _write(table.take(pa.array([place for place, one in enumerate(texts) if one in own], pa.int64())), out)
 
 
-def _groups(columns: Sequence[str], silos: int | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def _groups(
+    source: Source, id_column: str, label: str, silos: int | Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
     """The columns of each silo by name."""
+    # Silos that name their columns may leave some out, whatever those are.
+    asked = Columns(id_column, label, None if isinstance(silos, int) else ())
+    columns = asked.among(source.name, source.header).features
+    columns = columns or tuple(name for name in source.header if name not in (id_column, label))
     if isinstance(silos, int):
         parts = contiguous_columns(len(columns), silos)
         return {f"silo{index + 1}": [columns[place] for place in part] for index, part in enumerate(parts)}
     named_columns(columns, silos)
     return {name: [*names] for name, names in silos.items()}
-
-
-def _read(path: Path, header: Sequence[str], dialect: Dialect) -> pa.Table:
-    """The whole table; of a CSV file every cell exactly as it is written."""
-    if is_parquet(path):
-        return pq.read_table(path)
-    return pcsv.read_csv(
-        arrow_stream(path),
-        read_options=pcsv.ReadOptions(encoding=dialect.arrow_encoding),
-        parse_options=pcsv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
-        convert_options=pcsv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
-    )
 
 
 def _with_numbers(table: pa.Table, names: set[str], parquet: bool) -> pa.Table:
@@ -139,7 +117,7 @@ def _with_numbers(table: pa.Table, names: set[str], parquet: bool) -> pa.Table:
     return table
 
 
-def _holds_names(column: pa.ChunkedArray) -> bool:
+def holds_names_in(column: pa.ChunkedArray) -> bool:
     """Whether the values are names; those of Parquet's own types are none."""
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)

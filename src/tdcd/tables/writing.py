@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tdcd.records.run_folder import SHARED, write_durably
+from tdcd.records.files import SHARED, write_durably
 
 
 def check_name(out: Path) -> None:

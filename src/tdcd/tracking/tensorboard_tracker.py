@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tdcd.records.plain_file import read_plain
+from tdcd.records.files import read_plain
 from tdcd.tracking.tracker import Ending, MissingExtraError, Point
 
 SHOWN = (".toml", ".json")

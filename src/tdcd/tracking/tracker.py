@@ -1,8 +1,18 @@
-"""What a tracker is told of a run."""
+"""From a run folder to a tracker, once or while the run continues. The folder is only read."""
 
-from collections.abc import Mapping
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+from tdcd.records.files import open_plain
+from tdcd.records.history import Record, flat
+from tdcd.records.manifest import Manifest, covered
+from tdcd.records.patience import Stopping
+from tdcd.records.run_folder import RunFolder
+from tdcd.records.verdict import verdict
 
 Ending = Literal["finished", "diverged", "unfinished"]
 
@@ -41,3 +51,130 @@ class MissingExtraError(ValueError):
     def __init__(self, extra: str) -> None:
         """Say how to get it."""
         super().__init__(f'--to {extra} needs a package that is not installed: pip install "tdcd[{extra}]"')
+
+
+LOOK_S = 1.0
+REPORT_S = 10.0
+"""How long the report may take after the end of a run that is followed."""
+
+
+class HistoryLines:
+    """The new records of a history that grows."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin at the first line."""
+        self._path, self._offset, self._last = path, 0, -1
+
+    def new(self) -> Iterator[Record]:
+        """The records of later rounds than those before; a line that is not whole yet waits."""
+        if self._path.stat().st_size < self._offset:
+            # A resumed run dropped lines, and writes them again as they were.
+            self._offset = 0
+        begin = self._offset
+        with open_plain(self._path) as file:
+            file.seek(begin)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    record = Record.from_json(line.decode())
+                except ValueError as error:
+                    if not begin:
+                        raise ValueError(f"{self._path} has a line that is not a history record: {error}") from None
+                    # It may have been rewritten and have grown since: the next look reads it from the start.
+                    self._offset = 0
+                    return
+                self._offset += len(line)
+                if record.round > self._last:
+                    self._last = record.round
+                    yield record
+
+
+def track(
+    run: RunFolder, tracker: Tracker, *, live: bool = False, should_stop: Callable[[], bool] = lambda: False
+) -> Ending:
+    """Tell a tracker all that is in a run folder; if it is ``live``, until the run ends. How it ended."""
+    # Refused before anything is told: settings and figures are read from these files, too.
+    _files(run)
+    lines, started = HistoryLines(run.history_file), _started(run)
+    tracker.settings({key: _text(value) for key, value in flat(run.config()).items()})
+    while True:
+        # Asked before the lines are read: what a run writes at its end is not missed.
+        is_over = not live or _is_over(run)
+        tracker.points([_point(record, started) for record in lines.new()])
+        if is_over or should_stop():
+            break
+        time.sleep(LOOK_S)
+    if live and is_over:
+        _wait_for(run.report_file, should_stop)
+    for path, folder in _files(run):
+        tracker.file(path, folder)
+    ending = _ending(run)
+    tracker.end(ending)
+    return ending
+
+
+def _files(run: RunFolder) -> list[tuple[Path, str]]:
+    """What a tracker keeps, and in which folder: all it takes to predict, the manifest and the report.
+
+    A link is refused. Whoever made the folder chose where it leads: any file of this machine would be copied.
+    """
+    home, found = run.path.resolve(), []
+    for path in [*(run.path / name for name in covered(run)), Manifest(run).file, run.report_file]:
+        if path.exists() and path.resolve() != home / path.relative_to(run.path):
+            raise ValueError(
+                f"{path} is a link, or is in a linked folder, and is not copied: put the file itself there"
+            )
+        # Ids, labels and predictions of single samples stay where they are.
+        if path != run.held_out_file and path.is_file():
+            found.append((path, "" if path.parent == run.path else path.parent.name))
+    return found
+
+
+def _is_over(run: RunFolder) -> bool:
+    """Whether the run has ended, or was stopped."""
+    try:
+        return "files" in Manifest(run).read()
+    except FileNotFoundError:
+        return _ending(run) != "unfinished"
+
+
+def _ending(run: RunFolder) -> Ending:
+    history = run.records()
+    stopping = Stopping.of(run.config())
+    if not history or not stopping.is_complete(history):
+        return "unfinished"
+    return "diverged" if verdict(history, stopping) else "finished"
+
+
+def _started(run: RunFolder) -> float:
+    """When training began, in seconds since 1970."""
+    try:
+        return datetime.fromisoformat(Manifest(run).read()["sessions"][0]["started"]).timestamp()
+    except (OSError, ValueError, LookupError):
+        return run.config_file.stat().st_mtime
+
+
+def _point(record: Record, started: float) -> Point:
+    found: dict[str, float | None] = {"train/loss": record.train_loss, "test/loss": record.test_loss}
+    for split, figures in record.metrics.items():
+        found |= {f"{split}/{name}": value for name, value in figures.items()}
+    found |= {f"bytes/{name}": float(value) for name, value in _sent(record).items()}
+    found["seconds"] = record.seconds
+    known = {name: value for name, value in found.items() if value is not None}
+    return Point(record.round, started + record.seconds, known)
+
+
+def _sent(record: Record) -> Mapping[str, int]:
+    found = {**vars(record.bytes), "total": record.bytes.total}
+    return found if record.evaluation_bytes is None else {**found, "evaluation": record.evaluation_bytes.total}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _wait_for(path: Path, should_stop: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + REPORT_S
+    while not path.exists() and time.monotonic() < deadline and not should_stop():
+        time.sleep(LOOK_S / 4)

@@ -6,26 +6,33 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.config.errors import ConfigError
+from tdcd.config.resolve import Plan
 from tdcd.core.ledger import Ledger, by_link, is_evaluated
 from tdcd.core.objective import Tree
-from tdcd.core.settings import Settings
 from tdcd.core.words import counted
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
+from tdcd.prediction.held_out import Named, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, client_digests, held_out_digests, keyed, schedule_of
 from tdcd.records.mark import NO_LINES, digest_of, marks_of
-from tdcd.records.patience import Best, Stopping
-from tdcd.records.run_folder import RunFolder, describe
+from tdcd.records.patience import Best
+from tdcd.records.run_folder import RunFolder, federation_facts
 from tdcd.records.verdict import NO_COURSES, Courses, verdict
 from tdcd.simulation.devices import of_first
 from tdcd.simulation.engines.base import State
-from tdcd.training.described import differences
+from tdcd.tables.preparation import encoding_of, save_prepared
+from tdcd.training.description import differences
+from tdcd.training.subsets import Trained, write_subsets
 
 SECONDS_PER_CALL = 0.3
 """How long the engine may run before progress shows and a request to stop is heard."""
+
+FREE_FACTS = ("federation.name", "federation.labels", "federation.engine")
+"""What the folder says of a federation that may differ when a run is resumed."""
 
 Status = Literal["finished", "interrupted", "diverged"]
 
@@ -57,30 +64,20 @@ class CallSizer:
 class TrainingRun:
     """One run: the state after its last round, its history, and its run folder if it has one."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        settings: Settings,
-        state: State,
-        ledger: Ledger,
-        engine: str,
-        stopping: Stopping,
-        hosts: Hosts | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, state: State, ledger: Ledger, engine: str, hosts: Hosts | None = None) -> None:
         """Before round 0.
 
         Args:
             ledger: what its rounds send.
             engine: the name of the one that runs the rounds.
-            stopping: when it ends, and which model stays.
             hosts: the processes that run it together, if there are several.
         """
         self._hosts, self._clients = hosts, dict[str, str]()
-        self.federation, self.settings, self.state, self.stopping = federation, settings, state, stopping
+        self.plan, self.state, self.stopping = plan, state, plan.stopping
         self.round, self.seconds = 0, 0.0
         self.history: list[Record] = []
         self.folder: RunFolder | None = None
-        self.names = [silo.name for silo in federation.silos]
+        self.names = [silo.name for silo in plan.federation.silos]
         self._ledger, self._engine = ledger, engine
         self._mark, self._data = NO_LINES, ""
         self._finite = (state, 0)
@@ -115,24 +112,27 @@ class TrainingRun:
         """Why it ended early, and which model stays, if that is not as usual."""
         return self.stopping.in_words(self._best, self.round)
 
-    def attach(self, path: Path, config: Mapping[str, Any], resume_every: int | None, by: str = "simulation") -> None:
-        """Write to ``path`` from now on; to resume, take up what is there, evaluated every so many rounds.
+    def attach(self, path: Path, *, resume: bool, by: str = "simulation") -> None:
+        """Write to ``path`` from now on; to resume, take up what is there.
 
         Of several processes the first one does so, and all call this.
 
         Args:
             by: who runs it, for the manifest.
         """
-        self._clients = client_digests(self.federation, self._hosts)
-        self._data = _data_digest(self.federation, self._clients, held_out_digests(self.federation, self._hosts))
+        federation = self.plan.federation
+        self._clients = client_digests(federation, self._hosts)
+        self._data = _data_digest(federation, self._clients, held_out_digests(federation, self._hosts))
 
         def opened() -> list[str]:
-            self._open(path, config, resume_every, by)
+            self._open(path, resume, by)
             return [record.to_json() for record in self.history]
 
         lines = opened() if self._hosts is None else self._hosts.of_first(opened)
-        if self._hosts is not None and resume_every is not None:
+        if self._hosts is not None and resume:
             self._follow([Record.from_json(line) for line in lines], self._hosts)
+        if self.folder is not None:
+            save_prepared(path, federation, self.plan.objective)
 
     def _follow(self, history: list[Record], hosts: Hosts) -> None:
         """Of several processes, take up what the first one resumes."""
@@ -140,10 +140,10 @@ class TrainingRun:
         self.round, self.history, self._best, self._courses = int(at), history, Best.of(history), Courses.of(history)
         self._finite = (self.state, self.round)
 
-    def _open(self, path: Path, config: Mapping[str, Any], resume_every: int | None, by: str) -> None:
-        facts = describe(self.federation, count_parameters(self.state.blocks), self._engine)
-        if resume_every is None:
-            self.folder = RunFolder.create(path, config, facts)
+    def _open(self, path: Path, resume: bool, by: str) -> None:
+        facts = federation_facts(self.plan.federation, count_parameters(self.state.blocks), self._engine)
+        if not resume:
+            self.folder = RunFolder.create(path, self.plan.description, facts)
             self._begin_manifest(self.folder, by)
             return
         self.folder = folder = RunFolder.open(path)
@@ -151,13 +151,13 @@ class TrainingRun:
         before = _known_facts(folder)
         # What is said of the same rows can only differ by damage, and is written anew.
         same_rows = folder.data_digest() == self._data
-        settings = _agreed(folder, config, facts, {} if same_rows else before)
+        settings = _agreed(folder, self.plan.description, facts, {} if same_rows else before)
         # The folder's settings name the loss that was decided from the labels: only the facts still say so.
         facts["labels"] = before.get("labels", facts["labels"])
         self.state, known = self._saved(folder)
         if known["data"] and known["data"] != self._data:
             raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
-        self.history = folder.records_before(self.round, resume_every, known["history"])
+        self.history = folder.records_before(self.round, self.plan.config.evaluate.every, known["history"])
         self._take_best(known["round"], path)
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
@@ -175,7 +175,7 @@ class TrainingRun:
         manifest = Manifest(folder)
         manifest.begin(by)
         data = keyed(manifest.key(), self._clients)
-        manifest.note(schedule_of(self.settings, self.federation.num_samples), data)
+        manifest.note(schedule_of(self.plan.settings, self.plan.federation.num_samples), data)
 
     def _saved(self, folder: RunFolder) -> tuple[State, dict[str, Any]]:
         """What :meth:`checkpoint` wrote."""
@@ -207,21 +207,24 @@ class TrainingRun:
                 f"resuming {path}",
             )
 
-    def is_due(self, every: int, rounds: int) -> bool:
+    @property
+    def is_due(self) -> bool:
         """Whether this round is to be evaluated, and is not yet."""
-        return is_evaluated(self.round, every, rounds) and (not self.history or self.history[-1].round < self.round)
+        due = is_evaluated(self.round, self.plan.config.evaluate.every, self.stopping.rounds)
+        return due and (not self.history or self.history[-1].round < self.round)
 
     def advanced(self, rounds: int, seconds: float) -> None:
         """Count so many more rounds; :attr:`state` follows when it is needed."""
         self.round += rounds
         self.seconds += seconds
 
-    def add(self, figures: Figures, every: int) -> Record:
-        """Add a record of the global model as it is; it is evaluated every so many rounds."""
+    def add(self, figures: Figures) -> Record:
+        """Add a record of the global model as it is."""
+        every = self.plan.config.evaluate.every
         evaluations = self._ledger.evaluations(self.round, every, self.stopping.rounds)
         record = Record(
             round=self.round,
-            iteration=self.round * self.settings.local_steps,
+            iteration=self.round * self.plan.settings.local_steps,
             train_loss=figures.train_loss,
             test_loss=figures.test_loss,
             metrics=figures.metrics,
@@ -259,6 +262,28 @@ class TrainingRun:
             self.state, self.round = self._finite
         self.checkpoint()
 
+    def conclude(self, scores: NDArray[Any] | None, named: Named | None = None) -> None:
+        """Write what the model that stays says of the held-out samples, and what it reaches with every subset of silos.
+
+        Of several processes the first one does so, and all call this.
+
+        Args:
+            scores: ``[m, C]``, the silos' sums for the held-out samples; None if there are none.
+            named: what those samples are called; by default as in the tables that they are from, or by number.
+        """
+        plan, (hub_blocks, _) = self.plan, self.model
+        if scores is not None and self.folder is not None:
+            called = named or _named_in(plan) or _numbered(plan)
+            randomized = plan.objective.label_epsilon is not None
+            write_held_out(
+                self.folder.path, called, plan.objective.scores(scores), plan.objective.loss, randomized=randomized
+            )
+        if not self.diverged:
+            trained = Trained(plan.federation, plan.blocks, plan.objective, plan.variant, self._hosts)
+            write_subsets(self.folder, trained, hub_blocks)
+        if self.folder is not None:
+            Manifest(self.folder).seal()
+
 
 def _memory(state: State) -> list[Tree]:
     """What each hub remembers besides its block."""
@@ -278,7 +303,8 @@ def _agreed(
 ) -> dict[str, Any]:
     """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run."""
     found = folder.config()
-    problems = differences(config, found) + differences({"federation": facts}, {"federation": before})
+    problems = differences(config, found)
+    problems += differences({"federation": facts}, {"federation": before}, FREE_FACTS)
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
         problems.append(f"train.rounds = {rounds}: {folder.path} has {counted(done, 'round')} already")
@@ -304,3 +330,23 @@ def _data_digest(federation: Federation, clients: Mapping[str, str], held_out: M
 def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:
     """The numbers in each silo's block."""
     return [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in hub_blocks]
+
+
+def _named_in(plan: Plan) -> Named | None:
+    """What the held-out samples of a plan from files are called; None if they have numbers."""
+    assembled, federation = plan.assembled, plan.federation
+    if assembled is None or plan.handed_over is not None:
+        return None
+    # The only silo of those who hold all columns is none of the file's.
+    named = (silo.id for silo in plan.config.silos if silo.name == federation.silos[0].name)
+    id_column = next(named, plan.config.silos[0].id)
+    return Named(id_column, assembled.test_ids, assembled.test_labels, assembled.label_encoding)
+
+
+def _numbered(plan: Plan) -> Named:
+    """What held-out samples without ids are called."""
+    federation, objective = plan.federation, plan.objective
+    assert federation.test_labels is not None
+    outputs = objective.num_outputs([federation.labels, federation.test_labels])
+    ids = [str(federation.num_samples + place) for place in range(len(federation.test_labels))]
+    return Named.by_number(ids, federation.test_labels, encoding_of(federation, objective), outputs)

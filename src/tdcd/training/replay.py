@@ -13,12 +13,11 @@ from tdcd.config import Config, ConfigError, stored_config
 from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
 from tdcd.core.words import counted
-from tdcd.records.flat import flat
-from tdcd.records.history import Record
+from tdcd.records.history import Record, flat
 from tdcd.records.model_file import read_block
 from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
-from tdcd.training.run import execute
+from tdcd.training.train import train_plan
 
 CLOSE = {"float64": 1e-8, "float32": 1e-3}
 """How close a simulation is to real parties, and to a sweep's runs at once, by dtype: they add up in another order."""
@@ -52,7 +51,7 @@ def replay(
     # What each silo reaches alone takes as long again, and is not compared.
     alone = config.evaluate.model_copy(update={"alone": False})
     planned = plan(config.model_copy(update={"evaluate": alone}), devices=devices)
-    if execute(planned, scratch, observe=observe, should_stop=should_stop).status == "interrupted":
+    if train_plan(planned, scratch, observe=observe, should_stop=should_stop).status == "interrupted":
         raise Interrupted("Interrupted; the run folder is as it was.")
     again = RunFolder(scratch)
     return _history_differences(history, again.history(), within) + _model_differences(run, again, within)

@@ -1,29 +1,27 @@
 """Running a plan: begin, resume, finish; alone or as one of several."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tdcd.config import Config, ConfigError, check_config, override, stored_config
 from tdcd.config.all_columns import check_resumed
 from tdcd.config.resolve import Plan, plan
-from tdcd.core.objective import Tree
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.hosts import Hosts
-from tdcd.prediction.held_out import Named, scores_of, write_held_out
 from tdcd.records.history import Record
 from tdcd.records.patience import Stopping
 from tdcd.records.run_folder import RunFolder
-from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
-from tdcd.simulation.simulate import Simulation
+from tdcd.training.description import differences
 from tdcd.training.result import Result
-from tdcd.training.silo_only import train_silo_only
-from tdcd.training.train import numbered, train
+from tdcd.training.train import train_plan
+
+DECIDED_BY_DATA = ("federation.bias", "federation.strips", "model.loss")
+"""The keys that a plan fills in."""
 
 
 def run(config: Config, out: Path, devices: int | None = 1, **watch: Any) -> Result:
     """Run a configuration into a new run folder; ``watch`` is passed on to :func:`tdcd.train`."""
-    return execute(plan(config, devices=devices), out, **watch)
+    return train_plan(plan(config, devices=devices), out, **watch)
 
 
 def resume(
@@ -54,62 +52,7 @@ def resume(
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
     config = stored_config(keys, str(RunFolder(out).config_file), allow_code=allow_code)
     check_resumed(check_config(before, str(RunFolder(out).config_file)), config)
-    return execute(plan(config, devices=devices, hosts=hosts), out, resume=True, **watch)
-
-
-def execute(planned: Plan, out: Path, **options: Any) -> Result:
-    """Train what was planned; ``options`` are passed on to :func:`tdcd.train`."""
-    config = planned.config
-    result = train(
-        planned.federation,
-        planned.blocks,
-        planned.objective,
-        planned.settings,
-        rounds=config.train.rounds,
-        evaluate_every=config.evaluate.every,
-        patience=config.evaluate.patience,
-        keep=config.evaluate.keep,
-        colocation=planned.colocation,
-        moved=planned.moved,
-        out=out,
-        config=config.model_dump(),
-        execution=planned.execution,
-        variant=planned.variant,
-        named=named_in(planned),
-        quiet=True,
-        **options,
-    )
-    if config.evaluate.alone and config.train.algorithm == "tdcd" and result.status == "finished":
-        train_silo_only(planned, out, options.get("should_stop", lambda: False))
-    return result
-
-
-def named_in(planned: Plan) -> Named | None:
-    """What the held-out samples of a plan from files are called; None if they have numbers, or if there are none."""
-    assembled, federation = planned.assembled, planned.federation
-    if assembled is None or federation.test_labels is None:
-        return None
-    # The only silo of those who hold all columns is none of the file's.
-    named = (silo.id for silo in planned.config.silos if silo.name == federation.silos[0].name)
-    id_column = next(named, planned.config.silos[0].id)
-    return Named(id_column, assembled.test_ids, assembled.test_labels, assembled.label_encoding)
-
-
-def save_held_out(planned: Plan, folder: Path, hub_blocks: Sequence[Tree]) -> None:
-    """Write what a model says of the held-out samples of its plan."""
-    if planned.federation.test_labels is not None:
-        scores = scores_of(planned.federation, planned.blocks, hub_blocks)
-        objective = planned.objective
-        named = named_in(planned) or numbered(planned.federation, objective)
-        write_held_out(
-            folder, named, objective.scores(scores), objective.loss, randomized=objective.label_epsilon is not None
-        )
-
-
-def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:
-    """The simulation of a plan; or of several that differ in nothing but seed, step size and l2."""
-    first, runs = plans[0], [Run(plan.federation, plan.objective, plan.settings) for plan in plans]
-    return Simulation.of_runs(runs, first.blocks, first.execution, first.variant, most_rounds)
+    return train_plan(plan(config, devices=devices, hosts=hosts), out, resume=True, **watch)
 
 
 def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
@@ -117,7 +60,7 @@ def finish(planned: Plan, folder: Path, **watch: Any) -> list[Record]:
     history = complete_history(planned.config, folder)
     if history is not None:
         return history
-    result = execute(planned, folder, resume=RunFolder(folder).is_begun, **watch)
+    result = train_plan(planned, folder, resume=RunFolder(folder).is_begun, **watch)
     if result.status == "interrupted":
         raise Interrupted
     return result.history
@@ -130,7 +73,7 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
     lost lines, since running it again gives the same.
 
     Args:
-        config: the run's, with every default filled in. A folder with another run is refused.
+        config: the run's, planned or, of TDCD itself, not planned yet. A folder with another run is refused.
     """
     if not RunFolder(folder).is_begun:
         return None
@@ -149,7 +92,10 @@ def complete_history(config: Config, folder: Path) -> list[Record] | None:
 
 def _holds(existing: RunFolder, config: Config) -> bool:
     """Whether the folder's run is one of ``config``; keys that were added since count with their defaults."""
+    asked = config.model_dump()
+    # Not planned yet: what the data decides is as it was.
+    open_keys = [key for key in DECIDED_BY_DATA if asked[key.partition(".")[0]][key.partition(".")[2]] is None]
     try:
-        return check_config(existing.config()) == config
+        return not differences(asked, check_config(existing.config()).model_dump(), free=open_keys)
     except ConfigError:
         return False

@@ -17,10 +17,11 @@ import jax
 import numpy as np
 
 from tdcd.blocks.base import Block
+from tdcd.config import Config, ModelSection
+from tdcd.config.baselines import labelled_silos, rewrite
 from tdcd.config.losses import named_loss
-from tdcd.config.resolve import block_named
-from tdcd.config.training_sections import NAMED, ModelSection
-from tdcd.core.centre import CentreAverage
+from tdcd.config.resolve import Plan, block_named
+from tdcd.config.schema import NAMED
 from tdcd.core.choices import KeepModel
 from tdcd.core.exchange import bytes_up
 from tdcd.core.execution import Execution
@@ -29,18 +30,18 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation
-from tdcd.prediction.held_out import Named, write_held_out
+from tdcd.prediction.held_out import Named
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest
 from tdcd.records.metrics import metrics
-from tdcd.records.patience import Stopping
+from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.devices import agreed
+from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
-from tdcd.tables.prepared import encoding_of, save_prepared, say_what_labels_are
-from tdcd.training.described import describe_call
+from tdcd.tables.preparation import say_what_labels_are
+from tdcd.training.description import describe
 from tdcd.training.recording import CallSizer, Figures, Status, TrainingRun, count_parameters
 from tdcd.training.result import Result
-from tdcd.training.subsets import Trained, write_subsets
 from tdcd.training.terms import on_terms
 
 SECONDS_PER_CHECKPOINT = 5.0
@@ -118,53 +119,116 @@ def train(
         raise ValueError(f"patience must be at least 1 and keep 'last' or 'best', not {patience} and {keep!r}")
     chosen = _blocks(blocks, federation.num_silos)
     objective, settings = _objective(objective), _settings(settings)
-    _check_classes(federation, objective)
     objective, variant = on_terms(federation, objective, settings, variant)
-    simulation = Simulation(federation, chosen, objective, settings, execution, variant)
+    # As they are: NumPy's numbers are not those of a TOML file.
+    evaluate = {"every": evaluate_every, "patience": patience, "keep": keep}
+    plan = Plan(
+        _with_keys(Config(), {"train": {"rounds": rounds}, "evaluate": evaluate}),
+        federation,
+        chosen,
+        objective,
+        settings,
+        variant or Variant(),
+        execution or Execution(),
+        colocation,
+        tuple(moved),
+    )
+    folder = None
+    if out is not None:
+        folder, plan = Path(out), plan._replace(handed_over=config or describe(plan))
+    result = train_plan(plan, folder, resume=resume, observe=observe, should_stop=should_stop, named=named)
+    if result.status == "diverged" and not quiet:
+        warn_of_divergence(result, stacklevel=3)
+    return result
+
+
+def train_plan(
+    plan: Plan,
+    out: Path | None = None,
+    *,
+    resume: bool = False,
+    observe: Observer = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    named: Named | None = None,
+) -> Result:
+    """Train what was planned; the arguments are those of :func:`train`."""
+    _check_classes(plan.federation, plan.objective)
+    simulation = simulate(plan)
     # Of several processes, each has the features of its own clients only.
     federation, hosts = simulation.federation, simulation.hosts
     if hosts is None or not hosts.here:
-        say_what_labels_are(federation, objective)
-    state = simulation.init()
-    ledger, stopping = ledger_of(simulation, state.blocks, colocation, moved), Stopping(rounds, patience, keep)
-    run = TrainingRun(federation, settings, state, ledger, simulation.engine, stopping, hosts)
+        say_what_labels_are(federation, plan.objective)
+    state, config = simulation.init(), plan.config
+    ledger = ledger_of(simulation, state.blocks, plan.colocation, plan.moved)
+    run = TrainingRun(plan._replace(federation=federation), state, ledger, simulation.engine, hosts)
     if out is not None:
-        how = (simulation.execution, simulation.variant)
-        described = config or describe_call(
-            chosen,
-            objective,
-            settings,
-            *how,
-            stopping=stopping,
-            evaluate_every=evaluate_every,
-            reading=_reading(federation),
-        )
-        run.attach(Path(out), described, evaluate_every if resume else None)
-    if run.folder is not None:
-        save_prepared(run.folder.path, federation, objective)
+        run.attach(out, resume=resume)
     with _ending_on_interrupt(observe, should_stop) as watch:
-        status = Training(simulation, [run], rounds, evaluate_every).train(*watch)
-    folder = None if run.folder is None else run.folder.path
+        status = Training(simulation, [run]).train(*watch)
     hub_blocks, kept = run.model
-    if out is not None and federation.test_labels is not None:
+    if out is not None:
         # Several processes score together, and the first one writes.
-        scores = simulation.scores(hub_blocks, [silo.test_features for silo in federation.silos])
-        if folder is not None:
-            randomized = objective.label_epsilon is not None
-            called = named or numbered(federation, objective)
-            write_held_out(folder, called, objective.scores(scores), objective.loss, randomized=randomized)
-    if out is not None and status != "diverged":
-        write_subsets(run.folder, Trained(federation, chosen, objective, simulation.variant, hosts), hub_blocks)
-    if run.folder is not None:
-        Manifest(run.folder).seal()
+        has_held_out = federation.test_labels is not None
+        tables = [silo.test_features for silo in federation.silos]
+        run.conclude(simulation.scores(hub_blocks, tables, kept) if has_held_out else None, named)
     verdict = "" if status == "interrupted" else run.verdict
     reason = "; ".join(filter(None, [verdict, run.in_words if status == "finished" else ""]))
     by_silo = dict(zip(run.names, hub_blocks, strict=True))
     status = "diverged" if verdict else status
-    result = Result(run.history, by_silo, kept, status, simulation, federation, folder, reason)
-    if verdict and not quiet:
-        warn_of_divergence(result, stacklevel=3)
-    return result
+    folder = None if run.folder is None else run.folder.path
+    if out is not None and config.evaluate.alone and config.train.algorithm == "tdcd" and status == "finished":
+        train_silo_only(plan, out, should_stop)
+    return Result(run.history, by_silo, kept, status, simulation, federation, folder, reason)
+
+
+def train_silo_only(
+    plan: Plan, folder: Path, should_stop: Callable[[], bool] = lambda: False
+) -> dict[str, dict[str, float | None]]:
+    """Train every silo that has labels on its own columns with its own clients, for as many local steps as the plan.
+
+    Several processes train together, as for the plan itself, and the first one writes ``alone.json``. Nothing else of
+    these runs is kept. With the whole federation's model in ``folder``, its report shows both.
+
+    Args:
+        plan: of TDCD.
+        should_stop: asked between two engine calls; true leaves the folder as it is.
+
+    Returns:
+        By silo, its model's metrics on the held-out samples, or on the training ones if none are held out; nothing
+        if it was stopped.
+    """
+    found, evaluate = {}, plan.config.evaluate
+    is_judged = evaluate.patience is not None or evaluate.keep == "best"
+    for silo in labelled_silos(plan):
+        silo_only = rewrite(plan, "local-sgd", silo)
+        every = evaluate.every if is_judged else max(silo_only.config.train.rounds, 1)
+        seldom = _with_keys(silo_only.config, {"evaluate": {"every": every}})
+        result = train_plan(silo_only._replace(config=seldom), should_stop=should_stop)
+        if result.status == "interrupted":
+            return {}
+        if result.status == "diverged":
+            warn_of_divergence(result, stacklevel=3)
+        figures = result.final.metrics if is_judged else result.history[-1].metrics
+        found[silo] = figures.get("test", figures["train"])
+    if jax.process_index() == 0:
+        run = RunFolder(folder)
+        run.write_alone(found)
+        if (manifest := Manifest(run)).exists:
+            manifest.seal()
+    return found
+
+
+def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:
+    """The simulation of a plan; or of several that differ in nothing but seed, step size and l2."""
+    first, runs = plans[0], [Run(plan.federation, plan.objective, plan.settings) for plan in plans]
+    return Simulation.of_runs(runs, first.blocks, first.execution, first.variant, most_rounds)
+
+
+def _with_keys(config: Config, sections: Mapping[str, Mapping[str, Any]]) -> Config:
+    """The configuration with other values for some keys, by section; they are not checked."""
+    return config.model_copy(
+        update={name: getattr(config, name).model_copy(update={**keys}) for name, keys in sections.items()}
+    )
 
 
 def _blocks(blocks: Block | str | Sequence[Block | str], num_silos: int) -> tuple[Block, ...]:
@@ -241,9 +305,11 @@ def _ending_on_interrupt(
 class Training:
     """The training loop: one run, or several that are at the same round of a simulation of all of them."""
 
-    def __init__(self, simulation: Simulation, runs: Sequence[TrainingRun], rounds: int, every: int) -> None:
-        """Take the runs as they stand; ``rounds`` in all, evaluated ``every`` so many."""
-        self._simulation, self._runs, self._rounds, self._every = simulation, runs, rounds, every
+    def __init__(self, simulation: Simulation, runs: Sequence[TrainingRun]) -> None:
+        """Take the runs as they stand."""
+        config = runs[0].plan.config
+        self._simulation, self._runs = simulation, runs
+        self._rounds, self._every = config.train.rounds, config.evaluate.every
         self._state = simulation.join([run.state for run in runs])
         # Many runs are not worth a checkpoint each before anything has happened.
         self._saved_at = -math.inf if len(runs) == 1 else time.monotonic()
@@ -259,22 +325,19 @@ class Training:
                 return self._close("interrupted")
             target = min(self._rounds, (now // self._every + 1) * self._every)
             rounds = agreed(sizer.rounds(target - now))
-            self._advance(now, rounds, sizer)
+            began = time.perf_counter()
+            self._state = self._simulation.advance(self._state, now, rounds)
+            jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
+            seconds = time.perf_counter() - began
+            self._simulation.check_range(self._state)
+            sizer.took(rounds, seconds)
+            for run in self._running():
+                run.advanced(rounds, seconds / len(self._runs))
             now += rounds
             record = self._record() if now == target else None
             observe(Progress(now, self._rounds, record))
         self._close("finished")
         return "diverged" if all(run.diverged for run in self._runs) else "finished"
-
-    def _advance(self, now: int, rounds: int, sizer: CallSizer) -> None:
-        began = time.perf_counter()
-        self._state = self._simulation.advance(self._state, now, rounds)
-        jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
-        seconds = time.perf_counter() - began
-        self._simulation.check_range(self._state)
-        sizer.took(rounds, seconds)
-        for run in self._running():
-            run.advanced(rounds, seconds / len(self._runs))
 
     def _running(self) -> list[TrainingRun]:
         return [run for run in self._runs if not run.is_over]
@@ -282,11 +345,13 @@ class Training:
     def _record(self) -> Record | None:
         """Evaluate the runs that are due and go on; the first one's record."""
         self._hand_out()
-        if not any(run.is_due(self._every, self._rounds) for run in self._running()):
+        if not any(run.is_due for run in self._running()):
             return None
-        for run, figures in zip(self._runs, measure(self._simulation, self._state.blocks), strict=True):
-            if run.is_due(self._every, self._rounds) and not run.is_over:
-                run.add(figures, self._every)
+        for run, figures in zip(
+            self._runs, measure(self._simulation, self._state.blocks, self._runs[0].round), strict=True
+        ):
+            if run.is_due and not run.is_over:
+                run.add(figures)
                 if run.is_over:
                     run.close("diverged" if run.diverged else "finished")
         if time.monotonic() - self._saved_at > self._save_after:
@@ -324,8 +389,10 @@ def _check_classes(federation: Federation, objective: Objective) -> None:
         )
 
 
-def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
-    """Every run's losses and metrics of its global model, over the training samples and the held-out ones."""
+def measure(simulation: Simulation, hub_blocks: list[Tree], round_index: int) -> list[Figures]:
+    """Every run's losses and metrics of its global model after a round, over the training samples and the held-out
+    ones.
+    """
     federation, objective, runs = simulation.federation, simulation.objective, range(len(simulation.runs))
     scale = federation.label_scale
     samples: dict[str, tuple[Any, Any, Any]] = {"train": (None, federation.labels, federation.weights)}
@@ -334,7 +401,7 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
         samples["test"] = held_out, federation.test_labels, federation.test_weights
     losses, figures = {}, {}
     for split, (features, labels, weights) in samples.items():
-        scores = simulation.scores(hub_blocks, features)
+        scores = simulation.scores(hub_blocks, features, round_index)
         losses[split] = simulation.losses(hub_blocks, scores, labels, weights)
         each = scores if len(runs) > 1 else [scores]
         figures[split] = [
@@ -348,20 +415,6 @@ def measure(simulation: Simulation, hub_blocks: list[Tree]) -> list[Figures]:
         )
         for run in runs
     ]
-
-
-def _reading(federation: Federation) -> dict[str, Any]:
-    """How the silos' tables were read, all alike, and what they call the id."""
-    ids = {silo.name: silo.id_column for silo in federation.silos if silo.id_column}
-    return {**federation.silos[0].reading, **({"ids": ids} if ids else {})}
-
-
-def numbered(federation: Federation, objective: Objective) -> Named:
-    """What held-out samples without ids are called."""
-    assert federation.test_labels is not None
-    outputs = objective.num_outputs([federation.labels, federation.test_labels])
-    ids = [str(federation.num_samples + place) for place in range(len(federation.test_labels))]
-    return Named.by_number(ids, federation.test_labels, encoding_of(federation, objective), outputs)
 
 
 def ledger_of(
@@ -379,7 +432,7 @@ def ledger_of(
         settings: in place of the simulation's, as is ``variant``.
     """
     settings, variant = settings or simulation.settings, variant or simulation.variant
-    federation, middle = simulation.federation, variant.hub_update
+    federation = simulation.federation
     clients = [silo.num_clients for silo in federation.silos]
     scored = simulation.num_samples + (0 if federation.test_labels is None else len(federation.test_labels))
     sizes = Sizes(
@@ -397,7 +450,7 @@ def ledger_of(
         [variant.timing.period(silo) for silo in range(len(hub_blocks))],
         _answering(variant, clients),
         tuple(moved),
-        Centre(middle.hubs, middle.every) if isinstance(middle, CentreAverage) else None,
+        Centre(*variant.centre) if variant.centre else None,
     )
 
 

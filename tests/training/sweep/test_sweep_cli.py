@@ -30,6 +30,32 @@ def test_lists_in_the_file_and_on_the_command_line(tmp_path):
     assert "local_steps=5 and" not in again.stdout
 
 
+def test_a_sweep_of_which_a_run_diverged_is_status_3(tmp_path):
+    settings = [*LINEAR, "--set", "train.rounds=4", "--set", "train.step_size=[0.01,500.0]", "--out", "sweep"]
+    shown = tdcd("run", *settings, cwd=tmp_path)
+    assert shown.exit_code == 3, shown.output
+    assert "diverged" in shown.stdout
+    assert "Page:         sweep/sweep.html" in shown.stdout
+    assert tdcd("run", "--resume", "sweep", cwd=tmp_path).exit_code == 3
+
+
+def test_finished_runs_are_gathered_without_their_data(tmp_path):
+    """A thousand of them are not planned again: the table is gone, and nobody misses it."""
+    rows = "".join(f"{row},{row % 7},{row % 5},{row % 2}\n" for row in range(60))
+    (tmp_path / "all.csv").write_text("id,a,b,y\n" + rows)
+    split = tdcd("split", "all.csv", "--silos", 2, "--clients", 2, "--label", "y", "--out", "trial", cwd=tmp_path)
+    assert split.exit_code == 0, split.output
+    settings = ["--set", "train.rounds=2", "--set", "train.batch_size=8", "--out", "sweep"]
+    lists = ["--set", "train.step_size=[0.01,0.02]", "--set", "model.block=linear"]
+    assert tdcd("run", "trial/federation.toml", *lists, *settings, cwd=tmp_path).exit_code == 0
+    before = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    for table in (tmp_path / "trial").rglob("*.csv"):
+        table.unlink()
+    again = tdcd("run", "--resume", "sweep", cwd=tmp_path)
+    assert again.exit_code == 0, again.output
+    assert json.loads((tmp_path / "sweep" / "sweep.json").read_text()) == before
+
+
 def test_bad_lists_are_status_2_and_run_nothing(tmp_path):
     failed = tdcd("run", "--set", "train.step_size=[0.1,-1.0]", cwd=tmp_path)
     assert failed.exit_code == 2

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tdcd.pages.live.small_file import MOST_BYTES
-from tdcd.records.file_names import HISTORY, SWEEP
-from tdcd.records.plain_file import parse_json, read_plain
+from tdcd.records.files import parse_json, read_plain
+from tdcd.records.run_folder import HISTORY
+from tdcd.records.sweep_folder import SWEEP
 
 TRIAL = ("federation.toml", "data/options.json")
 """What ``tdcd up`` makes before its first hub starts; a shared file alone is none of its folders."""

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from tdcd.records.files import open_plain
 from tdcd.records.history import Record
-from tdcd.records.plain_file import open_plain
 
 MOST_BYTES = 1 << 20
 """Read at a time; a longer line is no line of a history."""

@@ -5,7 +5,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tdcd.config.named import resume_command
+from tdcd.config.user_code import resume_command
 from tdcd.pages.live.curve import ThinnedHistory
 from tdcd.pages.live.folders import STATUS, Found
 from tdcd.pages.live.history import Budget, HistoryReader
@@ -13,10 +13,10 @@ from tdcd.pages.live.page import DAMAGED_FILES
 from tdcd.pages.live.parties import silos_of, time_of
 from tdcd.pages.live.small_file import MOST_BYTES, SmallFile
 from tdcd.pages.live.standing import Standing, of_hubs, of_simulation
-from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
+from tdcd.records.files import parse_json, parse_toml, read_plain
 from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
-from tdcd.records.plain_file import parse_json, parse_toml, read_plain
+from tdcd.records.run_folder import CONFIG, FACTS, HISTORY, REPORT
 from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.records.verdict import NO_COURSES
 from tdcd.runtime.storage.status import read_status

@@ -116,7 +116,7 @@ def _text(party: str, purpose: str, public: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class SharedSecret:
-    """Signs with a secret that all parties have: it tells parties of one federation from others, and no more."""
+    """Signs with a secret that all parties have: it separates one federation's parties from others, and no more."""
 
     secret: bytes
 
@@ -139,7 +139,7 @@ class Certified:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{folder / f'{party}.key'} is no elliptic curve's key, and masks need one: tdcd certs")
         self._key, self._authority = key, read_certificate(folder / AUTHORITY)
-        # The transport tells of the same list.
+        # The transport reports on the same list.
         self._revoked = WatchedList(folder / REVOKED, folder / AUTHORITY, lambda news: None)
         self._certificate = read_certificate(folder / f"{party}.pem").public_bytes(Encoding.DER)
 

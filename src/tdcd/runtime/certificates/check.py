@@ -59,7 +59,7 @@ _NEEDED: dict[Role, tuple[str, ...]] = {"hub": ("server", "client"), "client": (
 
 
 @dataclass(frozen=True)
-class Facts:
+class CertificateFacts:
     """What a certificate says of itself."""
 
     name: str
@@ -126,12 +126,12 @@ def read_secret(path: Path) -> bytes:
     return bytes.fromhex(text)
 
 
-def facts_of(cert: x509.Certificate) -> Facts:
+def facts_of(cert: x509.Certificate) -> CertificateFacts:
     """What ``cert`` says of itself."""
     constraints = _extension(cert, x509.BasicConstraints)
     usages = _extension(cert, x509.ExtendedKeyUsage) or ()
     names = _extension(cert, x509.SubjectAlternativeName) or x509.SubjectAlternativeName([])
-    return Facts(
+    return CertificateFacts(
         name=party_of(_common_name(cert.subject)),
         common_name=_common_name(cert.subject),
         issuer=_common_name(cert.issuer),
@@ -197,7 +197,7 @@ def cautions(cert_path: Path, key_path: Path, now: datetime | None = None) -> li
     return found
 
 
-def _name_problems(path: Path, facts: Facts, party: str | None) -> list[str]:
+def _name_problems(path: Path, facts: CertificateFacts, party: str | None) -> list[str]:
     if party is not None and facts.name != party:
         return [f"{path} is the certificate of '{facts.name}', not of '{party}'; give the one that is"]
     if role_of(facts.name) is None:
@@ -205,7 +205,7 @@ def _name_problems(path: Path, facts: Facts, party: str | None) -> list[str]:
     return []
 
 
-def _date_problems(path: Path, facts: Facts, now: datetime, remedy: str) -> list[str]:
+def _date_problems(path: Path, facts: CertificateFacts, now: datetime, remedy: str) -> list[str]:
     if now > facts.not_after:
         return [f"{path} expired on {_when(facts.not_after)} and it is {_when(now)}; {remedy}"]
     if now < facts.not_before:
@@ -214,16 +214,16 @@ def _date_problems(path: Path, facts: Facts, now: datetime, remedy: str) -> list
     return []
 
 
-def _use_problems(path: Path, facts: Facts, party: str | None, host: str | None) -> list[str]:
+def _use_problems(path: Path, facts: CertificateFacts, party: str | None, host: str | None) -> list[str]:
     """Whether TLS will let the holder play its role, at that address."""
     role = role_of(party or facts.name)
     if role is None:
         return []
     problems = []
     if missing := [usage for usage in _NEEDED[role] if usage not in facts.usages]:
-        said = f"only as a {facts.usages[0]}" if facts.usages else "neither as a server nor as a client"
+        allowed = f"only as a {facts.usages[0]}" if facts.usages else "neither as a server nor as a client"
         problems.append(
-            f"{path} may be used {said}, but a {role} has to be a {' and a '.join(missing)} too; "
+            f"{path} may be used {allowed}, but a {role} has to be a {' and a '.join(missing)} too; "
             f"give a certificate that was issued to a {role}"
         )
     if role == "hub" and not facts.hosts:
@@ -236,7 +236,7 @@ def _use_problems(path: Path, facts: Facts, party: str | None, host: str | None)
     return problems
 
 
-def _authority_problems(path: Path, facts: Facts, now: datetime) -> list[str]:
+def _authority_problems(path: Path, facts: CertificateFacts, now: datetime) -> list[str]:
     if not facts.is_authority:
         return [f"{path} is the certificate of '{facts.name}', not of an authority; give the federation's ca.pem"]
     remedy = "the federation needs a new authority and new certificates: tdcd certs issue into an empty folder"

@@ -79,7 +79,7 @@ def create_authority(folder: Path, days: int = AUTHORITY_DAYS, now: datetime | N
     folder.chmod(0o700)
     now = now or datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP256R1())
-    # The tag tells one federation's authority from another's in messages; nothing relies on it.
+    # The tag distinguishes one federation's authority from another's in messages; nothing relies on it.
     subject = named(f"tdcd federation CA {secrets.token_hex(4)}")
     builder = _builder(subject, subject, key.public_key(), key, now, now + timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

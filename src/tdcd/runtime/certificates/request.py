@@ -33,7 +33,7 @@ RSA_BITS = range(3072, 4097)
 
 
 @dataclass(frozen=True)
-class Request:
+class SigningRequest:
     """A party's wish for a certificate, made by whoever has the key."""
 
     path: Path
@@ -46,7 +46,7 @@ class Request:
         return fingerprint(self.key)
 
 
-def make_request(folder: Path, party: str, new_key: bool = False) -> Request:
+def make_request(folder: Path, party: str, new_key: bool = False) -> SigningRequest:
     """Write ``PARTY.csr`` into ``folder``, and ``PARTY.key`` if there is none or ``new_key`` asks for another."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path, key_path = folder / f"{party}{REQUEST_SUFFIX}", folder / f"{party}.key"
@@ -58,10 +58,10 @@ def make_request(folder: Path, party: str, new_key: bool = False) -> Request:
     _check_key(key.public_key(), key_path)
     csr = x509.CertificateSigningRequestBuilder(named(party)).sign(key, hashes.SHA256())
     write_whole(path, csr.public_bytes(Encoding.PEM), private=False)
-    return Request(path, party, key.public_key())
+    return SigningRequest(path, party, key.public_key())
 
 
-def read_request(path: Path, parties: Sequence[str]) -> Request:
+def read_request(path: Path, parties: Sequence[str]) -> SigningRequest:
     """The request at ``path``, if the holder of its key made it for one of ``parties``."""
     try:
         data = path.read_bytes()
@@ -82,12 +82,12 @@ def read_request(path: Path, parties: Sequence[str]) -> Request:
             f"{path} asks for '{', '.join(names)}', and the parties of the shared file are {', '.join(parties)}"
         )
     _check_key(key, path)
-    return Request(path, names[0], key)
+    return SigningRequest(path, names[0], key)
 
 
 def sign(
     folder: Path,
-    request: Request,
+    request: SigningRequest,
     hosts: Sequence[str] = (),
     days: int = PARTY_DAYS,
     again: bool = False,
@@ -102,13 +102,13 @@ def sign(
     return _written(folder, request, certify(folder, request.party, hosts, request.key, days, now))
 
 
-def _written(folder: Path, request: Request, cert: x509.Certificate) -> Issued:
+def _written(folder: Path, request: SigningRequest, cert: x509.Certificate) -> Issued:
     path = folder / f"{request.party}.pem"
     write_whole(path, cert.public_bytes(Encoding.PEM), private=False)
     return Issued(request.party, path, path.with_suffix(".key"), cert.not_valid_after_utc, is_new=True)
 
 
-def _check_request(folder: Path, request: Request, hosts: Sequence[str], again: bool, now: datetime) -> None:
+def _check_request(folder: Path, request: SigningRequest, hosts: Sequence[str], again: bool, now: datetime) -> None:
     """Raise a ValueError that says why a request cannot be signed."""
     cert_path, key_path = folder / f"{request.party}.pem", folder / f"{request.party}.key"
     if request.fingerprint in list_of(folder).keys.values():
@@ -128,7 +128,7 @@ def _check_request(folder: Path, request: Request, hosts: Sequence[str], again: 
 
 def sign_all(
     folder: Path, paths: Sequence[Path], parties: Mapping[str, Sequence[str]], days: int, again: bool
-) -> list[tuple[Request, Issued]]:
+) -> list[tuple[SigningRequest, Issued]]:
     """Sign several requests, or none if one of them cannot be; make the authority where ``folder`` has none.
 
     Args:
@@ -137,7 +137,7 @@ def sign_all(
         parties: of every party in the shared file the hosts at which it is dialled.
     """
     requests = [read_request(path, [*parties]) for path in paths]
-    asked: dict[str, Request] = {}
+    asked: dict[str, SigningRequest] = {}
     for request in requests:
         if (other := asked.setdefault(request.party, request)) is not request:
             raise ValueError(f"{other.path} and {request.path} are both for {request.party}; give one of them")

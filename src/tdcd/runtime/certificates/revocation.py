@@ -105,7 +105,7 @@ class WatchedList:
     Args:
         path: Where the list is, or will be.
         authority: The authority's certificate.
-        tell: Hears whom a new list revokes, or why it is refused: a sentence each time.
+        report: Called with a sentence on whom a new list revokes, or why it is refused.
         clock: Seconds.
     """
 
@@ -113,10 +113,10 @@ class WatchedList:
         self,
         path: Path,
         authority: Path,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path, self._ca, self.tell, self._clock = path, read_certificate(authority), tell, clock
+        self._path, self._ca, self.report, self._clock = path, read_certificate(authority), report, clock
         self.current = read_list(path, authority)
         self._data = self._read()
         self._looked_at = clock()
@@ -135,10 +135,10 @@ class WatchedList:
         try:
             found = self._newer(data)
         except ValueError as refusal:
-            self.tell(f"{refusal}; list {self.current.number} stays in force")
+            self.report(f"{refusal}; list {self.current.number} stays in force")
             return False
         new = sorted(found.keys.keys() - self.current.keys.keys())
-        self.tell(f"{self._path}: list {found.number} is in force; newly revoked: {', '.join(new) or 'nobody'}")
+        self.report(f"{self._path}: list {found.number} is in force; newly revoked: {', '.join(new) or 'nobody'}")
         self.current = found
         return True
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
-from tdcd.core import algorithm
+from tdcd.core import algorithm, lazy
 from tdcd.core.exchange import TO_CLIENTS, TO_HUB
 from tdcd.core.knowledge import Knowledge
-from tdcd.core.lazy import Array, compiled
+from tdcd.core.lazy import compiled
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Widths, round_of
 from tdcd.core.settings import draws_of
@@ -26,28 +26,18 @@ from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.compute.secure_sums import Masks, What, add_steps
-from tdcd.runtime.job import IncompatibleParties, Job, timing_of
-from tdcd.runtime.messages.structure import Arrays
+from tdcd.runtime.job import IncompatibleParties, Job
+from tdcd.runtime.messages.messages import Remaining
+from tdcd.runtime.messages.structure import Array, Arrays
 
 
-class Layout(NamedTuple):
+class Holdings(NamedTuple):
     """Which client holds which samples of a round's E minibatches, seen as one run of E * B samples."""
 
     places: list[NDArray[np.int64]]
     """Of each client: where its samples are."""
     slots: NDArray[np.int64]
     """``[1, E * B]``: where each sample is if the clients' rows follow one another."""
-
-
-class Left(NamedTuple):
-    """What is left of a round's minibatches for one client, if clients are absent."""
-
-    absent: NDArray[np.uint8]
-    """``[n]``: 1 for those of the client's rows that take no part."""
-    present: NDArray[np.int32]
-    """``[E]``: how many samples each minibatch still has."""
-    rows: int
-    """How many samples the silo's clients that take part hold."""
 
 
 def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
@@ -73,8 +63,11 @@ class HubCompute:
         sample_index: SampleIndex,
         feature_shape: tuple[int, ...],
         masks: Masks | None = None,
+        noise_key: bytes = b"",
     ) -> None:
-        """Take the silo's index, its samples, the shape of one of them, and the hub's masks if it has any."""
+        """Take the silo's index, its samples, the shape of one of them, and the hub's masks and the secret of its noise
+        if it has any.
+        """
         self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
         outputs = sample_index.outputs(job.config)
         self.objective = objective_of(job.config, outputs.loss)
@@ -87,9 +80,9 @@ class HubCompute:
         statistic = self.objective.statistic_width(self.num_outputs)
         self.statistic_shape = (self.num_exchanged, self.batch_size, statistic)
         """Of what silos without labels receive of a round."""
-        self.round = round_of(job.variant, len(job.hubs), Widths(self.phi_width, statistic, job.tells_weights))
-        self._tells_weights = job.tells_weights
-        self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks)
+        self.round = round_of(job.variant, len(job.hubs), Widths(self.phi_width, statistic, job.sends_weights))
+        self._sends_weights = job.sends_weights
+        self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
@@ -120,8 +113,8 @@ class HubCompute:
         """What clients send of their blocks: the dtype and shape of every array, by name."""
         self._at_once = max(1, min(AT_ONCE, SAMPLES_AT_ONCE // (self.num_exchanged * self.batch_size)))
         # Phi is of later rounds than the steps.
-        spread = timing_of(self.variant).rounds + timing_of(self.variant).longest_period
-        self._layouts = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
+        spread = job.timing.rounds + job.timing.longest_period
+        self._all_holdings = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
         self._shares = lru_cache(maxsize=2)(self._shares_of)
         self.sends = lru_cache(maxsize=2)(partial(job.sends, silo))
         """The rounds whose phi the silo sends in this one; asked for with every answer."""
@@ -140,12 +133,12 @@ class HubCompute:
         """A block from its named arrays."""
         return like(self.start, [leaves[name] for name in self._names])
 
-    def layout(self, round_index: int) -> Layout:
+    def holdings(self, round_index: int) -> Holdings:
         """Who holds the samples of a round's minibatches."""
-        return self._layouts(round_index // self._at_once)[round_index % self._at_once]
+        return self._all_holdings(round_index // self._at_once)[round_index % self._at_once]
 
-    def _lay_out(self, which: int) -> list[Layout]:
-        """The layouts of as many rounds as are laid out at once."""
+    def _lay_out(self, which: int) -> list[Holdings]:
+        """The holdings of as many rounds as are laid out at once."""
         first = which * self._at_once
         ids = np.stack([self._draws(index).ravel() for index in range(first, first + self._at_once)])
         holders = self._owner.take(ids)
@@ -156,11 +149,11 @@ class HubCompute:
         counts = [np.bincount(one, minlength=self._num_clients) for one in holders]
         bounds = np.cumsum(counts, axis=1).tolist()
         places = [[order[a:b] for a, b in pairwise([0, *ends])] for order, ends in zip(orders, bounds, strict=True)]
-        return [Layout(its, slots[index : index + 1]) for index, its in enumerate(places)]
+        return [Holdings(its, slots[index : index + 1]) for index, its in enumerate(places)]
 
     def count(self, round_index: int, client: int) -> int:
         """How many samples of a round's minibatches a client holds."""
-        return len(self.layout(round_index).places[client])
+        return len(self.holdings(round_index).places[client])
 
     def phi_part(self, round_index: int, answers: Sequence[Arrays | None]) -> tuple[Arrays, NDArray[np.uint8] | None]:
         """The silo's part of a round's exchange (line 11), from what each client sent.
@@ -169,17 +162,17 @@ class HubCompute:
             Phi ``[E, B, C]`` in minibatch order, as the exchange encodes it; and, if the samples of clients without an
             answer are among them, ``[E * B]``, 1 where phi is zero for that reason.
         """
-        layout = self.layout(round_index)
+        holdings = self.holdings(round_index)
         rows = [
             self._zeros(len(place)) if answer is None else self.links.decode_rows(round_index, TO_HUB, place, answer)
-            for answer, place in zip(answers, layout.places, strict=True)
+            for answer, place in zip(answers, holdings.places, strict=True)
         ]
-        stacked: Any = algorithm.stack(np.concatenate(rows)[None], layout.slots)  # type: ignore[arg-type]
+        stacked: Any = algorithm.stack(np.concatenate(rows)[None], holdings.slots)  # type: ignore[arg-type]
         phi = np.asarray(stacked[0]).reshape(self.phi_shape)
         sent = self.links.to_hubs(round_index, phi)
         if None not in answers:
             return sent, None
-        mask = mask_of(len(stacked[0]), [answer is None for answer in answers], layout.places)
+        mask = mask_of(len(stacked[0]), [answer is None for answer in answers], holdings.places)
         return sent, mask if mask.any() else None
 
     def _rows(self, answer: Arrays | None, name: str, count: int) -> NDArray[Any]:
@@ -204,8 +197,8 @@ class HubCompute:
         return found if absent is None else np.where(absent.reshape(*found.shape[:2], 1), 0, found)
 
     def weights(self, round_index: int, absent: NDArray[np.bool_] | None) -> NDArray[Any] | None:
-        """``[E, B]``: what silos without labels are told that samples weigh; zero for absent ones, None if nothing."""
-        if not self._tells_weights:
+        """``[E, B]``: the sample weights that silos without labels get; zero for absent ones, None if they get none."""
+        if not self._sends_weights:
             return None
         assert self._weights is not None
         found = self._weights.take(self._draws(round_index)).astype(self.settings.dtype)
@@ -229,33 +222,34 @@ class HubCompute:
         """What each client is sent of the exchange (line 14), from what all together get."""
         rows: Any = passed.reshape(1, -1, passed.shape[-1])
         sent = []
-        for place in self.layout(round_index).places:
+        for place in self.holdings(round_index).places:
             its: Any = place[None]
             projected = np.asarray(algorithm.project(rows, its)[0])
             sent.append(self.links.encode_rows(round_index, TO_CLIENTS, place, projected))
         return sent
 
     def weights_of(self, round_index: int, weights: NDArray[Any] | None) -> list[NDArray[Any] | None]:
-        """What each client is told that its rows weigh, from what the hub with the labels says; None if nothing."""
-        places = self.layout(round_index).places
+        """The weights of each client's rows, from those that the hub with the labels sent; None if it sent none."""
+        places = self.holdings(round_index).places
         return [None if weights is None else weights.ravel()[place] for place in places]
 
     def presence(
         self, round_index: int, absent: NDArray[np.bool_] | None, clients: Collection[int]
-    ) -> list[Left | None]:
+    ) -> list[Remaining | None]:
         """What each client must know to step on the samples that are left; None if all are.
 
         Args:
             absent: ``[E * B]``, the samples that some silo lacks.
             clients: those of this silo that do not take part.
         """
-        places, shape = self.layout(round_index).places, (self.num_exchanged, self.batch_size)
+        places, shape = self.holdings(round_index).places, (self.num_exchanged, self.batch_size)
         if absent is None and not clients:
             return [None for _ in places]
         missing = np.zeros(shape, np.uint8) if absent is None else absent.astype(np.uint8).reshape(shape)
         present = self.batch_size - missing.sum(axis=1, dtype=np.int32)
         rows = int(self.sample_index.num_samples - self._held[[*clients]].sum())
-        return [Left(missing.ravel()[place], present, rows) for place in places]
+        sizes = Array.of(present)
+        return [Remaining(Array.of(missing.ravel()[place]), sizes, rows) for place in places]
 
     def average(self, round_index: int, block: Tree, answers: Sequence[Arrays | None]) -> Tree:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
@@ -319,7 +313,7 @@ class HubCompute:
     def intercept(self, block: Tree) -> NDArray[Any] | None:
         """``[C]``: what is left of the silo's phi where it is dropped; None if nothing is."""
         dropout = self.variant.dropout
-        if not dropout.rate or dropout.intercept != self.silo:
+        if not dropout.leaves_intercept(self.silo):
             return None
         with precision(self.settings.dtype):
             return np.asarray(dropout.alone(self.silo, block, self._model.phi, self._num_features))
@@ -352,13 +346,13 @@ def _step(block: Tree, average: Tree, memory: Tree, *, update: HubUpdate) -> tup
 
 @compiled("silo", "knowledge", "objective")
 def _received(
-    own: Array, others: Array, labels: Array, *, silo: int, knowledge: Knowledge, objective: Objective
-) -> Array:
+    own: lazy.Array, others: lazy.Array, labels: lazy.Array, *, silo: int, knowledge: Knowledge, objective: Objective
+) -> lazy.Array:
     """What a hub passes on to its clients, of its own phi and the others'."""
     return knowledge.received(silo, own, others, labels, objective)
 
 
 @compiled("objective")
-def _losses(scores: Array, labels: Array, *, objective: Objective) -> Array:
+def _losses(scores: lazy.Array, labels: lazy.Array, *, objective: Objective) -> lazy.Array:
     """Of every sample."""
     return objective.losses(scores, labels)

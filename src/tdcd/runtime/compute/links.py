@@ -16,13 +16,14 @@ from tdcd.core.exchange import (
     Exchange,
     Sending,
     Wire,
+    encode_scores,
     is_identity,
     scores_codec,
     seed_words,
     sends_whole,
     sent_up,
 )
-from tdcd.core.lazy import Array, compiled, jax
+from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
 from tdcd.core.trees import like, map_tree, named_leaves
@@ -52,11 +53,13 @@ class Links:
         shape: tuple[int, int, int],
         hub: str = "",
         masks: Masks | None = None,
+        noise_key: bytes = b"",
     ) -> None:
         """Take the silo's index and ``(E, B, C)``, the shape of a round's phi.
 
         Args:
             hub: the hub, and the masks that it adds to what it sends to others.
+            noise_key: the secret of its noise, if it adds any.
         """
         self._variant, self._settings, self._silo, self._shape = variant, settings, silo, shape
         fixed = variant.summed_phi
@@ -65,10 +68,12 @@ class Links:
         self.scores_dtype = settings.dtype if scores is None else scores.layout((1, 1), settings.dtype)["phi"][0]
         """Of the scores that hubs send each other."""
         self._seed = seed_words(settings.seed)
+        self._noise_key = np.frombuffer(noise_key, "<u4") if noise_key else None
+        self._is_private = variant.is_private
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
         """What a round's phi is between hubs."""
         self._is_plain = is_identity(variant.exchange)
-        self._stays = self._is_plain or variant.label_silo == silo
+        self._stays = self._is_plain or not variant.knowledge.sends_phi(silo)
         self._are_rows_plain = is_identity(variant.client_exchange)
         self._are_blocks_whole = sends_whole(variant.block_exchange)
         self._sent_up: Any = None
@@ -82,12 +87,14 @@ class Links:
         """The dither of all samples of a round, for all clients."""
         return np.asarray(self._sending(round_index, self._silo, stream).dither())
 
-    def _keep(self, round_index: int) -> NDArray[np.bool_]:
-        return np.asarray(self._variant.dropout.kept(self._sending(round_index, self._silo))).ravel()
+    def _keep(self, round_index: int) -> NDArray[np.bool_] | None:
+        kept = self._variant.dropout.kept_rows(self._sending(round_index, self._silo))
+        return None if kept is None else np.asarray(kept).ravel()
 
     def kept(self, round_index: int, places: Any) -> NDArray[np.bool_] | None:
         """``[n]``: which of these samples of a round the silo is not dropped from; None if it never is."""
-        return self._kept(round_index)[places] if self._variant.dropout.rate else None
+        kept = self._kept(round_index)
+        return None if kept is None else kept[places]
 
     def to_hubs(self, round_index: int, phi: NDArray[Any]) -> Arrays:
         """The silo's phi ``[E, B, C]`` as the other hubs are sent it; as it is where it stays with its hub."""
@@ -97,7 +104,14 @@ class Links:
             return {"phi": self._sums.part("phi", round_index, phi)}
         sending = self._sending(round_index, self._silo)
         with precision(self._settings.dtype):
-            sent = _encode(phi, *sending[:2], silo=self._silo, shape=self._shape, exchange=self._variant.exchange)
+            sent = _encode(
+                phi,
+                *sending[:2],
+                self._noise_key,
+                silo=self._silo,
+                shape=self._shape,
+                exchange=self._variant.exchange,
+            )
         return {name: np.asarray(sent[name]) for name in self.between_hubs}
 
     def own(self, round_index: int, part: Arrays) -> NDArray[Any]:
@@ -126,6 +140,10 @@ class Links:
 
     def scores_part(self, what: What, round_index: int, scores: NDArray[Any]) -> NDArray[Any]:
         """The silo's scores ``[n, C]`` of an evaluation as the other hubs are sent them."""
+        if self._is_private:
+            sending = self._sending(round_index, self._silo)._replace(secret=self._noise_key)
+            with precision(self._settings.dtype):
+                return np.asarray(encode_scores(self._variant.exchange, jnp.asarray(scores), sending, what))
         return scores if self._sums is None else self._sums.part(what, round_index, scores)
 
     def add_scores(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -158,7 +176,7 @@ class Links:
         if self._are_rows_plain:
             return sent["phi"]
         found = np.asarray(self._variant.client_exchange.decode(sent, self._of_rows(round_index, stream, places)))
-        if stream != TO_HUB or self._silo == self._variant.dropout.intercept:
+        if stream != TO_HUB or self._variant.dropout.leaves_intercept(self._silo):
             return found
         # Few bits make small numbers of the zeros where the silo is dropped.
         kept = self.kept(round_index, places)
@@ -205,9 +223,9 @@ class Links:
 
 @compiled("silo", "shape", "exchange")
 def _encode(
-    phi: Array, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], exchange: Exchange
+    phi: Array, seed: Array, round_index: Array, secret: Any, *, silo: int, shape: tuple[int, ...], exchange: Exchange
 ) -> Wire:
-    return exchange.encode(phi, Sending(seed, round_index, silo, shape))
+    return exchange.encode(phi, Sending(seed, round_index, silo, shape, secret=secret))
 
 
 @compiled("silo", "shape", "variant")

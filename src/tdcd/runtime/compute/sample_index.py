@@ -1,6 +1,6 @@
 """The sample index: which samples a silo has and which client holds each, from what the clients say.
 
-If one silo alone has labels, the index of any other has none, and all it knows of them is what that silo's hub told.
+If one silo alone has labels, the index of any other has none, and all it knows of them is what that silo's hub sent.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from tdcd.core.losses import Loss, Task, fitting, outputs_of
 from tdcd.data.table import holdout_mask
 from tdcd.runtime.certificates.agreement import Card
 from tdcd.runtime.job import IncompatibleParties, UnfitLabels
-from tdcd.runtime.messages.messages import Enrol, Outputs, Target
+from tdcd.runtime.messages.messages import Enrol, LabelTarget, Outputs
 from tdcd.runtime.messages.validation import take, take_mask
 from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.tables.label_privacy import check_all_classes, with_noise
 from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
-from tdcd.tables.randomized import check_all_classes, with_noise
 from tdcd.tables.rows import id_order
 from tdcd.tables.weighting import sample_weights, told_weights
 
@@ -42,7 +42,7 @@ class Enrolment:
     labels: NDArray[np.float64] | list[str] | None
     """None in a silo without labels."""
     held_out: NDArray[np.bool_] | None
-    target: Target | None
+    target: LabelTarget | None
     is_table: bool
     rows: str
     """A digest of all its rows, features too: a client that comes back must have the same."""
@@ -107,7 +107,7 @@ class SampleIndex:
     """``[total]``."""
     meaning: "Meaning | None"
     """The labels; None in a silo without."""
-    told: Outputs | None = None
+    received_outputs: Outputs | None = None
     """What the hub with the labels says that they ask of every block, in a silo without."""
 
     @property
@@ -165,8 +165,8 @@ class SampleIndex:
         """The loss that the file asks for or that fits the labels, and how many outputs every block has."""
         if self.meaning is not None:
             return self.meaning.outputs(config)
-        assert self.told is not None
-        return self.told
+        assert self.received_outputs is not None
+        return self.received_outputs
 
     def loss(self, config: Config) -> Loss:
         """The same loss."""
@@ -227,8 +227,8 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
     rank[order] = np.arange(len(order))
     bounds = np.cumsum([len(enrolment.ids) for enrolment in found])[:-1]
     labels = None if found[0].labels is None else _labels(found, order, config)
-    told = [enrolment.held_out for enrolment in found if enrolment.held_out is not None]
-    held_out = np.concatenate(told)[order] if len(told) == len(found) else _held_out(len(ids), labels, config)
+    masks = [enrolment.held_out for enrolment in found if enrolment.held_out is not None]
+    held_out = np.concatenate(masks)[order] if len(masks) == len(found) else _held_out(len(ids), labels, config)
     meaning = None if labels is None else _meaning(labels, held_out, found[0].target, config)
     if meaning is not None:
         meaning = _weighed(meaning, {name: one.weights for name, one in enrolments.items()}, order, ~held_out, config)
@@ -236,18 +236,18 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
 
 
 def _weighed(
-    meaning: Meaning, told: Mapping[str, Any], order: NDArray[Any], training: NDArray[np.bool_], config: Config
+    meaning: Meaning, weights: Mapping[str, Any], order: NDArray[Any], training: NDArray[np.bool_], config: Config
 ) -> Meaning:
     """The labels with what each sample weighs, from what clients say and from its class."""
     try:
-        given = told_weights(config, told, order)
+        given = told_weights(config, weights, order)
         found = sample_weights(config, given, meaning.labels, (meaning.task, meaning.classes), training)
     except ValueError as error:
         raise UnfitLabels(str(error)) from None
     return replace(meaning, weights=found)
 
 
-def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: Target | None, config: Config) -> Meaning:
+def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: LabelTarget | None, config: Config) -> Meaning:
     if target is not None:
         numbers, mean, scale, words = labels.numbers, target.label_mean, target.label_scale, ""
     else:

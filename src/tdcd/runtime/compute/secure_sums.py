@@ -20,7 +20,7 @@ from tdcd.runtime.job import IncompatibleParties
 What = Literal["phi", "train", "test", "prediction", "block"]
 _WHAT: dict[What, int] = {"phi": 0, "train": 1, "test": 2, "prediction": 3, "block": 4}
 _KEPT = 8
-Steps = NDArray[np.uint32]
+FixedSteps = NDArray[np.uint32]
 
 
 class Masks:
@@ -36,11 +36,11 @@ class Masks:
         ]
         self._mask = lru_cache(maxsize=_KEPT)(self._draw)
 
-    def of(self, what: What, round_index: int, shape: tuple[int, ...]) -> Steps:
+    def of(self, what: What, round_index: int, shape: tuple[int, ...]) -> FixedSteps:
         """This member's mask; over all members, masks add up to zero modulo 2^32."""
         return self._mask(what, round_index, shape)
 
-    def _draw(self, what: What, round_index: int, shape: tuple[int, ...]) -> Steps:
+    def _draw(self, what: What, round_index: int, shape: tuple[int, ...]) -> FixedSteps:
         nonce = struct.pack("<IIq", 0, _WHAT[what], round_index)
         zeros, mask = bytes(4 * math.prod(shape)), np.zeros(shape, np.uint32)
         for key, is_added in self._streams:
@@ -68,31 +68,31 @@ class Sums:
     def _mask(self, what: What, round_index: int, shape: tuple[int, ...]) -> Any:
         return np.uint32(0) if self._masks is None else self._masks.of(what, round_index, shape)
 
-    def part(self, what: What, round_index: int, numbers: NDArray[Any]) -> Steps:
+    def part(self, what: What, round_index: int, numbers: NDArray[Any]) -> FixedSteps:
         """This hub's part, as it is sent; numbers beyond the range stop the run."""
         largest = float(np.max(np.abs(numbers), initial=0))
         if not largest <= self._fixed.largest:
             raise IncompatibleParties(beyond(f"{self._hub}: {_NAMES[what]}", largest, self._fixed.largest))
-        steps: Steps = self._fixed.steps(numbers) + self._mask(what, round_index, numbers.shape)
+        steps: FixedSteps = self._fixed.steps(numbers) + self._mask(what, round_index, numbers.shape)
         return steps
 
-    def own(self, what: What, round_index: int, part: Steps) -> NDArray[Any]:
+    def own(self, what: What, round_index: int, part: FixedSteps) -> NDArray[Any]:
         """This hub's own numbers, from its part."""
         return self._numbers(part - self._mask(what, round_index, part.shape))
 
-    def others(self, what: What, round_index: int, parts: Sequence[Steps]) -> NDArray[Any]:
+    def others(self, what: What, round_index: int, parts: Sequence[FixedSteps]) -> NDArray[Any]:
         """The sum of the other hubs' numbers, from their parts: what is left of their masks is this hub's."""
         return self._numbers(add_steps(parts) + self._mask(what, round_index, parts[0].shape))
 
-    def all(self, parts: Sequence[Steps]) -> NDArray[Any]:
+    def all(self, parts: Sequence[FixedSteps]) -> NDArray[Any]:
         """The sum of all hubs' numbers, from all parts."""
         return self._numbers(add_steps(parts))
 
-    def _numbers(self, steps: Steps) -> NDArray[Any]:
+    def _numbers(self, steps: FixedSteps) -> NDArray[Any]:
         return np.asarray(self._fixed.numbers(steps, self._dtype))
 
 
-def add_steps(parts: Sequence[Steps]) -> Steps:
+def add_steps(parts: Sequence[FixedSteps]) -> FixedSteps:
     """The sum modulo 2^32."""
-    total: Steps = sum(parts[1:], start=parts[0])
+    total: FixedSteps = sum(parts[1:], start=parts[0])
     return total

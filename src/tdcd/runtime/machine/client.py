@@ -23,8 +23,8 @@ from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.compute.links import Layout
 from tdcd.runtime.compute.local_steps import ClientRows, Presence
-from tdcd.runtime.job import Job, block_beyond, scores_beyond, timing_of
-from tdcd.runtime.machine.instructions import Ending
+from tdcd.runtime.job import Job, block_beyond, scores_beyond
+from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.machine.masks import ClientMasks
 from tdcd.runtime.messages.messages import (
     Begin,
@@ -33,6 +33,7 @@ from tdcd.runtime.messages.messages import (
     Diverged,
     Enrol,
     Evaluate,
+    LabelTarget,
     Phi,
     Prepare,
     Ready,
@@ -40,7 +41,6 @@ from tdcd.runtime.messages.messages import (
     Scores,
     Steps,
     Stop,
-    Target,
     Welcome,
     Who,
 )
@@ -56,7 +56,7 @@ from tdcd.runtime.messages.validation import (
     take_weights,
 )
 from tdcd.runtime.messages.wire import PROTOCOL, RejectedMessage
-from tdcd.tables.parts.one_hot import MOST_LEVELS
+from tdcd.tables.encodings import MOST_LEVELS
 from tdcd.tables.preparation import Preparation
 
 OF_ANY_RUN = frozenset({Who, Welcome, Stop})
@@ -69,13 +69,13 @@ class Client:
     def __init__(
         self, job: Job, silo: int, name: str, data: ClientData, session: str = "", keys: Keys | None = None
     ) -> None:
-        """Take the party's full ``name``, as on its certificate, its rows, and what tells this process from another."""
+        """Take the party's full ``name``, as on its certificate, its rows, and an identifier of this process."""
         self.job, self.silo, self.name, self.data = job, silo, name, data
         self._session, self._masks = session, ClientMasks(job, silo, name, keys, data.digest)
         self.hub = job.hubs[silo]
         self.round = -1
         """The round that it works on; -1 before the first."""
-        self.ending: Ending | None = None
+        self.outcome: RunOutcome | None = None
         """How the hub ended the run."""
         self._run, self._call = "", 0
         self._welcome: Welcome | None = None
@@ -103,7 +103,7 @@ class Client:
         """Who this is and which samples it has: said at the start, and whenever something is missing."""
         self._answers.clear()
         data, is_named = self.data, isinstance(self.data.labels, list)
-        target = None if data.target is None else msgspec.convert(data.target, Target)
+        target = None if data.target is None else msgspec.convert(data.target, LabelTarget)
         numbers = None if is_named or data.labels is None else Array.of(np.asarray(data.labels, np.float64))
         enrol = Enrol(
             self.name,
@@ -124,7 +124,7 @@ class Client:
         )
         return [enrol]
 
-    # A run that diverges is told as such, not by warnings: what is not finite is found by that.
+    # A run that diverges is reported as such, not by warnings: what is not finite is looked for.
     @np.errstate(all="ignore")
     def receive(self, message: Message) -> list[Message]:
         """Act on a message of the hub; what to send back."""
@@ -150,7 +150,7 @@ class Client:
         if self._compute is None or self._prefetched_in == self.round:
             return
         self._prefetched_in = self.round
-        following = 0 if self.round < 0 else self.round + timing_of(self.job.variant).period(self.silo)
+        following = 0 if self.round < 0 else self.round + self.job.timing.period(self.silo)
         if following < self.job.config.train.rounds:
             for round_index in (following, *self._sends(following)):
                 self._compute.rows(round_index)
@@ -173,7 +173,7 @@ class Client:
             raise RejectedMessage(f"'num_samples': {beyond}")
         check_welcome(message, len(self.data.ids), self.job.config.model, has_labels=self._has_labels)
         if wrong := self._masks.agree(message.cards, message.run):
-            self.ending = Ending("refused", wrong)
+            self.outcome = RunOutcome("refused", wrong)
             return []
         self._answers.clear()
         self._compute, self._run, self._welcome = None, message.run, message
@@ -264,9 +264,9 @@ class Client:
         assert self._compute is not None
         count = len(self._rows.places)
         sent = take_all(message.phi_others, self._compute.layout_received(count))
-        # With labels, it was told what its rows weigh before the first round.
-        is_told = self.job.tells_weights and not self._has_labels
-        weights = take_weights(message.weights, self.job.settings.dtype, [count], is_told)
+        # With labels, it has the weights of its rows since before the first round.
+        gets_weights = self.job.sends_weights and not self._has_labels
+        weights = take_weights(message.weights, self.job.settings.dtype, [count], gets_weights)
         phi_others = self._compute.received(message.round, sent)
         presence = None if message.remaining is None else self._presence(message.remaining, self._rows, count)
         return self._step(message, phi_others, presence, weights)
@@ -315,7 +315,7 @@ class Client:
         if self._run and message.run != self._run:
             # Of a hub that came back damaged: the right one may follow.
             raise RejectedMessage(f"it ends run {message.run!r}, and this is {self._run!r}")
-        self.ending = Ending(message.status, message.reason)
+        self.outcome = RunOutcome(message.status, message.reason)
         return [Bye(self.name, self.hub, message.round, self._run)]
 
     @property

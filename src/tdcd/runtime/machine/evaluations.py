@@ -1,8 +1,8 @@
 """Which rounds are evaluated, and which of them wait for other hubs' scores before they become a line of the history.
 
-A hub tells its scores when a round begins, and goes on. A line is written when all scores are there: before the steps
+A hub sends its scores when a round begins, and continues. A line is written when all scores are there: before the steps
 of the same round or, where rounds overlap by D, of one that is at most D later. If one silo alone has labels, its hub
-gets all scores and tells the others what it found.
+gets all scores and sends the others the figures.
 """
 
 import math
@@ -23,11 +23,11 @@ from tdcd.records.metrics import metrics
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.verdict import NO_COURSES
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.job import Job, timing_of
-from tdcd.runtime.machine.exchange import Exchange, Key, figures_of
-from tdcd.runtime.machine.instructions import Append, State
+from tdcd.runtime.job import Job
+from tdcd.runtime.machine.exchange import HubExchange, Key, figures_of
+from tdcd.runtime.machine.instructions import Append, HubState
 from tdcd.runtime.machine.parts import Header, figures_part, union
-from tdcd.runtime.messages.messages import FiguresPart, ScoresPart, Status
+from tdcd.runtime.messages.messages import EndStatus, FiguresPart, ScoresPart
 from tdcd.runtime.messages.structure import Array, Arrays, Message
 
 
@@ -37,7 +37,7 @@ class Candidates:
     Where rounds overlap, a line of the history comes when the block has moved on.
     """
 
-    def __init__(self, stopping: Stopping, tree: Callable[[Arrays], Tree], restored: State | None) -> None:
+    def __init__(self, stopping: Stopping, tree: Callable[[Arrays], Tree], restored: HubState | None) -> None:
         """Take up what was saved; ``tree`` makes a block of its named arrays."""
         self._stopping = stopping
         self.best: Best | None = None if restored is None else restored.best
@@ -52,7 +52,7 @@ class Candidates:
         self._blocks: dict[int, Tree] = {one: tree(leaves) for one, leaves in by_round.items()}
 
     def evaluated(self, round_index: int, block: Tree) -> None:
-        """A round's scores were told: its block stays here until there is a line of it."""
+        """A round's scores were sent: its block stays here until there is a line of it."""
         if self._stopping.patience is not None or self._stopping.keep == "best":
             self._blocks[round_index] = block
 
@@ -74,7 +74,7 @@ class Candidates:
         kept = self._stopping.kept_round(self.best, round_index)
         return (kept, self._blocks[kept]) if kept in self._blocks else (round_index, block)
 
-    def ending(self, round_index: int) -> tuple[Status, str]:
+    def ending(self, round_index: int) -> tuple[EndStatus, str]:
         """How the run ended in this round: what is wrong with the model, why it is not the last round, what stays."""
         verdict = self.courses.in_words(self._stopping, self.best, round_index)
         words = "; ".join(filter(None, [verdict, self._stopping.in_words(self.best, round_index)]))
@@ -100,7 +100,7 @@ class Records:
     """Of each silo, the bytes of a block that a client sends."""
 
     @np.errstate(over="ignore", invalid="ignore")
-    def evaluated(self, round_index: int, parts: Sequence[ScoresPart]) -> Record | None:
+    def from_scores(self, round_index: int, parts: Sequence[ScoresPart]) -> Record | None:
         """The line of a round, from every hub's scores in silo order; None if no training sample is in all of them."""
         penalty = float(sum(part.penalty for part in parts))
         train = self._figures([(part.train, part.train_absent) for part in parts], False, penalty)
@@ -117,7 +117,7 @@ class Records:
         absent = {client: rounds for part in parts for client, rounds in part.absent.items()}
         return replace(record, absent=absent, unscored=[one for part in parts for one in part.unscored])
 
-    def told(self, part: FiguresPart) -> Record | None:
+    def from_figures(self, part: FiguresPart) -> Record | None:
         """The line of a round, from what the hub with the labels found; None if it found none."""
         found = part.figures
         if found is None:
@@ -211,19 +211,19 @@ class Records:
 
 
 class Evaluations:
-    """The rounds that a silo's hub tells its scores of."""
+    """The rounds whose scores a silo's hub sends."""
 
-    def __init__(self, silo: int, job: Job, compute: HubCompute, restored: State | None = None) -> None:
+    def __init__(self, silo: int, job: Job, compute: HubCompute, restored: HubState | None = None) -> None:
         """Take up what was saved."""
         self.candidates = Candidates(job.stopping, compute.tree, restored)
-        self._silo, self._timing = silo, timing_of(job.variant)
+        self._silo, self._timing = silo, job.timing
         self._has_labels = job.has_labels(silo)
-        self._tells = job.audience.label_hub == job.hubs[silo]
+        self._sends_figures = job.topology.label_hub == job.hubs[silo]
         self.figures_in = lru_cache(maxsize=2)(self._figures_in)
         """What every hub has before this round's steps, of lines of the history; asked for with every part."""
         self._every, self._rounds = job.config.evaluate.every, job.config.train.rounds
         self.waiting = [] if restored is None else list(restored.unrecorded)
-        """Rounds whose scores were told and whose lines are not written, in order."""
+        """Rounds whose scores were sent and whose lines are not written, in order."""
         self.recorded = 0 if restored is None else restored.recorded
         """The round of the last line; 0 before the first."""
 
@@ -233,9 +233,9 @@ class Evaluations:
         return bool(self.waiting) or self.candidates.ended_at is not None
 
     def complete(
-        self, exchange: Exchange, records: Records | None, header: Callable[[int], Header]
+        self, exchange: HubExchange, records: Records | None, header: Callable[[int], Header]
     ) -> Iterator[Message | Append]:
-        """The lines whose figures are to be had, and what to tell of them; there are ``records`` when hubs have met.
+        """The lines whose figures are there, and what to send of them; there are ``records`` when hubs have met.
 
         Args:
             header: of a part about a round.
@@ -244,11 +244,11 @@ class Evaluations:
             round_index = self.waiting.pop(0)
             scores = exchange.parts(ScoresPart, round_index)
             if self._has_labels:
-                record = records.evaluated(round_index, scores)
+                record = records.from_scores(round_index, scores)
             else:
-                record = records.told(exchange.received(FiguresPart, round_index)[0])
-            if self._tells:
-                yield from exchange.tell(figures_part(header(round_index), record))
+                record = records.from_figures(exchange.received(FiguresPart, round_index)[0])
+            if self._sends_figures:
+                yield from exchange.publish(figures_part(header(round_index), record))
             if record is not None:
                 self.recorded = round_index
                 record, stays = self.candidates.judge(record)
@@ -265,14 +265,14 @@ class Evaluations:
         needed = self._due(first, (round_index if round_index == self._rounds else first) + 1)
         return [key for one in needed for key in figures_of(one)]
 
-    def told(self, round_index: int, block: Tree) -> None:
-        """A round's scores were told."""
+    def note_sent(self, round_index: int, block: Tree) -> None:
+        """A round's scores were sent."""
         self.candidates.evaluated(round_index, block)
         if round_index not in self.waiting:
             self.waiting.append(round_index)
 
-    def told_in(self, round_index: int) -> list[int]:
-        """The rounds whose scores are told in this one: its own, and those in which the block stays the same."""
+    def scored_in(self, round_index: int) -> list[int]:
+        """The rounds whose scores are sent in this one: its own, and those in which the block stays the same."""
         if not self._timing.steps_in(self._silo, round_index):
             return []
         return [*self._due(round_index, round_index + self._timing.period(self._silo))]

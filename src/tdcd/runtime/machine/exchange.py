@@ -1,16 +1,16 @@
-"""What the hubs tell each other: one part per hub in every exchange, kept until nobody can ask for it again.
+"""What the hubs send each other: one part per hub in every exchange, kept until no hub can ask for it again.
 
 With its part a hub says what it received in the exchange of the round before, as digests. With labels everywhere, a hub
-that told two others different things is found when the next parts are used. If one silo alone has labels, only its hub
-tells several others the same, and digests are of that: of nobody's phi. This finds a mistake of that hub, not a lie: it
-alone carries digests between the others. A hub that told one hub two different things is found at once.
+that sent two others different things is found when the next parts are used. If one silo alone has labels, only its hub
+sends several others the same, and digests are of that: of no silo's phi. This finds a mistake of that hub, not a lie:
+it alone carries digests between the others. A hub that sent one hub two different things is found at once.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, get_args
 
-from tdcd.core.timing import Overlap
-from tdcd.runtime.job import WAY_ON, Audience, IncompatibleParties, Lost
+from tdcd.core.timing import HubTiming
+from tdcd.runtime.job import WAY_ON, IncompatibleParties, Lost, Topology
 from tdcd.runtime.messages.messages import (
     AnyPart,
     FiguresPart,
@@ -45,15 +45,15 @@ def exchange_of(round_index: int) -> list[Key]:
     return [(PhiPart, round_index), (SlopePart, round_index)]
 
 
-def kept_rounds(timing: Overlap) -> int:
-    """For how many rounds a hub keeps what it told its peers: those who go back may also lack what is D rounds older,
+def kept_rounds(timing: HubTiming) -> int:
+    """For how many rounds a hub keeps what it sent its peers: those who go back may also lack what is D rounds older,
     and be D rounds behind.
     """
     return KEPT_PERIODS * timing.longest_period + 2 * timing.rounds
 
 
-def most_unsaved(timing: Overlap) -> int:
-    """By how many rounds a hub may be past the state that it would go back to, and still be told what it needs.
+def most_unsaved(timing: HubTiming) -> int:
+    """By how many rounds a hub may be past the state that it would go back to, and still be sent what it needs.
 
     A peer is at most ``rounds + longest_period`` ahead of a hub, which may want parts that are ``rounds`` older than
     its state: what :func:`kept_rounds` leaves of both.
@@ -61,16 +61,16 @@ def most_unsaved(timing: Overlap) -> int:
     return kept_rounds(timing) - timing.longest_period - 2 * timing.rounds
 
 
-def begun(failed_in: int, round_index: int, timing: Overlap, last: int) -> list[Key]:
+def begun(failed_in: int, round_index: int, timing: HubTiming, last: int) -> list[Key]:
     """What shows that a peer began a round in which something failed: if all peers did, nothing failed before.
 
-    A hub that has left that round was told so then, but for what peers told ahead.
+    A hub that has left that round received it then, but for what peers sent ahead.
     """
-    told = failed_in + timing.rounds
+    sent = failed_in + timing.rounds
     if failed_in == round_index:
-        return [(PhiPart, told) if told < last else (ScoresPart, last)]
-    told = min(told, last - 1)
-    return [(PhiPart, told)] if told >= round_index else []
+        return [(PhiPart, sent) if sent < last else (ScoresPart, last)]
+    sent = min(sent, last - 1)
+    return [(PhiPart, sent)] if sent >= round_index else []
 
 
 def lost(hub: str, round_index: int, gone: Gone) -> Lost:
@@ -79,18 +79,18 @@ def lost(hub: str, round_index: int, gone: Gone) -> Lost:
     return Lost(f"{restored}, and {gone.sender} is at round {gone.now} and no longer has {lacked}. {WAY_ON}")
 
 
-class Exchange:
+class HubExchange:
     """What one hub sends its peers, and receives from them."""
 
-    def __init__(self, name: str, audience: Audience, run: str, timing: Overlap) -> None:
+    def __init__(self, name: str, topology: Topology, run: str, timing: HubTiming) -> None:
         """Take this hub's name, and who is sent what."""
-        self.name, self.hubs, self.audience, self.run, self._timing = name, audience.hubs, audience, run, timing
+        self.name, self.hubs, self.topology, self.run, self._timing = name, topology.hubs, topology, run, timing
         self.peers = [hub for hub in self.hubs if hub != name]
         # By kind of part: who sends it to this hub, and to whom a hub sends it.
-        self._senders = {kind: [peer for peer in self.peers if audience.is_sent(kind, peer, name)] for kind in _KINDS}
-        self._receivers = {(kind, hub): audience.receivers(kind, hub) for kind in _KINDS for hub in self.hubs}
+        self._senders = {kind: [peer for peer in self.peers if topology.is_sent(kind, peer, name)] for kind in _KINDS}
+        self._receivers = {(kind, hub): topology.receivers(kind, hub) for kind in _KINDS for hub in self.hubs}
         self.digests: dict[int, dict[str, str]] = {}
-        """By round: of what each hub that several hear said that the round waited for."""
+        """By round: the digest of what each hub sent several others in the exchange that the round waited for."""
         self.most_ahead = 2 * timing.rounds + 2 * timing.longest_period - 1
         """By how many rounds a part that a hub sends can be ahead of another hub's round."""
         self._kept, self._oldest = kept_rounds(timing), 0
@@ -109,10 +109,10 @@ class Exchange:
         return tuple(self._outbox.values())
 
     def sent(self, kind: str, round_index: int) -> Published | None:
-        """What the peers were told."""
+        """The part that the peers were sent, if it was."""
         return self._outbox.get((kind, round_index))
 
-    def tell(self, part: AnyPart) -> list[Message]:
+    def publish(self, part: AnyPart) -> list[Message]:
         """This hub's part, for every peer that is sent it; once, and afterwards only for those who ask again."""
         if self.sent(part.kind, part.round) is not None:
             return []
@@ -172,28 +172,28 @@ class Exchange:
         return [part for part in found if isinstance(part, kind)]
 
     def settle(self, stage: int, keys: Sequence[Key]) -> None:
-        """A round has all parts that it waits for: find out whether all hubs were told the same before, and note what
-        they said now.
+        """A round has all parts that it waits for: find out whether all hubs were sent the same before, and note what
+        they sent now.
         """
         parts = [part for key in keys for part in self.parts(*key)]
         for part in parts:
             self._compare(part, self.hubs.index(part.sender))
         self.digests[stage] = {
-            hub: "".join(digest(part) for part in parts if part.sender == hub and self._is_told(part))
-            for hub in self.audience.heard_by_several
+            hub: "".join(digest(part) for part in parts if part.sender == hub and self._has_receivers(part))
+            for hub in self.topology.broadcasters
         }
 
-    def _is_told(self, part: Published) -> bool:
+    def _has_receivers(self, part: Published) -> bool:
         """Whether anybody but its sender has a part."""
         return bool(self._receivers[part.kind, part.sender])
 
     def _compare(self, part: AnyPart, silo: int) -> None:
         """What a peer received in the round before it sent this part is what this hub received in that round."""
-        told = self.digests.get(self._sent_in(part, silo) - 1, {})
-        if part.sender == self.name or part.received == told:
+        own = self.digests.get(self._sent_in(part, silo) - 1, {})
+        if part.sender == self.name or part.received == own:
             return
         for hub in self.hubs:
-            if part.received.get(hub) != told.get(hub):
+            if part.received.get(hub) != own.get(hub):
                 what = f"in the exchange before '{part.kind}' of round {part.round}"
                 raise IncompatibleParties(
                     f"{hub} told {part.sender} and {self.name} different things {what}: one of them is wrong"
@@ -212,7 +212,7 @@ class Exchange:
         """A round begins: drop what nobody needs from now on; parts of earlier rounds may still be wanted here."""
         self._oldest = oldest = round_index - self._kept
         for key, message in [*self._outbox.items()]:
-            if key[1] < (oldest if self._is_told(message) else oldest_wanted):
+            if key[1] < (oldest if self._has_receivers(message) else oldest_wanted):
                 del self._outbox[key]
         for key in [*self._inbox]:
             if key[1] < oldest_wanted:

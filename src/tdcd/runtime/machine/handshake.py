@@ -1,7 +1,7 @@
 """What happens before round 0, and when a party comes back.
 
 Clients say which samples they have; hubs compare protocol, settings, samples and labels; clients get their places and
-the silo's preparation; hubs tell each other how large their silos are. A mismatch names both sides and what differs.
+the silo's preparation; hubs send each other the sizes of their silos. A mismatch names both sides and what differs.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.compute.sample_index import MOST_CLASSES, Enrolment, SampleIndex, build_index
 from tdcd.runtime.compute.secure_sums import Masks
 from tdcd.runtime.job import WAY_ON, IncompatibleParties, Job, Lost, block_beyond, compare_settings, scores_beyond
-from tdcd.runtime.machine.instructions import State
+from tdcd.runtime.machine.instructions import HubState
 from tdcd.runtime.machine.masks import MaskAgreement, is_other_key, refuse_few_blocks
 from tdcd.runtime.machine.parts import preparation_text
 from tdcd.runtime.messages.messages import (
@@ -108,23 +108,23 @@ def difference(ours: Hello, theirs: Hello) -> str:
 
 def check_outputs(theirs: Hello, job: Job, is_label_hub: bool) -> None:
     """Raise unless the hub with the labels, and no other, says what they ask of blocks, and that is possible."""
-    told, chosen = theirs.outputs, job.config.model.loss
-    if not is_label_hub and told is not None:
+    outputs, chosen = theirs.outputs, job.config.model.loss
+    if not is_label_hub and outputs is not None:
         raise IncompatibleParties(f"{theirs.sender} says what labels it has, and federation.labels names another silo")
     if not is_label_hub:
         return
-    if told is None:
+    if outputs is None:
         raise IncompatibleParties(f"{theirs.sender} does not say what its labels ask for: upgrade the older one")
-    if chosen not in (None, told.loss):
-        raise IncompatibleParties(f"{theirs.sender} trains with {told.loss!r}, and model.loss is {chosen!r}")
+    if chosen not in (None, outputs.loss):
+        raise IncompatibleParties(f"{theirs.sender} trains with {outputs.loss!r}, and model.loss is {chosen!r}")
     try:
-        loss = named_loss(job.config.model, told.loss)
+        loss = named_loss(job.config.model, outputs.loss)
     except ConfigError as error:
         raise IncompatibleParties(error.problems[0]) from None
     least, most = (2, MOST_CLASSES) if loss.target == "classes" else (1, 1)
-    if not least <= told.count <= most:
+    if not least <= outputs.count <= most:
         raise IncompatibleParties(
-            f"{theirs.sender} asks for {counted(told.count, 'output')}, which does not fit {told.loss!r}"
+            f"{theirs.sender} asks for {counted(outputs.count, 'output')}, which does not fit {outputs.loss!r}"
         )
 
 
@@ -137,9 +137,10 @@ class Handshake:
         silo: int,
         secret: bytes,
         nonce: str,
-        restored: State | None = None,
+        restored: HubState | None = None,
         keys: Keys | None = None,
         first_call: int = 0,
+        noise_key: bytes = b"",
     ) -> None:
         """Take the silo's index, the federation's secret and a nonce of this run.
 
@@ -147,6 +148,7 @@ class Handshake:
             restored: what the hub continues from, if the run has begun already.
             keys: for masks; by default made of the secret, which hides nothing from those who have it.
             first_call: see :class:`.Sessions`.
+            noise_key: the secret of the hub's noise, if its variant has any.
         """
         self.job, self.silo, self.name = job, silo, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
@@ -160,12 +162,13 @@ class Handshake:
         self.openings: dict[str, Opening] = {}
         """What each hub, this one too, says about its silo."""
         self.published: dict[str, Hello | Opening] = {}
-        """What this hub tells its peers."""
+        """What this hub has sent its peers, by kind."""
         self.renewals = 0
         """How often a client came back with another key for masks."""
-        self.secret, self._nonce, self._label_hub = secret, nonce, job.audience.label_hub
+        self.secret, self._nonce, self._label_hub = secret, nonce, job.topology.label_hub
         self._agreement = MaskAgreement(job, silo, keys or Keys.of_secret(self.name, secret), nonce)
         self._masks: Masks | None = None
+        self._noise_key = noise_key
         self._rows = dict(zip(self.clients, () if restored is None else restored.rows, strict=False))
         self._continues = "" if restored is None else restored.run
         self._hubs = {} if restored is None else restored.hubs
@@ -257,7 +260,7 @@ class Handshake:
         return []
 
     def is_in_run(self, peer: str) -> bool:
-        """Whether a peer has introduced itself as one of this hub's run, as far as this hub can tell."""
+        """Whether a peer has introduced itself as one of this hub's run, as far as this hub knows."""
         return not self._hubs or peer in self._peer_hellos
 
     def hubs(self) -> dict[str, str]:
@@ -334,7 +337,7 @@ class Handshake:
                 raise IncompatibleParties(different)
             check_outputs(theirs, self.job, peer == self._label_hub)
             if peer == self._label_hub and self.sample_index is not None:
-                self.sample_index = replace(self.sample_index, told=theirs.outputs)
+                self.sample_index = replace(self.sample_index, received_outputs=theirs.outputs)
                 count = 1 if theirs.outputs is None else theirs.outputs.count
                 if beyond := scores_beyond(self.job, self.silo, len(self.sample_index.ids), count):
                     raise IncompatibleParties(f"{peer}: {beyond}")
@@ -388,7 +391,7 @@ class Handshake:
         outputs = self.sample_index.outputs(self.job.config)
         if beyond := block_beyond(self.job, self.silo, shape, outputs.count):
             raise IncompatibleParties(beyond)
-        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks)
+        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key)
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         refuse_few_blocks(self.job, self.name, rows)
         opening = Opening(

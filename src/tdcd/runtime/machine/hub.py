@@ -1,7 +1,7 @@
 """The hub: it leads its clients and works with the other hubs. Events in, instructions out; no I/O, no clock.
 
 First the :class:`.Handshake`, then the :class:`.Rounds`, then the :class:`.Shutdown`. A party may go and come back at
-any time: it introduces itself again, and is told again what it needs.
+any time: it introduces itself again, and is sent again what it needs.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -12,18 +12,18 @@ import msgspec
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.job import WAY_ON, IncompatibleParties, Job, Lost, UnfitLabels
 from tdcd.runtime.machine.handshake import Handshake
-from tdcd.runtime.machine.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
+from tdcd.runtime.machine.instructions import Absence, Append, End, HubState, Instruction, Save, TurnedAway
 from tdcd.runtime.machine.rounds import Rounds
 from tdcd.runtime.messages.messages import (
     Bye,
     ColumnSummary,
+    EndStatus,
     Enrol,
     Gone,
     Hello,
     Opening,
     Published,
     Ready,
-    Status,
     Stop,
     Want,
 )
@@ -38,15 +38,15 @@ class Shutdown:
     name: str
     run: str
     round: int
-    status: Status
+    status: EndStatus
     reason: str
     in_block: bool
     peers: tuple[str, ...]
     outbox: tuple[Published, ...]
     """What peers may ask for again."""
     unaware: set[str] = field(default_factory=set)
-    told: str | None = None
-    """The reason as other hubs are told it; None of a run that was saved, which is as it is."""
+    public_reason: str | None = None
+    """The reason for other hubs, if it is not the same; None of a run that was saved."""
 
     def joined(self, party: str) -> list[Message]:
         """A party can be reached: a hub that comes back needs the handshake before anything else."""
@@ -73,12 +73,16 @@ class Shutdown:
     def stop(self, party: str) -> Stop:
         """That the run is over."""
         stop = Stop(self.name, party, self.round, self.run, status=self.status)
-        reason = self.told if self.told is not None and party in self.peers else self.reason
+        reason = self.public_reason if self.public_reason is not None and party in self.peers else self.reason
         return stop.replace(reason=reason, in_block=self.in_block)
 
 
 UNFIT = "the labels do not fit; its log says why"
-"""What hubs without labels are told."""
+"""The reason that hubs without labels get."""
+
+
+NOISE_BYTES = 16
+"""Of the secret that noise is drawn from."""
 
 
 class Hub:
@@ -91,10 +95,11 @@ class Hub:
         *,
         secret: bytes,
         nonce: str,
-        restored: State | Shutdown | None = None,
+        restored: HubState | Shutdown | None = None,
         absences: Sequence[Absence] = (),
         keys: Keys | None = None,
         first_call: int = 0,
+        noise_key: bytes = b"",
     ) -> None:
         """Take the silo's index and what was saved of it, if this is not its first start.
 
@@ -104,13 +109,17 @@ class Hub:
             absences: all that were made durable.
             keys: for masks; see :class:`.Handshake`.
             first_call: drawn for this process, so that no answer to another process of the hub fits.
+            noise_key: 16 bytes that nobody else knows, drawn once for this run of the silo, and kept; for a variant
+                that adds noise to what hubs send.
         """
+        if job.variant.is_private and len(noise_key) != NOISE_BYTES:
+            raise ValueError(f"{job.hubs[silo]}: a variant with noise needs a secret of {NOISE_BYTES} bytes")
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
         self._own_clients = frozenset(self.clients)
-        self._silo, self._restored = silo, restored if isinstance(restored, State) else None
+        self._silo, self._restored = silo, restored if isinstance(restored, HubState) else None
         self._nonce = nonce
-        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys, first_call)
+        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys, first_call, noise_key)
         self.rounds: Rounds | None = None
         self.shutdown = restored if isinstance(restored, Shutdown) else None
         """The end of the run, when it has come."""
@@ -121,7 +130,7 @@ class Hub:
     # Facts for those who watch.
 
     @property
-    def status(self) -> Status | None:
+    def status(self) -> EndStatus | None:
         """How the run ended."""
         return None if self.shutdown is None else self.shutdown.status
 
@@ -166,13 +175,13 @@ class Hub:
         return list(dict.fromkeys([*away, *self.rounds.missing()]))
 
     def left_out(self) -> list[str]:
-        """The clients that this round goes on without."""
+        """The clients that are left out of this round."""
         if self.rounds is None:
             return []
         return [self.clients[index] for index in self.rounds.questions.absences.out(self.round)]
 
     def open_questions(self) -> list[Message]:
-        """What clients have not answered that the hub may go on without, or has."""
+        """The open questions to clients that the hub may leave out, or has left out."""
         if self.rounds is None or self.shutdown is not None:
             return []
         return self.rounds.questions.open(self.round)
@@ -221,7 +230,7 @@ class Hub:
             return self._end_by(mismatch)
 
     def _is_back_with(self, party: str) -> bool:
-        """Whether this hub goes on with a run that the party took part in."""
+        """Whether this hub continues a run that the party took part in."""
         return self._restored is not None and party in (*self.clients, *self._restored.hubs)
 
     def _turn_away(self, message: Enrol | Hello, reason: str) -> list[Instruction]:
@@ -232,14 +241,14 @@ class Hub:
 
     def _end_by(self, mismatch: IncompatibleParties) -> list[Instruction]:
         if isinstance(mismatch, Lost):
-            return self._end("refused", str(mismatch), tell=())
+            return self._end("refused", str(mismatch), notify=())
         return self._end("refused", str(mismatch), is_secret=isinstance(mismatch, UnfitLabels))
 
     def _handle(self, message: Message) -> list[Instruction]:
         from_client = message.sender in self._own_clients
         if not from_client and message.sender not in self.peers:
             raise RejectedMessage("its sender has no business here")
-        if type(message) is Want and not self.job.audience.is_sent(message.what, self.name, message.sender):
+        if type(message) is Want and not self.job.topology.is_sent(message.what, self.name, message.sender):
             raise RejectedMessage(f"it is not sent '{message.what}'")
         if self.shutdown is not None:
             return [*self.shutdown.receive(message)]
@@ -327,7 +336,7 @@ class Hub:
             if message.session != self._nonce:
                 raise RejectedMessage(f"it turns another process of {self.name} away")
             # Its clients stay, and wait for the hub that they began with.
-            return self._end("refused", f"{message.sender} stopped: {message.reason}", tell=())
+            return self._end("refused", f"{message.sender} stopped: {message.reason}", notify=())
         if self._is_training and message.run != self.handshake.run:
             raise RejectedMessage(f"it ends run {message.run!r}, and this is {self.handshake.run!r}")
         if not self.handshake.is_in_run(message.sender):
@@ -342,28 +351,28 @@ class Hub:
         """End where a peer's client diverged, once this hub has come as far as that."""
         if not rounds.has_reached(verdict.round):
             return []
-        said = f"{verdict.sender} stopped: {verdict.reason}"
-        return [Append(rounds.divergence(verdict.round)), *self._end("diverged", said, True, verdict.round)]
+        reason = f"{verdict.sender} stopped: {verdict.reason}"
+        return [Append(rounds.divergence(verdict.round)), *self._end("diverged", reason, True, verdict.round)]
 
     def _end(
         self,
-        status: Status,
+        status: EndStatus,
         reason: str,
         in_block: bool = False,
         failed_in: int | None = None,
-        tell: Iterable[str] | None = None,
+        notify: Iterable[str] | None = None,
         is_secret: bool = False,
     ) -> list[Instruction]:
-        """End the run for everybody, or for this hub and those whom it is to ``tell``.
+        """End the run for everybody, or for this hub and those whom it is to ``notify``.
 
         A reason that is secret is not for hubs without labels.
         """
         parts = () if self.rounds is None else self.rounds.exchange.outbox
         outbox: tuple[Published, ...] = (*self.handshake.published.values(), *parts)
-        unaware = {*self.clients, *self.peers} if tell is None else {*tell}
+        unaware = {*self.clients, *self.peers} if notify is None else {*notify}
         at = self.round if failed_in is None else failed_in
-        told = UNFIT if is_secret and self.job.audience.label_hub == self.name else reason
+        public_reason = UNFIT if is_secret and self.job.topology.label_hub == self.name else reason
         self.shutdown = Shutdown(
-            self.name, self.handshake.run, at, status, reason, in_block, self.peers, outbox, unaware, told
+            self.name, self.handshake.run, at, status, reason, in_block, self.peers, outbox, unaware, public_reason
         )
         return [End(status, reason, in_block), *self.shutdown.remind()]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from numpy.typing import NDArray
@@ -11,12 +11,12 @@ from tdcd.records.history import Record
 from tdcd.records.mark import NO_LINES, Mark
 from tdcd.records.patience import Best
 from tdcd.records.verdict import NO_COURSES, Courses
-from tdcd.runtime.messages.messages import Published, Status
+from tdcd.runtime.messages.messages import EndStatus, Published
 from tdcd.runtime.messages.structure import Arrays, Message
 
 
-class State(msgspec.Struct, frozen=True, eq=False):
-    """What a hub needs to go on from the start of a round."""
+class HubState(msgspec.Struct, frozen=True, eq=False):
+    """What a hub needs to continue from the start of a round."""
 
     run: str
     round: int
@@ -62,7 +62,7 @@ class Append:
 class Save:
     """Make this state durable when there is time, at the latest before the next one."""
 
-    state: State
+    state: HubState
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Absence:
 
 @dataclass(frozen=True)
 class TurnedAway:
-    """A party that came back as somebody else was told to leave; the run waits for the right one."""
+    """A party that came back with other data or settings was sent away; the run waits for the right one."""
 
     party: str
     reason: str
@@ -87,7 +87,7 @@ class TurnedAway:
 class End:
     """The run is over; the others are yet to confirm."""
 
-    status: Status
+    status: EndStatus
     reason: str = ""
     in_block: bool = False
     """Whether something in the silo stopped being finite, which the other hubs do not know yet."""
@@ -98,8 +98,11 @@ class End:
 Instruction = Message | Append | Save | Absence | TurnedAway | End
 
 
-class Ending(NamedTuple):
-    """How the run ended for a client."""
+OutcomeStatus = EndStatus | Literal["interrupted"]
 
-    status: Status
-    reason: str
+
+class RunOutcome(NamedTuple):
+    """How the run of a party ended."""
+
+    status: OutcomeStatus
+    reason: str = ""

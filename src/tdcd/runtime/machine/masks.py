@@ -21,7 +21,7 @@ from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.sample_index import Enrolment
 from tdcd.runtime.compute.secure_sums import Masks
 from tdcd.runtime.job import IncompatibleParties, Job
-from tdcd.runtime.messages.messages import Begin, Block, Diverged, Group, Hello, Steps
+from tdcd.runtime.messages.messages import Begin, ClientBlock, Diverged, Group, Hello, Steps
 from tdcd.runtime.messages.structure import Arrays, Message, named
 from tdcd.runtime.messages.validation import are_finite
 from tdcd.runtime.messages.wire import RejectedMessage
@@ -32,10 +32,10 @@ class MaskAgreement:
 
     def __init__(self, job: Job, silo: int, keys: Keys, nonce: str) -> None:
         """Take the hub's keys, and its nonce of the run."""
-        sends = job.variant.knowledge.route.receivers
+        sends_phi = job.variant.knowledge.sends_phi
         self._own, self._keys, self._nonce = job.hubs[silo], keys, nonce
         # The hub with the labels only adds up what it gets.
-        self._group = [hub for index, hub in enumerate(job.hubs) if sends(index, len(job.hubs))]
+        self._group = [hub for index, hub in enumerate(job.hubs) if sends_phi(index)]
         self._are_used = job.config.exchange.protect == "mask"
         self._pair: KeyPair | None = None
 
@@ -147,7 +147,7 @@ class ClientMasks:
         if not are_finite(leaves):
             return Diverged, {}
         if self._exchange is None:
-            return Block, {"block": named(compute.block_sent(block, before, question.round))}
+            return ClientBlock, {"block": named(compute.block_sent(block, before, question.round))}
         group = question.group if isinstance(question, Begin | Steps) else None
         if group is None:
             raise RejectedMessage("it does not say whose blocks are added up")
@@ -158,7 +158,7 @@ class ClientMasks:
         share = np.asarray(compute.num_rows / group.rows, self._dtype)
         parts = named_leaves(self._exchange.part(block, share))
         self._last = question.round, group
-        return Block, {"block": named(self._masked(parts, question.round, group)), "group": group}
+        return ClientBlock, {"block": named(self._masked(parts, question.round, group)), "group": group}
 
     def _masked(self, parts: Arrays, round_index: int, group: Group) -> Arrays:
         if not self._are_used:

@@ -16,17 +16,16 @@ from tdcd.core.objective import Tree
 from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
 from tdcd.records.metrics import metric_names
-from tdcd.runtime.compute.hub_compute import HubCompute, Left
+from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages.messages import (
     AnyPart,
     Diverged,
-    Figures,
+    EvaluationFigures,
     FiguresPart,
-    Model,
+    ModelPart,
     Phi,
     PhiPart,
-    Remaining,
     Scores,
     ScoresPart,
     SlopePart,
@@ -43,18 +42,18 @@ def preparation_text(preparation: Preparation) -> str:
     return json.dumps(preparation.to_json())
 
 
-def blocks_in(models: Iterable[Model]) -> dict[str, Arrays]:
+def blocks_in(models: Iterable[ModelPart]) -> dict[str, Arrays]:
     """The blocks that other hubs shared, by hub."""
     return {message.sender: arrays_of(message.block) for message in models}
 
 
-def preparations_in(models: Iterable[Model]) -> dict[str, Preparation]:
+def preparations_in(models: Iterable[ModelPart]) -> dict[str, Preparation]:
     """How the other silos' columns become features, by hub, if that was shared."""
     found = {message.sender: preparation_in(message) for message in models}
     return {hub: preparation for hub, preparation in found.items() if preparation is not None}
 
 
-def preparation_in(message: Model) -> Preparation | None:
+def preparation_in(message: ModelPart) -> Preparation | None:
     """How the sender's columns become features, if a shared model says so."""
     if message.preparation is None:
         return None
@@ -161,12 +160,12 @@ def _scores_in(answer: Message | None) -> Arrays | None:
     return {"train": answer.train.values, **({} if answer.test is None else {"test": answer.test.values})}
 
 
-def model_part(header: Header, block: Tree, preparation: Preparation | None) -> Model:
+def model_part(header: Header, block: Tree, preparation: Preparation | None) -> ModelPart:
     """The silo's block, and how its columns become features."""
     sender, round_index, run, received = header
     text = None if preparation is None else preparation_text(preparation)
     leaves = named(named_leaves(block))
-    return Model(sender, "", round_index, run, received=received, block=leaves, preparation=text)
+    return ModelPart(sender, "", round_index, run, received=received, block=leaves, preparation=text)
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -188,7 +187,7 @@ def figures_part(header: Header, record: Record | None) -> FiguresPart:
     part = FiguresPart(sender, "", round_index, run, received=received, figures=None)
     if record is None:
         return part
-    figures = Figures(record.train_loss, record.test_loss, record.metrics)
+    figures = EvaluationFigures(record.train_loss, record.test_loss, record.metrics)
     return part.replace(figures=figures, absent=record.absent, unscored=record.unscored)
 
 
@@ -200,9 +199,9 @@ def steps(
     parts: Sequence[PhiPart] | SlopePart,
     without: Collection[int],
 ) -> list[Steps]:
-    """What every client is sent of the exchange, from all hubs' parts or from the slope that the hub was told.
+    """What every client is sent of the exchange, from all hubs' parts or from the slopes that the hub received.
 
-    The hub goes on ``without`` some clients. There is nothing to send if the sum of all parts is not finite.
+    The hub continues ``without`` some clients. There is nothing to send if the sum of all parts is not finite.
     """
     sender, round_index, run, _ = header
     weights = None
@@ -214,7 +213,7 @@ def steps(
         absent = union(part.absent for part in parts)
     if not are_finite([passed]):
         return []
-    told = zip(
+    by_client = zip(
         clients,
         compute.project(round_index, passed),
         compute.weights_of(round_index, weights),
@@ -228,16 +227,11 @@ def steps(
             round_index,
             run,
             phi_others=named(rows),
-            weights=Array.maybe(own),
-            remaining=_remaining(one),
+            weights=Array.maybe(own_weights),
+            remaining=remaining,
         )
-        for client, rows, own, one in told
+        for client, rows, own_weights, remaining in by_client
     ]
-
-
-def _remaining(left: Left | None) -> Remaining | None:
-    """What a client is told of the samples that are left."""
-    return None if left is None else Remaining(Array.of(left.absent), Array.of(left.present), left.rows)
 
 
 def check_part(message: Message, job: Job, compute: HubCompute) -> AnyPart:
@@ -248,11 +242,11 @@ def check_part(message: Message, job: Job, compute: HubCompute) -> AnyPart:
         _check_scores(message, job, compute)
     elif isinstance(message, SlopePart):
         take(message.slope, "slope", job.settings.dtype, compute.statistic_shape)
-        take_weights(message.weights, job.settings.dtype, compute.statistic_shape[:2], job.tells_weights)
+        take_weights(message.weights, job.settings.dtype, compute.statistic_shape[:2], job.sends_weights)
         _check_mask(message.absent, "absent", compute.num_exchanged * compute.batch_size, job)
     elif isinstance(message, FiguresPart):
         _check_figures(message, job, compute)
-    elif isinstance(message, Model) and job.config.federation.share_model and _may_end(message.round, job):
+    elif isinstance(message, ModelPart) and job.config.federation.share_model and _may_end(message.round, job):
         for name, array in message.block.items():
             take(array, name, job.settings.dtype, array.shape)
         preparation_in(message)
@@ -281,7 +275,7 @@ def _check_scores(message: ScoresPart, job: Job, compute: HubCompute) -> None:
     if (message.absent or message.unscored) and job.config.federation.client_grace_s is None:
         raise RejectedMessage(LEAVES_OUT)
     dropout = job.variant.dropout
-    if (message.intercept is None) != (not dropout.rate or dropout.intercept != job.hubs.index(message.sender)):
+    if (message.intercept is not None) != dropout.leaves_intercept(job.hubs.index(message.sender)):
         raise RejectedMessage("'intercept' is what the silo with the column of ones sends, with silo dropout")
     if message.intercept is not None:
         take(message.intercept, "intercept", job.settings.dtype, [compute.phi_width])
@@ -299,9 +293,9 @@ def _check_figures(message: FiguresPart, job: Job, compute: HubCompute) -> None:
         clients = job.clients(silo)
         absent = {client: rounds for client, rounds in message.absent.items() if client in clients}
         check_claims(hub, message.round, absent, [one for one in message.unscored if one in clients], clients)
-    everybody = {client for silo in range(len(job.hubs)) for client in job.clients(silo)}
+    all_clients = {client for silo in range(len(job.hubs)) for client in job.clients(silo)}
     for client in (*message.absent, *message.unscored):
-        if client not in everybody:
+        if client not in all_clients:
             raise RejectedMessage(f"'{client}' is no client of the federation")
     if message.figures is None:
         return

@@ -16,7 +16,7 @@ from tdcd.runtime.machine.instructions import Absence, Instruction
 from tdcd.runtime.machine.parts import Claims
 from tdcd.runtime.messages.messages import (
     Begin,
-    Block,
+    ClientBlock,
     Diverged,
     Evaluate,
     Group,
@@ -59,7 +59,7 @@ class Absences:
         return False
 
     def leave_out(self, question: Message) -> Absence:
-        """Go on without a client's answer, and without the client until it shows life."""
+        """Continue without a client's answer, and without the client until it shows life."""
         client = question.receiver
         self._unanswered[client] = question
         self._silent.add(client)
@@ -88,7 +88,7 @@ class Absences:
         return [self._unanswered[client] for client in self._clients if client in self._silent]
 
     def claims(self, since: int, round_index: int) -> Claims:
-        """What other hubs are told with the scores of a round: the absences from round ``since`` on."""
+        """What other hubs are sent with the scores of a round: the absences from round ``since`` on."""
         spans: dict[str, list[int]] = {}
         for past in range(since, round_index):
             for index in self.out(past):
@@ -111,8 +111,8 @@ class Questions:
         # A silo alone exchanges nothing: its clients step at once.
         self._answers_to: dict[type[Message], tuple[type[Message], ...]] = {
             Evaluate: (Scores, Diverged),
-            Begin: (Phi if job.peers(silo) else Block, Diverged),
-            Steps: (Block, Diverged),
+            Begin: (Phi if job.peers(silo) else ClientBlock, Diverged),
+            Steps: (ClientBlock, Diverged),
         }
         self._adds_up = job.variant.summed_blocks is not None
         self._fewest = FEWEST_LEFT if job.config.exchange.protect_blocks else 1
@@ -146,7 +146,7 @@ class Questions:
             self.ask(self._questions[0].round, self._questions)
 
     def _wants_block(self, question: Message) -> bool:
-        return Block in self._answers_to[type(question)]
+        return ClientBlock in self._answers_to[type(question)]
 
     def ask_with_block(self, kind: type[Begin | Evaluate], round_index: int, block: Tree) -> list[Instruction]:
         """The same, and send the hub's block."""
@@ -156,7 +156,7 @@ class Questions:
         )
 
     def answers(self) -> list[Message | None]:
-        """What every client answered, in client order; None for those that the hub goes on without."""
+        """What every client answered, in client order; None for those that the hub continues without."""
         return [self._answers.get(client) for client in self.clients]
 
     def end(self) -> None:
@@ -189,9 +189,9 @@ class Questions:
         return not self._has_grace or round_index < self._free_from
 
     def open(self, round_index: int) -> list[Message]:
-        """What clients that the hub may go on without have not answered, though another client has answered.
+        """The open questions to clients that the hub may leave out, though another client has answered.
 
-        And, of those that it went on without already, what they have not answered.
+        And those to clients that it has left out already.
         """
         has_rows = any(self._compute.rows_of(self._place[client], held_out=False) for client in self._answers)
         # A sum over fewer would show a client's block.
@@ -199,7 +199,7 @@ class Questions:
         return [*(self.asked.values() if has_rows and is_free else ()), *self.absences.open_questions()]
 
     def overdue(self, question: Message, round_index: int) -> list[Instruction]:
-        """A question was open for the whole grace period: go on without the answer; or ask again, if it was missed."""
+        """A question was open for the whole grace period: continue without its answer, or ask once more."""
         if question not in self.open(round_index):
             return []
         if self.asked.get(question.receiver) is not question:
@@ -226,7 +226,7 @@ def _check_group(message: Message, asked: Message) -> None:
     """Refuse a block with the masks of another group; one that cannot be masked ends the run."""
     if isinstance(message, Diverged) and message.reason:
         raise IncompatibleParties(message.reason)
-    if isinstance(message, Block) and message.group != getattr(asked, "group", None):
+    if isinstance(message, ClientBlock) and message.group != getattr(asked, "group", None):
         raise RejectedMessage("it is for the sum of other clients' blocks than are asked for now")
 
 
@@ -239,7 +239,7 @@ def check_answer(message: Message, client: int, compute: HubCompute) -> None:
             raise RejectedMessage(f"'phi' is of {len(message.phi)} rounds, not of {len(rounds)}")
         for sent, round_index in zip(message.phi, rounds, strict=True):
             take_all(sent, compute.links.rows_layout(compute.count(round_index, client)))
-    elif isinstance(message, Block):
+    elif isinstance(message, ClientBlock):
         take_all(message.block, compute.block_layout)
     elif isinstance(message, Scores):
         take(message.train, "train", dtype, [compute.rows_of(client, held_out=False), outputs])

@@ -1,30 +1,30 @@
 """A hub's communication rounds, as a state machine: messages in, instructions out.
 
 ==========  ==========================================================================================
-evaluating  the clients' scores of all samples, told to the other hubs
-exchanging  phi from the clients, told to the other hubs; then theirs of this round's minibatches, or the slopes
+evaluating  the clients' scores of all samples, sent to the other hubs
+exchanging  phi from the clients, sent to the other hubs; then theirs of this round's minibatches, or the slopes
 stepping    the clients' blocks after their local steps; their average begins the next round
 closing     all other hubs' scores, at the end or after a client's block stopped being finite
 sharing     the other silos' blocks, if all agreed to share the model
 ==========  ==========================================================================================
 
 A phase ends when everybody's part is there, in whatever order the parts came; sums run in silo and client order. Phi is
-told as many rounds before its own as rounds overlap, see :class:`tdcd.core.timing.Overlap`. What a hub has told its
-peers it can tell again, byte for byte, for this round and those just before it. With ``federation.client_grace_s`` it
-may go on without a client, see :mod:`tdcd.runtime.machine.questions`.
+sent as many rounds before its own as rounds overlap, see :class:`tdcd.core.timing.Overlap`. What a hub has sent its
+peers it can send again, byte for byte, for this round and those just before it. With ``federation.client_grace_s`` it
+may continue without a client, see :mod:`tdcd.runtime.machine.questions`.
 """
 
 from collections.abc import Callable, Collection, Sequence
 
 from tdcd.core.objective import Tree
-from tdcd.core.timing import Overlap
+from tdcd.core.timing import HubTiming
 from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.job import Job, timing_of
+from tdcd.runtime.job import Job
 from tdcd.runtime.machine.evaluations import Evaluations, Records
-from tdcd.runtime.machine.exchange import Exchange, Key, begun, exchange_of, figures_of, kept_rounds, lost
-from tdcd.runtime.machine.instructions import Absence, Append, End, Instruction, Save, State
+from tdcd.runtime.machine.exchange import HubExchange, Key, begun, exchange_of, figures_of, kept_rounds, lost
+from tdcd.runtime.machine.instructions import Absence, Append, End, HubState, Instruction, Save
 from tdcd.runtime.machine.parts import (
     Header,
     NotFinite,
@@ -40,17 +40,17 @@ from tdcd.runtime.machine.parts import (
 from tdcd.runtime.machine.questions import Questions
 from tdcd.runtime.messages.messages import (
     Begin,
-    Block,
+    ClientBlock,
     Diverged,
+    EndStatus,
     Evaluate,
     FiguresPart,
     Gone,
-    Model,
+    ModelPart,
     Opening,
     PhiPart,
     ScoresPart,
     SlopePart,
-    Status,
     Want,
 )
 from tdcd.runtime.messages.structure import Arrays, Message, arrays_of
@@ -62,7 +62,7 @@ from tdcd.tables.preparation import Preparation
 class HubBlock:
     """The block that a silo's rounds begin with; that of a slow silo moves when its period is over."""
 
-    def __init__(self, compute: HubCompute, restored: State | None) -> None:
+    def __init__(self, compute: HubCompute, restored: HubState | None) -> None:
         """Before round 0, or as it was saved."""
         self._compute = compute
         self.block: Tree = compute.start if restored is None else compute.tree(restored.block)
@@ -74,12 +74,12 @@ class HubBlock:
         """The last round whose local steps everybody began."""
 
     def step(self, round_index: int, answers: Sequence[Message | None]) -> None:
-        """Take the clients' blocks after their local steps; None of those that the hub goes on without."""
+        """Take the clients' blocks after their local steps; None of those that the hub continues without."""
         diverged = [answer.sender for answer in answers if isinstance(answer, Diverged)]
         if diverged:
             self.fail(f"the block of {diverged[0]}", round_index)
             return
-        blocks = [arrays_of(answer.block) if isinstance(answer, Block) else None for answer in answers]
+        blocks = [arrays_of(answer.block) if isinstance(answer, ClientBlock) else None for answer in answers]
         average = self._compute.average(round_index, self.block, blocks)
         moved = self._compute.next_block(self.block, average, self._memory)
         if not are_finite(named_leaves(moved[0]).values()):
@@ -101,9 +101,9 @@ class HubBlock:
         """The block's arrays by name."""
         return named_leaves(self.block)
 
-    def state(self, run: str, round_index: int, exchange: Exchange, evaluations: Evaluations) -> State:
-        """All that the hub needs to go on from the start of a round."""
-        return State(
+    def state(self, run: str, round_index: int, exchange: HubExchange, evaluations: Evaluations) -> HubState:
+        """All that the hub needs to continue from the start of a round."""
+        return HubState(
             run,
             round_index,
             self.arrays,
@@ -119,7 +119,7 @@ class HubBlock:
 
 
 def awaited(
-    phase: str, round_index: int, own: HubBlock, evaluations: Evaluations, timing: Overlap, last: int
+    phase: str, round_index: int, own: HubBlock, evaluations: Evaluations, timing: HubTiming, last: int
 ) -> list[Key]:
     """The parts that have to be there before a hub leaves this phase of this round; ``last`` is the last round."""
     if phase == "exchanging":
@@ -128,7 +128,7 @@ def awaited(
         waiting = [key for one in evaluations.waiting for key in figures_of(one)]
         begins = begun(own.failed_in, round_index, timing, last)
         return [*dict.fromkeys([*waiting, *(begins if own.failed else evaluations.figures_in(round_index))])]
-    return [(Model, round_index)] if phase == "sharing" else []
+    return [(ModelPart, round_index)] if phase == "sharing" else []
 
 
 class Rounds:
@@ -140,14 +140,14 @@ class Rounds:
         silo: int,
         compute: HubCompute,
         run: str,
-        restored: State | None = None,
+        restored: HubState | None = None,
         preparation: Preparation | None = None,
         absences: Sequence[Absence] = (),
     ) -> None:
         """Stand at the start of round 0, or of the round that was saved; ``preparation`` goes with a shared model."""
         self.job, self.silo, self.compute, self.run, self.preparation = job, silo, compute, run, preparation
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
-        self.timing, self._last = timing_of(job.variant), job.config.train.rounds
+        self.timing, self._last = job.timing, job.config.train.rounds
         self.round, self.phase = 0 if restored is None else restored.round, ""
         self._steps: dict[str, Callable[[], list[Instruction]]] = {
             "evaluating": self._scored,
@@ -158,14 +158,14 @@ class Rounds:
         }
         self._own = HubBlock(compute, restored)
         self._records: Records | None = None
-        self.exchange = Exchange(self.name, job.audience, run, self.timing)
+        self.exchange = HubExchange(self.name, job.topology, run, self.timing)
         # A hub that comes back asks at once for what it may have missed.
         self._behind, self._wanted_in = -1, ("", -1)
         if restored is not None:
             self._behind = restored.round + 1 + self.exchange.most_ahead
             self.exchange.restore(restored.outbox, restored.digests, restored.round)
         self.evaluations = Evaluations(silo, job, compute, restored)
-        # What it may have told its peers before it came back, it must tell them again with the same clients.
+        # What it may have sent its peers before it came back, it must send them again with the same clients.
         self.questions = Questions(job, silo, compute, run, absences, self.round + kept_rounds(self.timing))
 
     @property
@@ -181,7 +181,7 @@ class Rounds:
 
     def peer_part(self, message: Message) -> None:
         """A peer's part of this round's exchange, or of a later one's if the peer is ahead; scores may be late."""
-        is_late = isinstance(message, ScoresPart | FiguresPart | Model)
+        is_late = isinstance(message, ScoresPart | FiguresPart | ModelPart)
         oldest = self.evaluations.oldest(self.round) if is_late else self.round
         if not oldest <= message.round <= self.round + self.exchange.most_ahead:
             raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
@@ -210,7 +210,7 @@ class Rounds:
 
     def prefetch_next_round(self) -> None:
         """Work out where the samples of later rounds are, while there is time."""
-        self.compute.layout(self.round + 1 + self.timing.rounds)
+        self.compute.holdings(self.round + 1 + self.timing.rounds)
 
     # For those who are late, or back.
 
@@ -236,7 +236,7 @@ class Rounds:
     # The phases.
 
     def _enter(self) -> list[Instruction]:
-        if self.evaluations.told_in(self.round):
+        if self.evaluations.scored_in(self.round):
             self.phase = "evaluating"
             return self.questions.ask_with_block(Evaluate, self.round, self.block)
         return self._exchange()
@@ -245,10 +245,10 @@ class Rounds:
         """All clients' scores are there."""
         out: list[Instruction] = []
         claims = self.questions.absences.claims(self.evaluations.recorded, self.round)
-        for round_index in self.evaluations.told_in(self.round):
+        for round_index in self.evaluations.scored_in(self.round):
             header, answers = self._header(round_index), self.questions.answers()
-            out += self.exchange.tell(scores_part(header, self.compute, self.block, answers, claims))
-            self.evaluations.told(round_index, self.block)
+            out += self.exchange.publish(scores_part(header, self.compute, self.block, answers, claims))
+            self.evaluations.note_sent(round_index, self.block)
         out += self._record()
         return [*out, *self._exchange()] if self.phase == "evaluating" else out
 
@@ -287,7 +287,7 @@ class Rounds:
         out: list[Instruction] = []
         for place, round_index in enumerate(self.compute.sends(self.round)):
             if self.exchange.sent(PhiPart.tag(), round_index) is None:
-                out += self.exchange.tell(
+                out += self.exchange.publish(
                     phi_part(self._header(round_index), self.compute, self.questions.answers(), place)
                 )
         if self._silent_peers():
@@ -296,15 +296,15 @@ class Rounds:
         if self.phase != "exchanging":
             return out
         parts, header = self.exchange.parts(PhiPart, self.round), self._header(self.round)
-        if self.name == self.job.audience.label_hub:
-            out += self.exchange.tell(slope_part(header, self.compute, parts))
-        # Compare what hubs say that they were told.
+        if self.name == self.job.topology.label_hub:
+            out += self.exchange.publish(slope_part(header, self.compute, parts))
+        # Compare what hubs say that they received.
         self.exchange.settle(self.round, exchange_of(self.round) + self.evaluations.figures_in(self.round))
         if not self.timing.steps_in(self.silo, self.round) or self.round + self.timing.period(self.silo) > self._last:
             return out + self._next_round()
-        told = self.exchange.received(SlopePart, self.round)
+        slopes = self.exchange.received(SlopePart, self.round)
         without = self.questions.absences.out(self.round, "begin")
-        questions = steps(header, self.clients, self.compute, told[0] if told else parts, without)
+        questions = steps(header, self.clients, self.compute, slopes[0] if slopes else parts, without)
         if not questions:
             self._own.fail(f"the sum of the other silos' phi at {self.name}", self.round)
             return out + self._next_round()
@@ -353,12 +353,12 @@ class Rounds:
         self.exchange.settle(round_index, keys)
         self.phase = "sharing"
         header = self._header(round_index)._replace(received=self.exchange.digests[round_index])
-        return [*self.exchange.tell(model_part(header, self.final()[1], self.preparation))]
+        return [*self.exchange.publish(model_part(header, self.final()[1], self.preparation))]
 
     def _shared(self) -> list[Instruction]:
         if self._silent_peers():
             return self._late_wants()
-        self.exchange.settle(self.round + 1, [(Model, self.round)])
+        self.exchange.settle(self.round + 1, [(ModelPart, self.round)])
         return self._over(*self.evaluations.candidates.ending(self.round))
 
     def final(self) -> tuple[int, Tree]:
@@ -367,13 +367,13 @@ class Rounds:
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        return {self.name: named_leaves(self.final()[1]), **blocks_in(self.exchange.received(Model, self.round))}
+        return {self.name: named_leaves(self.final()[1]), **blocks_in(self.exchange.received(ModelPart, self.round))}
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
-        return preparations_in(self.exchange.received(Model, self.round))
+        return preparations_in(self.exchange.received(ModelPart, self.round))
 
-    def _over(self, status: Status, reason: str = "", failed_in: int | None = None) -> list[Instruction]:
+    def _over(self, status: EndStatus, reason: str = "", failed_in: int | None = None) -> list[Instruction]:
         self.phase = ""
         return [End(status, reason, failed_in is not None, failed_in)]
 

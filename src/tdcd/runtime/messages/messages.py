@@ -15,18 +15,18 @@ from tdcd.records.verdict import NO_COURSES, Courses
 from tdcd.runtime.certificates.agreement import Card
 from tdcd.runtime.messages.structure import (
     Array,
+    BoundedCount,
     ClassNames,
-    Count,
     Digest,
+    FeatureShape,
     Json,
     LossWord,
     Message,
-    Named,
-    NamedInFiles,
+    NamedArrays,
+    NamedArraysInFiles,
     Nonce,
     Part,
-    Setting,
-    Shape,
+    SettingValue,
 )
 
 
@@ -44,28 +44,28 @@ class Remaining(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=Tru
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The clients whose blocks a hub adds up: each sends its block times its part of their rows."""
 
-    clients: tuple[Count, ...]
+    clients: tuple[BoundedCount, ...]
     """By index, in order."""
-    rows: Count
+    rows: BoundedCount
     """The training rows that they hold together."""
-    renewal: Count = 0
-    """How often clients' keys, and so all masks, have been renewed: a block with former masks is told by it."""
+    renewal: BoundedCount = 0
+    """How often clients' keys, and so all masks, have been renewed: a block with former masks is recognised by it."""
 
 
 class Outputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What labels ask of every silo's block."""
 
     loss: LossWord
-    count: Count
+    count: BoundedCount
     """C, the scores of a sample."""
 
 
 MOST_ROUNDS = 10_000
 """Whose phi a client may send at once; a silo with a period sends that of all its rounds."""
-Status = Literal["finished", "diverged", "refused"]
+EndStatus = Literal["finished", "diverged", "refused"]
 
 
-class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LabelTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What labels mean that are ready for training."""
 
     task: Task
@@ -81,16 +81,16 @@ class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
     protocol: int
     session: str
     """Tells one process of the client from another."""
-    call: Count = 0
+    call: BoundedCount = 0
     """The number of the hub's last ``who``; 0 if there was none."""
-    config: dict[str, Setting]
+    config: dict[str, SettingValue]
     ids: list[str]
     labels: Array | None = None
     label_names: list[str] | None = None
     """Instead of ``labels``, where these are no numbers."""
     weights: Array | None = None
     held_out: Array | None = None
-    target: Target | None = None
+    target: LabelTarget | None = None
     is_table: bool = False
     rows: Digest
     card: Card | None = None
@@ -105,19 +105,19 @@ class ColumnSummary(Message, frozen=True, kw_only=True, tag="summary"):
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """The client's features are ready; the shape of one sample."""
 
-    feature_shape: Shape
+    feature_shape: FeatureShape
 
 
 class Phi(Message, frozen=True, kw_only=True, tag="phi"):
     """Phi of the client's rows, for each round that its silo sends phi of in this one."""
 
-    phi: Annotated[tuple[Named, ...], msgspec.Meta(max_length=MOST_ROUNDS)]
+    phi: Annotated[tuple[NamedArrays, ...], msgspec.Meta(max_length=MOST_ROUNDS)]
 
 
-class Block(Message, frozen=True, kw_only=True, tag="block"):
+class ClientBlock(Message, frozen=True, kw_only=True, tag="block"):
     """The client's block after its local steps, as the links encode it."""
 
-    block: Named
+    block: NamedArrays
     group: Group | None = None
 
 
@@ -142,7 +142,7 @@ class Bye(Message, frozen=True, kw_only=True, tag="bye"):
 class Who(Message, frozen=True, kw_only=True, tag="who"):
     """Asks a client to enrol."""
 
-    call: Count = 0
+    call: BoundedCount = 0
     """Another number whenever the client joins: what a former process of it answered has another one."""
 
 
@@ -150,8 +150,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     """Which samples the client's rows are, and what the labels mean."""
 
     session: str
-    num_samples: Count
-    num_outputs: Count
+    num_samples: BoundedCount
+    num_outputs: BoundedCount
     loss: LossWord
     train: Array
     """Of every row: which training sample it is; -1 if it is none."""
@@ -172,20 +172,20 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
 class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
     """Asks for the scores of all rows with this block."""
 
-    block: Named
+    block: NamedArrays
 
 
 class Begin(Message, frozen=True, kw_only=True, tag="begin"):
     """The block at the start of a round."""
 
-    block: Named
+    block: NamedArrays
     group: Group | None = None
 
 
 class Steps(Message, frozen=True, kw_only=True, tag="steps"):
     """The others' phi of the client's rows, or how the loss slopes there; asks for the local steps."""
 
-    phi_others: Named
+    phi_others: NamedArrays
     weights: Array | None = None
     """What each of the rows weighs, if not all weigh the same and the client does not know it with the labels."""
     remaining: Remaining | None = None
@@ -195,7 +195,7 @@ class Steps(Message, frozen=True, kw_only=True, tag="steps"):
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
     """The run is over, for everybody or for the receiver."""
 
-    status: Status
+    status: EndStatus
     reason: str = ""
     session: str = ""
     """If one process alone must leave: the session of its ``enrol``, or the nonce of its ``hello``."""
@@ -221,24 +221,24 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     outputs: Outputs | None = None
     """From the hub with the labels, if one silo alone has them."""
     card: Card | None = None
-    config: dict[str, Setting]
+    config: dict[str, SettingValue]
 
 
 class Opening(Message, frozen=True, kw_only=True, tag="opening"):
     """How large a silo is."""
 
     parameters: int
-    block_up: Count
+    block_up: BoundedCount
     """The bytes of a block that a client sends."""
-    feature_shape: Shape
-    clients: list[Count]
+    feature_shape: FeatureShape
+    clients: list[BoundedCount]
     """The training rows of each client."""
 
 
 class PhiPart(Part, frozen=True, kw_only=True, tag="phi_part"):
     """A silo's phi of the round's minibatches, as the exchange encodes it; it may be sent some rounds before."""
 
-    arrays: Named
+    arrays: NamedArrays
     absent: Array | None = None
     """1 for the samples of clients without an answer."""
 
@@ -260,7 +260,7 @@ class ScoresPart(Part, frozen=True, kw_only=True, tag="scores_part"):
 
 
 class SlopePart(Part, frozen=True, kw_only=True, tag="slope_part"):
-    """The slope of every row's loss in the round's minibatches, or what else it goes on from, from the hub with the
+    """The slope of every row's loss in the round's minibatches, or what else the steps need, from the hub with the
     labels.
     """
 
@@ -271,7 +271,7 @@ class SlopePart(Part, frozen=True, kw_only=True, tag="slope_part"):
     """1 for the samples that some silo lacks, whose slope is zero."""
 
 
-class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EvaluationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The global model's loss and metrics: see :class:`tdcd.records.history.Record`."""
 
     train_loss: float
@@ -282,7 +282,7 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FiguresPart(Part, frozen=True, kw_only=True, tag="figures_part"):
     """What an evaluation gave, from the hub with the labels."""
 
-    figures: Figures | None
+    figures: EvaluationFigures | None
     """None if no training sample was scored by all silos: the history has no line of it."""
     absent: dict[str, list[int]] = msgspec.field(default_factory=dict)
     """By client of any silo: the rounds since the last line in which it was left out."""
@@ -290,14 +290,14 @@ class FiguresPart(Part, frozen=True, kw_only=True, tag="figures_part"):
     """The clients whose rows are not in these figures."""
 
 
-class Model(Part, frozen=True, kw_only=True, tag="model"):
+class ModelPart(Part, frozen=True, kw_only=True, tag="model"):
     """A silo's block at the end, if all agreed to share the model."""
 
-    block: NamedInFiles
+    block: NamedArraysInFiles
     preparation: Json | None = None
 
 
-AnyPart = PhiPart | ScoresPart | SlopePart | FiguresPart | Model
+AnyPart = PhiPart | ScoresPart | SlopePart | FiguresPart | ModelPart
 Published = Hello | Opening | AnyPart
 PublishedKind = Literal["hello", "opening", "phi_part", "scores_part", "slope_part", "figures_part", "model"]
 
@@ -319,14 +319,14 @@ class AlignHello(Message, frozen=True, kw_only=True, tag="align_hello"):
     """What hubs compare before they align."""
 
     method: str
-    config: dict[str, Setting]
+    config: dict[str, SettingValue]
 
 
 class AlignIds(Message, frozen=True, kw_only=True, tag="align_ids"):
     """A client's ids."""
 
     ids: list[str]
-    config: dict[str, Setting]
+    config: dict[str, SettingValue]
 
 
 class AlignRows(Message, frozen=True, kw_only=True, tag="align_rows"):
@@ -349,7 +349,7 @@ class PredictHello(Message, frozen=True, kw_only=True, tag="predict_hello"):
     model_status: str | None = None
     card: Card | None = None
     digests: Array
-    config: dict[str, Setting]
+    config: dict[str, SettingValue]
 
 
 class PredictScores(Message, frozen=True, kw_only=True, tag="predict_scores"):
@@ -363,14 +363,14 @@ class PredictScores(Message, frozen=True, kw_only=True, tag="predict_scores"):
 class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     """A hub's state at the start of a round; see :class:`~tdcd.runtime.machine.instructions.State`."""
 
-    block: Named
-    memory: Named = msgspec.field(default_factory=dict)
+    block: NamedArrays
+    memory: NamedArrays = msgspec.field(default_factory=dict)
     outbox: tuple[Published, ...] = ()
     digests: dict[int, dict[str, str]] = msgspec.field(default_factory=dict)
-    unrecorded: tuple[Count, ...] = ()
+    unrecorded: tuple[BoundedCount, ...] = ()
     best: Best | None = None
     courses: Courses = NO_COURSES
-    candidates: Named = msgspec.field(default_factory=dict)
+    candidates: NamedArrays = msgspec.field(default_factory=dict)
     recorded: int = 0
     rows: tuple[Digest, ...] = ()
     history: Mark = NO_LINES
@@ -381,7 +381,7 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
 class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     """The end of a hub's run; see :class:`~tdcd.runtime.machine.hub.Shutdown`."""
 
-    status: Status
+    status: EndStatus
     reason: str
     in_block: bool
     peers: tuple[str, ...]
@@ -389,7 +389,7 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     outbox: tuple[Published, ...]
 
 
-_OfClient = Enrol | ColumnSummary | Ready | Phi | Block | Diverged | Scores | Bye
+_OfClient = Enrol | ColumnSummary | Ready | Phi | ClientBlock | Diverged | Scores | Bye
 _OfHub = Who | Welcome | Prepare | Evaluate | Begin | Steps | Stop | Published | Want | Gone | Checkpoint | Ended
 _OfDialogue = AlignHello | AlignIds | AlignRows | AlignCommon | PredictHello | PredictScores
 AnyMessage = _OfClient | _OfHub | _OfDialogue

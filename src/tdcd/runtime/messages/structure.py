@@ -20,11 +20,11 @@ _Name = Annotated[str, Meta(max_length=200)]
 
 # Safetensors has its own use for one name.
 _NameInFiles = Annotated[str, Meta(pattern=r"^(?!__metadata__$)[^\x00-\x1f\x7f-\x9f]{0,200}$")]
-Count = Annotated[int, Meta(ge=0, lt=2**31)]
+BoundedCount = Annotated[int, Meta(ge=0, lt=2**31)]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Nonce = Annotated[str, Meta(pattern="^[ -~]*$")]
-Shape = Annotated[tuple[Annotated[int, Meta(gt=0)], ...], Meta(max_length=32)]
-Setting = (
+FeatureShape = Annotated[tuple[Annotated[int, Meta(gt=0)], ...], Meta(max_length=32)]
+SettingValue = (
     str
     | bool
     | int
@@ -73,13 +73,13 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
 
 
 Arrays = Mapping[str, NDArray[Any]]
-Named = Annotated[dict[_Name, Array], Meta(max_length=MOST_ARRAYS)]
+NamedArrays = Annotated[dict[_Name, Array], Meta(max_length=MOST_ARRAYS)]
 """The arrays of a block, or of an exchange, by name: those with expected names are taken, and the others left."""
-NamedInFiles = Annotated[dict[_NameInFiles, Array], Meta(max_length=MOST_ARRAYS)]
+NamedArraysInFiles = Annotated[dict[_NameInFiles, Array], Meta(max_length=MOST_ARRAYS)]
 """The same, if they go into a file as they are."""
 
 
-def named(arrays: Arrays) -> Named:
+def named(arrays: Arrays) -> NamedArrays:
     """NumPy arrays as a message has them."""
     found = {}
     for name, values in arrays.items():
@@ -87,7 +87,7 @@ def named(arrays: Arrays) -> Named:
     return found
 
 
-def arrays_of(found: Named) -> dict[str, NDArray[Any]]:
+def arrays_of(found: NamedArrays) -> dict[str, NDArray[Any]]:
     """What :func:`named` was given."""
     return {name: array.values for name, array in found.items()}
 
@@ -154,7 +154,7 @@ class Part(Message, frozen=True, kw_only=True):
     """A hub's part of an exchange."""
 
     received: dict[str, str]
-    """The digest of what each hub sent in the exchange of the round before, of those that several hubs hear."""
+    """The digest of what each hub sent in the exchange of the round before, if it sends several hubs the same."""
 
 
 _bytes_of = attrgetter("values.nbytes")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tdcd.config import ConfigError, ModelSection
 from tdcd.config.losses import named_loss
 from tdcd.core.losses import Loss
-from tdcd.runtime.messages.structure import Array, Named
+from tdcd.runtime.messages.structure import Array, NamedArrays
 from tdcd.runtime.messages.wire import RejectedMessage
 
 LEAVES_OUT = "it leaves clients out, and federation.client_grace_s is not set"
@@ -28,7 +28,7 @@ def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> ND
     return found
 
 
-def take_all(arrays: Named, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
+def take_all(arrays: NamedArrays, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
     """The same of every array of a layout, by name."""
     taken = {}
     for name, (dtype, shape) in layout.items():

@@ -1,7 +1,7 @@
 """Finding the ids that every silo has, over the federation's own links.
 
-A client tells its hub its ids, as it does for training; the hubs run an :class:`~tdcd.alignment.Alignment`; every
-client is told which of its ids remain.
+A client sends its hub its ids, as it does for training; the hubs run an :class:`~tdcd.alignment.Alignment`; every
+client is sent those of its ids that remain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +17,19 @@ from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.federation.party_names import client_of
 from tdcd.federation.silos import SiloIds
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
+from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.messages.messages import AlignCommon, AlignHello, AlignIds, AlignRows
 from tdcd.runtime.messages.structure import Array, Message
 from tdcd.runtime.messages.validation import take
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.dialogue import Waiting, converse
-from tdcd.runtime.process.driver import Outcome
 from tdcd.runtime.process.party import PartySection, open_transport, secret_of
 from tdcd.tables.client_table import find_silo
 from tdcd.tables.errors import TableError
-from tdcd.tables.loader import read_header, read_rows
 from tdcd.tables.overlap import are_amounts, ids_of
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns, RawRows
+from tdcd.tables.source import open_table
 
 
 class AlignHub:
@@ -43,7 +44,7 @@ class AlignHub:
         ids: Mapping[str, Sequence[str]] | None,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Take the ids of the silo's clients, or None to be told them by the clients themselves."""
+        """Take the ids of the silo's clients, or None to receive them from the clients themselves."""
         self.job, self.name, self.peers = job, job.hubs[silo], job.peers(silo)
         self.clients = () if ids is not None else job.clients(silo)
         self.partners = (*self.clients, *self.peers)
@@ -160,7 +161,7 @@ class AlignClient:
 
 def align_as_hub(
     job: Job, silo: str, tables: Sequence[Path], method: Method, own: PartySection, waiting: Waiting
-) -> tuple[Outcome, list[str], SiloIds]:
+) -> tuple[RunOutcome, list[str], SiloIds]:
     """Take a hub's part; how it ended, the common ids, and what the silo loses by keeping to them."""
     if method == "psi":
         try:
@@ -179,7 +180,7 @@ def align_as_hub(
 
 def align_as_client(
     job: Job, silo: str, name: str, tables: Sequence[Path], own: PartySection, waiting: Waiting
-) -> tuple[Outcome, list[str], SiloIds]:
+) -> tuple[RunOutcome, list[str], SiloIds]:
     """Take a client's part; how it ended, which of its ids are common, and what it loses by keeping to them."""
     section = find_silo(job.config, silo, name)
     if not tables:
@@ -194,11 +195,11 @@ def align_as_client(
 def ids_in(path: Path, config: Config, silo: SiloSection) -> RawRows:
     """The ids in a silo's table, and the labels if it has them; rows that others lack may have none."""
     columns = Columns.of(config, silo).only(())
-    header, _ = read_header(path, silo.id, columns.dialect)
-    if silo.label in header:
-        with suppress(TableError):
-            return read_rows(path, replace(columns, label=silo.label))
-    return read_rows(path, columns)
+    with open_table(path, silo.id, columns.dialect) as table:
+        if silo.label in table.header:
+            with suppress(TableError):
+                return read_rows(table, replace(columns, label=silo.label))
+        return read_rows(table, columns)
 
 
 def _lost(config: Config, rows: Sequence[RawRows], common: Sequence[str]) -> SiloIds:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tdcd.runtime.job import IncompatibleParties
+from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.messages.messages import Bye, Stop
 from tdcd.runtime.messages.structure import Message
 from tdcd.runtime.messages.wire import RejectedMessage
-from tdcd.runtime.process.driver import TICK_S, Outcome
+from tdcd.runtime.process.driver import TICK_S
 from tdcd.runtime.process.endpoint import Endpoint
 from tdcd.runtime.transport.transport import Joined, Left, Received, Transport
 
@@ -52,22 +53,22 @@ class Waiting(Protocol):
 
 def converse(
     dialogue: Dialogue, transport: Transport, watch: Callable[[list[str]], None], should_stop: Callable[[], bool]
-) -> Outcome:
+) -> RunOutcome:
     """Exchange messages until everybody is done. A party that comes back is sent everything again."""
     session = _Session(dialogue, Endpoint(transport))
     session.attempt(dialogue.start)
     while not session.is_over:
         if should_stop():
-            return Outcome("interrupted", "nothing was written")
+            return RunOutcome("interrupted", "nothing was written")
         news = transport.receive(TICK_S)
         if isinstance(news, Received):
-            session.hear(news)
+            session.receive(news)
         elif news is not None:
             session.note_presence(news)
         session.endpoint.look()
         unfit = session.endpoint.unfit
         watch([unfit.get(party, party) for party in dialogue.missing()])
-    return session.outcome or Outcome("finished")
+    return session.outcome or RunOutcome("finished")
 
 
 class _Session:
@@ -75,7 +76,7 @@ class _Session:
 
     def __init__(self, dialogue: Dialogue, endpoint: Endpoint) -> None:
         self.dialogue, self.endpoint = dialogue, endpoint
-        self.outcome: Outcome | None = None
+        self.outcome: RunOutcome | None = None
         """How it ended for this party, once it has."""
         self._outbox: dict[str, list[Message]] = {partner: [] for partner in dialogue.partners}
         self._inbox: set[bytes] = set()
@@ -84,7 +85,7 @@ class _Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether everybody knows how it ended, or has had the time to hear of it."""
+        """Whether all parties know how it ended, or have had the time to."""
         if self.outcome is None:
             return False
         return self._gone >= set(self.dialogue.partners) or time.monotonic() - self._ended_at > LINGER_S
@@ -92,14 +93,14 @@ class _Session:
     def attempt(self, speak: Callable[[], list[Message]]) -> None:
         """Say what follows; if the parties do not fit together, say that instead."""
         try:
-            self._say(speak())
+            self._send_all(speak())
         except (IncompatibleParties, ValueError) as error:
             self._refuse(str(error))
         else:
             if self.dialogue.done and self.outcome is None:
-                self._end(Outcome("finished"), Bye(self.dialogue.name, ""))
+                self._end(RunOutcome("finished"), Bye(self.dialogue.name, ""))
 
-    def hear(self, news: Received) -> None:
+    def receive(self, news: Received) -> None:
         """Take in a message, once."""
         digest = hashlib.blake2b(news.sender.encode() + news.data, digest_size=16).digest()
         if digest in self._inbox:
@@ -120,31 +121,31 @@ class _Session:
         if isinstance(news, Joined):
             for message in self._outbox[news.party]:
                 self.endpoint.send(message)
-                self._note_told(message)
+                self._note_informed(message)
 
     def _on_leaving(self, message: Bye | Stop) -> None:
         self._gone.add(message.sender)
         if isinstance(message, Stop) and self.outcome is None:
             self._refuse(f"{message.sender} stopped: {message.reason}")
 
-    def _say(self, messages: list[Message]) -> None:
+    def _send_all(self, messages: list[Message]) -> None:
         for message in messages:
             self._outbox[message.receiver].append(message)
             self.endpoint.send(message)
 
     def _refuse(self, reason: str) -> None:
-        self._end(Outcome("refused", reason), Stop(self.dialogue.name, "", status="refused", reason=reason))
+        self._end(RunOutcome("refused", reason), Stop(self.dialogue.name, "", status="refused", reason=reason))
 
-    def _end(self, outcome: Outcome, said: Bye | Stop) -> None:
+    def _end(self, outcome: RunOutcome, last_message: Bye | Stop) -> None:
         self.outcome, self._ended_at = outcome, time.monotonic()
         for partner in self.dialogue.partners:
-            last = said.to(partner)
+            last = last_message.to(partner)
             # What came before a refusal is of no use to anybody any more.
             self._outbox[partner] = [*self._outbox[partner], last] if isinstance(last, Bye) else [last]
             self.endpoint.send(last)
-            self._note_told(last)
+            self._note_informed(last)
 
-    def _note_told(self, message: Message) -> None:
-        """Who was told that it is off needs no answer; who was wished well answers when it is done too."""
+    def _note_informed(self, message: Message) -> None:
+        """A party that was refused needs no answer; one that was not answers when it is done too."""
         if isinstance(message, Stop) and message.receiver in self.endpoint.present:
             self._gone.add(message.receiver)

@@ -4,15 +4,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
-from tdcd.runtime.job import timing_of
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.exchange import most_unsaved
 from tdcd.runtime.machine.hub import Hub
-from tdcd.runtime.machine.instructions import Absence, Append, End, Instruction, Save, State, TurnedAway
+from tdcd.runtime.machine.instructions import Absence, Append, End, HubState, Instruction, RunOutcome, Save, TurnedAway
 from tdcd.runtime.messages.messages import Want
 from tdcd.runtime.messages.structure import Message
 from tdcd.runtime.messages.wire import RejectedMessage
@@ -45,7 +42,7 @@ class Grace:
     def over(self, questions: Iterable[Message]) -> list[Message]:
         """Of the open ``questions``, those whose time is over; it then begins anew for them."""
         now = self._clock()
-        # A hub that slept cannot tell who was late: all get their time again.
+        # A hub that slept cannot know who was late: all get their time again.
         known = self._since if now - self._looked_at <= self._seconds + 2 * self._pace else {}
         self._looked_at = now
         self._since = {question: known.get(question, now) for question in questions}
@@ -56,15 +53,6 @@ class Grace:
 
 TICK_S = 0.25
 """How often a waiting party looks whether it should stop or show something."""
-Ending = Literal["finished", "diverged", "refused", "interrupted"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a party's run ended."""
-
-    status: Ending
-    reason: str = ""
 
 
 class HubDriver:
@@ -86,7 +74,7 @@ class HubDriver:
         grace = hub.job.config.federation.client_grace_s
         self._grace = None if grace is None else Grace(grace, TICK_S, clock)
         self._linger, self._clock, self._began = runtime.linger_s, clock, clock()
-        self._unsaved: State | None = None
+        self._unsaved: HubState | None = None
         self._last: Append | None = None
         self._described, self._metrics = False, metrics
         self._stage: tuple[str, int] | None = None
@@ -96,19 +84,19 @@ class HubDriver:
         self._missing_since: dict[str, float] = {}
         self._num_unaware = -1 if hub.shutdown is None else len(hub.shutdown.unaware)
         self._disk_errors, self._last_error = 0, ""
-        self._timing = timing_of(hub.job.variant)
-        self._saving: State | None = None
+        self._timing = hub.job.timing
+        self._saving: HubState | None = None
         self._is_held = False
         """Whether the hub stays where it is until a state is durable."""
 
-    def run(self, should_stop: Callable[[], bool]) -> Outcome:
+    def run(self, should_stop: Callable[[], bool]) -> RunOutcome:
         """Until the run is over and everybody knows, or until ``should_stop``."""
         while (outcome := self.step()) is None:
             if should_stop():
                 return self._leave() if self._ended_at is None else self._depart()
         return outcome
 
-    def step(self) -> Outcome | None:
+    def step(self) -> RunOutcome | None:
         """Act on the next event, or on the lack of one; how the run ended, if that was all."""
         news = self.endpoint.transport.receive(TICK_S)
         self._stopwatch.received()
@@ -155,7 +143,7 @@ class HubDriver:
     def _note_held(self) -> None:
         """Stop before the others forget what this hub would need if it went back to its last durable state.
 
-        Its clients have been asked, and nobody has been told anything of this round: what arrives is dropped until the
+        Its clients have been asked, and no peer has been sent anything of this round: what arrives is dropped until the
         disk has taken a state, and then asked for again.
         """
         hub, was_held = self.hub, self._is_held
@@ -212,7 +200,7 @@ class HubDriver:
             unaware &= self.endpoint.present
         return not unaware or self._clock() - ended_at > self._linger
 
-    def _depart(self) -> Outcome:
+    def _depart(self) -> RunOutcome:
         """The run has ended, and everybody knows or has had the time to."""
         assert self.hub.status is not None
         if self.hub.status != "refused":
@@ -222,7 +210,7 @@ class HubDriver:
         if not self.hub.is_over:
             event("left without confirmation", logging.WARNING, parties=self.hub.missing())
         self._show()
-        return Outcome(self.hub.status, self.hub.reason)
+        return RunOutcome(self.hub.status, self.hub.reason)
 
     def _perform(self, instructions: list[Instruction]) -> None:
         if not instructions:
@@ -296,7 +284,7 @@ class HubDriver:
         self._show()
 
     def _finish(self, end: End) -> None:
-        """Leave a complete folder. One that was refused stays as it is: put right, the same command goes on."""
+        """Leave a complete folder. One that was refused stays as it is: put right, the same command continues."""
         self._ended_at = self._clock()
         self._save(wait=True)
         rounds, shutdown = self.hub.rounds, self.hub.shutdown
@@ -307,17 +295,17 @@ class HubDriver:
             others = {hub.removeprefix("hub."): one for hub, one in rounds.preparations().items()}
             self.folder.finish(blocks, others, shutdown, rounds.final()[0])
 
-    def _leave(self) -> Outcome:
-        """Asked to stop: the last checkpoint stays, and the same command goes on from there."""
+    def _leave(self) -> RunOutcome:
+        """Asked to stop: the last checkpoint stays, and the same command continues from there."""
         self._save(wait=True)
         at, durable = self.hub.round, self.folder.durable_round
         self._stopwatch.write()
         event("interrupted", round=self.hub.round)
         self._show()
         if self._unsaved is None:
-            return Outcome("interrupted", f"in round {at}; the same command goes on from here")
+            return RunOutcome("interrupted", f"in round {at}; the same command goes on from here")
         where = f"the same command goes on from round {durable}, whose state is durable"
-        return Outcome("interrupted", f"in round {at}; {where}. {self._last_error}")
+        return RunOutcome("interrupted", f"in round {at}; {where}. {self._last_error}")
 
     def _waiting(self) -> dict[str, float]:
         """For how many seconds each missing party has been missing."""
@@ -340,14 +328,14 @@ class ClientDriver:
     def __init__(self, client: Client, transport: Transport) -> None:
         self.client, self.endpoint = client, Endpoint(transport)
 
-    def run(self, should_stop: Callable[[], bool]) -> Outcome:
+    def run(self, should_stop: Callable[[], bool]) -> RunOutcome:
         """Until the hub says that the run is over, or until ``should_stop``."""
         while (outcome := self.step()) is None:
             if should_stop():
-                return Outcome("interrupted", "the hub waits; the same command goes on from here")
+                return RunOutcome("interrupted", "the hub waits; the same command goes on from here")
         return outcome
 
-    def step(self) -> Outcome | None:
+    def step(self) -> RunOutcome | None:
         """Act on the next event; how the run ended, if that was all."""
         news = self.endpoint.transport.receive(TICK_S)
         if isinstance(news, Received):
@@ -355,8 +343,7 @@ class ClientDriver:
         elif news is not None:
             self.endpoint.note_presence(news)
         self.endpoint.look()
-        ending = self.client.ending
-        return None if ending is None else Outcome(ending.status, ending.reason)
+        return self.client.outcome
 
     def _answer(self, news: Received) -> None:
         try:

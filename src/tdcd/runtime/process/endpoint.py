@@ -20,7 +20,7 @@ LOOK_S = 0.25
 """How often a party looks at what its transport has to say."""
 
 REPEAT_S = 86400.0
-"""How often the log is told again of a certificate."""
+"""How often the log repeats a warning about a certificate."""
 
 _FADING = 0.9
 """How much of what a stage took at most is remembered in the next one."""
@@ -36,8 +36,8 @@ class Endpoint:
         """By party: a sentence on a process of it that has no link with this one."""
         self._num_unfit: Counter[str] = Counter()
         self._looked_at = -math.inf
-        # Who starts has been told of its own certificate.
-        self._told_at: dict[str, tuple[bool, float]] = {transport.party: (False, wall_clock())}
+        # At the start, a party's own certificate has been reported.
+        self._logged_at: dict[str, tuple[bool, float]] = {transport.party: (False, wall_clock())}
         self.present: set[str] = set()
         self.payload: Counter[tuple[str, str]] = Counter()
         """Payload bytes sent, by kind of message and receiver."""
@@ -60,10 +60,10 @@ class Endpoint:
     def read(self, received: Received) -> Message:
         """The message in what was received."""
         self.received[received.sender] += len(received.data)
-        return heard(decode(received.data, sender=received.sender, receiver=self.transport.party))
+        return sanitised(decode(received.data, sender=received.sender, receiver=self.transport.party))
 
     def refuse(self, sender: str, why: RejectedMessage) -> None:
-        """Count that something was not acted upon; the log hears of it more and more rarely, so that it cannot fill."""
+        """Count that something was not acted upon; it is logged more and more rarely, so that the log cannot fill."""
         self.refused[sender] += 1
         # The sender's own words may be in it, as many as it likes.
         reason = one_line(str(why), 300)
@@ -103,10 +103,10 @@ class Endpoint:
         is_over = now >= expires
         if not is_over and not (is_own and expires - now < EXPIRES_SOON.total_seconds()):
             return
-        was_over, told_at = self._told_at.get(party, (False, -math.inf))
-        if is_over == was_over and now - told_at < REPEAT_S:
+        was_over, logged_at = self._logged_at.get(party, (False, -math.inf))
+        if is_over == was_over and now - logged_at < REPEAT_S:
             return
-        self._told_at[party] = is_over, now
+        self._logged_at[party] = is_over, now
         if not is_over:
             days = int((expires - now) // 86400)
             why = f"the certificate of {party} expires on {when(expires)}, in {days} days; renew it: {RENEWAL}"
@@ -123,7 +123,7 @@ class Endpoint:
         event("joined" if joined else "left", who=news.party)
 
 
-def heard(message: Message) -> Message:
+def sanitised(message: Message) -> Message:
     """A message whose reason can be shown to people and repeated to others: one line, without control characters."""
     return message.replace(reason=one_line(message.reason)) if isinstance(message, Stop | Diverged) else message
 

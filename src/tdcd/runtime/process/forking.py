@@ -114,14 +114,14 @@ class ForkedProcess:
     """A copy of the fork server that has become a party."""
 
     def __init__(self, channel: socket.socket) -> None:
-        """Take the socket on which its parent tells its number, and later its exit status."""
+        """Take the socket on which its parent sends its process id, and later its exit status."""
         self.returncode: int | None = None
         self._channel = channel
-        self._told = channel.makefile("rb")
+        self._replies = channel.makefile("rb")
         self.pid = self._number()
 
     def _number(self) -> int:
-        line = self._told.readline()
+        line = self._replies.readline()
         if not line:
             raise ConnectionError("the process that starts parties has ended: give the command again")
         return int(line)
@@ -143,7 +143,7 @@ class ForkedProcess:
 
     def _end(self) -> None:
         self.returncode = self._number()
-        self._told.close()
+        self._replies.close()
         self._channel.close()
 
     def send_signal(self, sig: int) -> None:
@@ -182,7 +182,7 @@ def serve(control: socket.socket) -> None:
 
 
 def _begin(channel: int, log: int) -> None:
-    """In a copy of the server: start the party in a copy of this, and tell how it ended; returns in the party alone."""
+    """In a copy of the server: start the party in a copy of this, report how it ended; returns in the party alone."""
     with socket.socket(fileno=channel) as asker, asker.makefile("rb") as lines:
         wanted = json.loads(lines.readline())
         party = os.fork()

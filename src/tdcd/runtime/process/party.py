@@ -25,20 +25,21 @@ from tdcd.runtime.job import Job
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.handshake import MOST_CALLS
 from tdcd.runtime.machine.hub import Hub, Shutdown
+from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.messages.wire import PROTOCOL
-from tdcd.runtime.process.driver import ClientDriver, HubDriver, Outcome
+from tdcd.runtime.process.driver import ClientDriver, HubDriver
 from tdcd.runtime.process.log import event
 from tdcd.runtime.process.metrics import PATTERN, Metrics
 from tdcd.runtime.process.status import ClientStatus
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.storage.keys import LABEL_KEY, NEW_KEY, label_key, mask_key
-from tdcd.runtime.transport.processes import Process, Work
+from tdcd.runtime.storage.keys import LABEL_KEY, NEW_KEY, label_key, mask_key, noise_key
+from tdcd.runtime.transport.processes import Activity, Process
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
-from tdcd.tables.randomized import check_ready, protected
+from tdcd.tables.label_privacy import check_ready, protected
 
 NEEDS_JAX = (
     "is not a linear block with plain steps, a loss of tdcd's own, whole phi and blocks, no hub optimiser or dropout"
@@ -95,7 +96,7 @@ def read_job(path: Path) -> Job:
         raise error if str(path) in str(error) else ConfigError(error.problems, str(path)) from None
 
 
-def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:
+def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bool]) -> RunOutcome:
     """Run a silo's hub to its end."""
     arm_as_asked()
     index = job.silo_index(silo)
@@ -105,7 +106,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     for complaint in folder.complaints:
         event("checkpoint refused", why=complaint)
     if folder.is_over:
-        return Outcome(folder.about["status"], f"{folder.path} holds the whole run already")
+        return RunOutcome(folder.about["status"], f"{folder.path} holds the whole run already")
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
     # A run that is over makes no more masks, and has no key for them.
@@ -119,6 +120,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         absences=folder.absences,
         keys=keys_of(job, job.hubs[index], own, folder.path) if is_masked else None,
         first_call=secrets.randbelow(MOST_CALLS // 2),
+        noise_key=noise_key(folder.path) if job.variant.is_private else b"",
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own, "train") as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
@@ -131,7 +133,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
             return driver.run(should_stop)
 
 
-def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop: Callable[[], bool]) -> Outcome:
+def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop: Callable[[], bool]) -> RunOutcome:
     """Run a client to its end."""
     arm_as_asked()
     # A client waits for every program that it starts: a second thread would only have to be woken for it.
@@ -146,14 +148,14 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     name = client_of(silo, client)
     if own.out is None:
         return _run_client(job, index, name, own, should_stop, None)
-    # Before anybody hears of this process: another one of the same name may be at work.
+    # Before any party knows of this process: another one of the same name may be at work.
     with closing(ClientStatus(Path(own.out), name, job.config.train.rounds)) as status:
         return _run_client(job, index, name, own, should_stop, status)
 
 
 def _run_client(
     job: Job, index: int, name: str, own: PartySection, should_stop: Callable[[], bool], status: ClientStatus | None
-) -> Outcome:
+) -> RunOutcome:
     data = read_data(job.config, index, own)
     if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
@@ -210,7 +212,7 @@ def keys_of(job: Job, party: str, own: PartySection, folder: Path | None = None)
     return Keys(party, signer.secret if folder is None else mask_key(folder), signer)
 
 
-def open_transport(job: Job, party: str, peers: list[str], own: PartySection, work: Work) -> Transport:
+def open_transport(job: Job, party: str, peers: list[str], own: PartySection, work: Activity) -> Transport:
     """Check the party's certificate, then open its links, and say on them what this process does."""
     addresses = {}
     for hub, silo in zip(job.hubs, job.config.silos, strict=True):
@@ -226,7 +228,7 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         host = addresses[party].rpartition(":")[0].strip("[]") if party in addresses else None
         problems = explain(tls.certificate, tls.key, tls.authority, party, host)
         if not problems:
-            revocations = WatchedList(folder / REVOKED, tls.authority, _tell_of_list)
+            revocations = WatchedList(folder / REVOKED, tls.authority, _log_list)
             problems = revocations.current.problems(tls.certificate)
         if problems:
             raise ConfigError(problems, f"the certificate of {party}")
@@ -241,16 +243,16 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         max_message_bytes=job.most_bytes,
         lease_s=job.config.runtime.lease_s,
         revocations=revocations,
-        tell=_tell_of_port,
+        report=_log_port,
         process=Process(work, job.config.title, PROTOCOL),
     )
 
 
-def _tell_of_port(news: str) -> None:
+def _log_port(news: str) -> None:
     event("port", logging.WARNING, why=news)
 
 
-def _tell_of_list(news: str) -> None:
+def _log_list(news: str) -> None:
     event("revocation list", logging.WARNING, why=news)
 
 

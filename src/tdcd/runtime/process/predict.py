@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.alignment.digests import keyed_digests
+from tdcd.config import ConfigError
 from tdcd.config.losses import chosen_loss
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.party_names import hub_of
 from tdcd.prediction.missing import check_without
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores
+from tdcd.records.files import read_json
 from tdcd.records.run_folder import RunFolder
-from tdcd.records.run_folder.durable import read_json
 from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
 from tdcd.runtime.compute.secure_sums import Masks, Sums
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
@@ -42,6 +43,12 @@ class ModelOf(NamedTuple):
     status: str | None
 
 
+NO_NOISE = (
+    "train.variant = {!r}: it adds noise to what hubs send in training, and predictions would send phi of the new rows "
+    "without it; predict from a model whose parts are in one place"
+)
+
+
 class PredictHub:
     """A hub's side: say which samples it has, by keyed digests, and to each peer its scores of the common ones."""
 
@@ -49,7 +56,9 @@ class PredictHub:
         self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf, without: Collection[str] = ()
     ) -> None:
         """Take this silo's scores, and which run and round its block is of; some hubs may be missing."""
-        self.job, self.name, self._label_hub = job, job.hubs[silo], job.audience.label_hub
+        if job.variant.is_private:
+            raise ConfigError([NO_NOISE.format(job.config.train.variant)])
+        self.job, self.name, self._label_hub = job, job.hubs[silo], job.topology.label_hub
         peers = [peer for peer in job.peers(silo) if peer not in without]
         self.partners = tuple(peer for peer in peers if self._label_hub in (None, self.name, peer))
         self.predicts = job.has_labels(silo)
@@ -128,7 +137,7 @@ class PredictHub:
 class MaskedPredictHub(PredictHub):
     """The same with masks: for the samples that all hubs have, each gets the sum of the others' scores only.
 
-    All hubs tell each other which samples they have, also those that get no scores: masks cancel only over the same
+    All hubs send each other the ids that they have, also those that get no scores: masks cancel only over the same
     ones. Key pairs are drawn anew every time, so that no masks are ever used for two predictions.
     """
 
@@ -255,7 +264,7 @@ def predict_with_peers(
     Every hub gives this command at the same time, with its own table and run folder. No block and no feature leaves
     its silo: a peer gets the scores of the samples that it has too, and keyed digests of the other ids. If one silo
     alone has labels, the others get this silo's scores only, which went to that one. Where sums are masked, the sum
-    over the others is told as the first of them.
+    over the others is reported as the first of them.
 
     Args:
         without: silos whose hubs are missing; all others give the same.

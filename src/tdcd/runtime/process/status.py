@@ -110,9 +110,9 @@ class ClientStatus:
             }
             return {**known, "phase": "starting", "round": 0, **nothing}
         client, endpoint = self._party
-        ending = client.ending
+        outcome = client.outcome
         phase = "joining" if client.round < 0 else "training"
-        refused = ending.reason if ending is not None and ending.status == "refused" else ""
+        refused = outcome.reason if outcome is not None and outcome.status == "refused" else ""
         return {
             **known,
             "phase": phase if client.hub in endpoint.present else "dialling",
@@ -122,5 +122,5 @@ class ClientStatus:
             "refused": dict(endpoint.refused),
             **links_of(endpoint),
             "last_error": refused or endpoint.last_refusal,
-            "status": None if ending is None else ending.status,
+            "status": None if outcome is None else outcome.status,
         }

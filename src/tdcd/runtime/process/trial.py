@@ -17,28 +17,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tdcd.config import Config, SiloSection, check_config, override, read_config
+from tdcd.config.members import variant_of
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import Plan, plan
 from tdcd.federation.party_names import client_of
 from tdcd.federation.silos import SiloIds
 from tdcd.pages.report import write_report
+from tdcd.records.files import write_durably
 from tdcd.records.manifest import Manifest
 from tdcd.records.patience import Best
-from tdcd.records.run_folder import RunFolder, toml_text, write_durably
+from tdcd.records.run_folder import RunFolder, toml_text
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job, shared_digest
-from tdcd.runtime.process.driver import Ending, Outcome
+from tdcd.runtime.machine.instructions import OutcomeStatus, RunOutcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
 from tdcd.runtime.storage.hub_restart import holds_whole_run
 from tdcd.runtime.storage.status import read_status
-from tdcd.tables.assemble import Assembled
-from tdcd.tables.dialect import Dialect
-from tdcd.tables.loader import read_header, read_rows
-from tdcd.tables.prepared import save_prepared, say_what_labels_are
-from tdcd.tables.randomized import write_randomized
+from tdcd.tables.assembly import Assembled
+from tdcd.tables.label_privacy import write_randomized
+from tdcd.tables.preparation import save_prepared, say_what_labels_are
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns
-from tdcd.tables.split import pick_rows
+from tdcd.tables.source import open_table
+from tdcd.tables.split import deal_rows
 
 
 def write_rows(planned: Plan, folder: Path) -> dict[str, list[str]]:
@@ -59,10 +61,10 @@ def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, 
     ids = folder / "ids.txt"
     ids.write_text("".join(f"{one}\n" for one in (*assembled.ids, *assembled.test_ids)), encoding="utf-8")
     options: dict[str, list[str]] = {}
+    knowledge = variant_of(config).knowledge
     for index, silo in enumerate(config.silos):
         tables = _tables(config, assembled, index, folder)
-        has_labels = config.federation.labels in (None, silo.name)
-        labels = _labels(config, assembled, silo, tables, folder) if has_labels else []
+        labels = _labels(config, assembled, silo, tables, folder) if knowledge.scored_at(index) == index else []
         for client, path in tables.items():
             options[client_of(silo.name, client)] = ["--data", str(path), "--ids", str(ids), *labels]
     return options
@@ -73,15 +75,22 @@ def _tables(config: Config, assembled: Assembled, index: int, folder: Path) -> d
     if silo.client:
         return {client.name: home / client.table for client in silo.client}
     assert silo.table is not None
-    whole, paths, columns = home / silo.table, {}, Columns.of(config, silo)
+    paths, ids = {}, {}
     for number, (client, rows) in enumerate(
         zip(silo.client_names, assembled.federation.silos[index].rows, strict=True)
     ):
         paths[client] = folder / f"{client_of(silo.name, client)}.parquet"
         # Nobody trains on the held-out rows; the clients take turns in holding them.
         test = assembled.test_ids[number :: len(silo.client_names)]
-        pick_rows(whole, paths[client], columns, {*(assembled.ids[row] for row in rows), *test})
+        ids[paths[client]] = {*(assembled.ids[row] for row in rows), *test}
+    deal_rows(home / silo.table, Columns.of(config, silo), ids)
     return paths
+
+
+def _header(path: Path, columns: Columns) -> set[str]:
+    """The columns of a table."""
+    with open_table(path, columns.id, columns.dialect) as table:
+        return {*table.header}
 
 
 def _labels(
@@ -104,7 +113,7 @@ def _labels(
         write_randomized(out, (silo.id, label), ids, drawn, config.federation.label_epsilon, weights)
         return ["--labels", str(out)]
     needed, weight = {label, *([silo.weight or holder.weight] if holder.weight else [])}, holder.weight
-    if all(needed <= {*read_header(path, silo.id, Dialect.of(config))[0]} for path in tables.values()):
+    if all(needed <= _header(path, Columns.of(config, silo)) for path in tables.values()):
         return []
     home = Path(config.data.folder or "")
     sources = [home / client.table for client in holder.client] or [home / (holder.table or "")]
@@ -124,7 +133,7 @@ ALIGNMENT = "alignment.json"
 POLL_S = 0.1
 GRACE_S = 10.0
 """What processes get to leave by themselves."""
-_ENDINGS: dict[int, Ending] = {0: "finished", 3: "diverged", 130: "interrupted"}
+_ENDINGS: dict[int, OutcomeStatus] = {0: "finished", 3: "diverged", 130: "interrupted"}
 
 
 @dataclass
@@ -134,7 +143,7 @@ class Trial:
     folder: Path
     job: Job
     labels_in_words: str = ""
-    """What the labels were taken for; empty when a trial goes on that has said it before."""
+    """What the labels were taken for; empty when a trial continues that has shown it before."""
     alignment: Mapping[str, SiloIds] = field(default_factory=dict)
     """What the silos lost by keeping to the common ids; empty as above."""
     processes: dict[str, PartyProcess] = field(default_factory=dict)
@@ -209,7 +218,7 @@ class Trial:
         # A session of its own: Ctrl-C reaches the launcher, which asks the parties to leave.
         self.processes[party] = start_party(arguments, self._log(party), environment())
 
-    def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome:
+    def run(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> RunOutcome:
         """Start all parties and wait until they are done.
 
         A party that fails ends the trial, unless it is a client that its hub continues without. An exception, such as
@@ -226,24 +235,24 @@ class Trial:
         codes = {party: process.wait() for party, process in self.processes.items() if party not in self.lost}
         worst = max(codes, key=lambda party: codes[party])
         if codes[worst]:
-            return Outcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst))
+            return RunOutcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst))
         history = RunFolder(self.folder / "silos" / self.job.config.silos[0].name).history()
         reason = self.job.stopping.in_words(Best.of(history), history[-1].round)
         without = [f"without {party}, which ended early: see {self._log(party)}" for party in self.lost]
-        return Outcome("finished", "; ".join([*([reason] if reason else []), *without]))
+        return RunOutcome("finished", "; ".join([*([reason] if reason else []), *without]))
 
-    def _follow(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> Outcome | None:
+    def _follow(self, show: Callable[[], None], should_stop: Callable[[], bool]) -> RunOutcome | None:
         """Wait until all parties have ended; how the trial ends if it does before that."""
         self.start()
         while any(process.poll() is None for process in self.processes.values()):
             show()
             if should_stop():
-                return Outcome("interrupted", "the same command goes on from here")
+                return RunOutcome("interrupted", "the same command goes on from here")
             self._note_lost()
             failed = [p for p, process in self.processes.items() if (process.poll() or 0) not in _ENDINGS]
             failed = [party for party in failed if party not in self.lost]
             if failed:
-                return Outcome("refused", f"{failed[0]} ended:\n{self._last_words(failed[0])}")
+                return RunOutcome("refused", f"{failed[0]} ended:\n{self._last_words(failed[0])}")
             time.sleep(POLL_S)
         show()
         return None

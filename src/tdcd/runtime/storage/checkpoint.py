@@ -9,11 +9,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
+from tdcd.records.files import PRIVATE, sync_folder, write_all, write_durably
 from tdcd.records.mark import Mark
-from tdcd.records.run_folder import sync_folder, write_all, write_durably
-from tdcd.records.run_folder.durable import PRIVATE
 from tdcd.runtime.machine.hub import Shutdown
-from tdcd.runtime.machine.instructions import State
+from tdcd.runtime.machine.instructions import HubState
 from tdcd.runtime.messages.messages import Checkpoint, Ended
 from tdcd.runtime.messages.structure import arrays_of, named
 from tdcd.runtime.messages.wire import IN_FILES, RejectedMessage, decode, encode
@@ -36,7 +35,7 @@ class Checkpoints:
     def __init__(self, folder: Path, hub: str, run: str | None = None) -> None:
         """Read what the folder holds, which need not be there; states of other runs than ``run`` are not sound."""
         self._hub = hub
-        self.states: dict[Path, State] = {}
+        self.states: dict[Path, HubState] = {}
         """The sound states, the newest first."""
         self.complaints: list[str] = []
         """What is wrong with the files that are not sound."""
@@ -58,11 +57,11 @@ class Checkpoints:
         """The round that a crash at this moment would go back to, at most."""
 
     @property
-    def newest(self) -> State | None:
+    def newest(self) -> HubState | None:
         """The newest sound state."""
         return next(iter(self.states.values()), None)
 
-    def save(self, state: State) -> None:
+    def save(self, state: HubState) -> None:
         """Write a state in place of the oldest, and begin to make it durable; :meth:`settle` waits for that."""
         self.settle()
         content = Checkpoint(
@@ -144,7 +143,7 @@ def _sync_all(files: Files) -> None:
         try:
             _sync(file, new_in)
         except BaseException as error:
-            # Of any kind: the hub waits until it is told.
+            # Of any kind: the hub waits for it.
             outcomes.put(error)
         else:
             outcomes.put(None)
@@ -160,13 +159,13 @@ def _sync(file: int, new_in: Path | None) -> None:
         sync_folder(new_in)
 
 
-def _read(path: Path, hub: str, run: str | None) -> State:
+def _read(path: Path, hub: str, run: str | None) -> HubState:
     found = decode(path.read_bytes(), sender=hub, receiver=hub, form=IN_FILES)
     if not isinstance(found, Checkpoint):
         raise RejectedMessage(f"it is a '{found.kind}' of round {found.round}")
     if run is not None and found.run != run:
         raise RejectedMessage(f"it belongs to run {found.run}, and this is run {run}")
-    return State(
+    return HubState(
         found.run,
         found.round,
         arrays_of(found.block),

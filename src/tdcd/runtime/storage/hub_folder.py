@@ -1,4 +1,4 @@
-"""A hub's run folder: what any run folder has, and what the hub needs to go on after a crash.
+"""A hub's run folder: what any run folder has, and what the hub needs to continue after a crash.
 
 ::
 
@@ -29,16 +29,17 @@ from numpy.typing import NDArray
 from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
 from tdcd.prediction.held_out import Named, write_held_out
+from tdcd.records.files import write_durably
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, keyed, schedule_of
 from tdcd.records.mark import Mark
-from tdcd.records.run_folder import RunFolder, write_durably
+from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.compute.sample_index import SampleIndex
-from tdcd.runtime.job import Job, timing_of
+from tdcd.runtime.job import Job
 from tdcd.runtime.machine.exchange import kept_rounds
 from tdcd.runtime.machine.handshake import Handshake
 from tdcd.runtime.machine.hub import Shutdown
-from tdcd.runtime.machine.instructions import Absence, Append, State
+from tdcd.runtime.machine.instructions import Absence, Append, HubState
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.storage.checkpoint import Checkpoints, read_shutdown, save_shutdown
 from tdcd.runtime.storage.failpoints import failpoint
@@ -56,11 +57,10 @@ from tdcd.runtime.storage.hub_restart import (
     state_to_continue,
     way_on,
 )
-from tdcd.runtime.storage.keys import forget_mask_key
+from tdcd.runtime.storage.keys import forget_run_keys
 from tdcd.runtime.storage.status import lock, replace_quickly, write_status
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.preparation import Preparation
-from tdcd.tables.preparation_io import load_label_encoding, save_preparations
+from tdcd.tables.preparation import Preparation, load_label_encoding, save_preparations
 
 
 class Journal:
@@ -129,8 +129,8 @@ class HubFolder:
         self._history, self._absences = Journal(path / "history.jsonl"), Journal(path / "absences.jsonl")
         self.complaints: list[str] = []
         """What was wrong with what the folder held."""
-        self.restored: State | Shutdown | None = None
-        """What the hub goes on from."""
+        self.restored: HubState | Shutdown | None = None
+        """What the hub continues from."""
         self.absences: list[Absence] = []
         """The clients that were left out, and are back."""
         self._noted, self._written, self.seconds_before = Mark(), Mark(), 0.0
@@ -169,13 +169,13 @@ class HubFolder:
         return folder
 
     def _take_up(self, job: Job, silo: int) -> None:
-        """Go on with what is there, or refuse it before anything is changed."""
+        """Continue with what is there, or refuse it before anything is changed."""
         lines, run = self._history.lines(), self.about.get("run")
         records = readable(lines)
         self._checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
         if self.about["status"] is not None:
             check_ended(self.path, self.about, lines)
-            forget_mask_key(self.path)
+            forget_run_keys(self.path)
             self.restored = None if self.is_over else self._read_shutdown()
             return
         self.absences, self._noted = read_absences(
@@ -185,7 +185,7 @@ class HubFolder:
             job.clients(silo),
             self._checkpoints.newest,
         )
-        kept = kept_rounds(timing_of(job.variant)) if job.peers(silo) else math.inf
+        kept = kept_rounds(job.timing) if job.peers(silo) else math.inf
         state, self.complaints = state_to_continue(self.path, self._checkpoints, records, kept)
         self.restored = state
         self._checkpoints.durable = 0 if state is None else state.round
@@ -249,11 +249,11 @@ class HubFolder:
         self._absences.write()
         self._history.write()
 
-    def marked(self, state: State) -> State:
+    def marked(self, state: HubState) -> HubState:
         """A state with marks of all lines that led to it: those so far."""
         return msgspec.structs.replace(state, history=self._written, absences=self._noted)
 
-    def save(self, state: State) -> None:
+    def save(self, state: HubState) -> None:
         """Make all lines of history and absences that led to a state durable, and begin to make the state so."""
         self.write_lines()
         self._checkpoints.save(state)
@@ -336,7 +336,7 @@ class HubFolder:
         self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
         # What slower hubs may still ask for is masked already.
-        forget_mask_key(self.path)
+        forget_run_keys(self.path)
         failpoint("finish.after")
 
     def note_confirmed(self, shutdown: Shutdown) -> None:
@@ -357,7 +357,7 @@ class HubFolder:
         self._write_about()
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Replace what those who watch are told."""
+        """Replace ``status.json``."""
         write_status(self.path, status)
 
     def replace_quickly(self, name: str, content: bytes) -> None:

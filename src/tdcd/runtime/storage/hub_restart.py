@@ -1,4 +1,4 @@
-"""What a hub goes on from when it is started again: all that its run folder holds is checked before it is used.
+"""What a hub continues from when it is started again: all that its run folder holds is checked before it is used.
 
 A checkpoint has a mark of the lines of ``history.jsonl`` and ``absences.jsonl`` that led to it, so that a line that is
 missing or was changed is found. What cannot be put right ends with a sentence that says what can still be done.
@@ -12,11 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tdcd.records.files import parse_json, read_plain
 from tdcd.records.history import Record
 from tdcd.records.mark import Mark, marks_of
-from tdcd.records.plain_file import parse_json, read_plain
 from tdcd.runtime.job import WAY_ON
-from tdcd.runtime.machine.instructions import Absence, State
+from tdcd.runtime.machine.instructions import Absence, HubState
 from tdcd.runtime.storage.checkpoint import Checkpoints
 
 COPY_HISTORY = "Copy history.jsonl from another hub's run folder, where it is the same but for the seconds; or else:"
@@ -26,7 +26,7 @@ RESTORE = "restore the run folder from a backup and give the same command again"
 
 
 def way_on(folder: Path) -> str:
-    """What can still be done for a hub that cannot go on from its run folder, and who waits for it."""
+    """What can still be done for a hub that cannot continue from its run folder, and who waits for it."""
     return f"{ENDED}: {RESTORE}" if (folder / SHUTDOWN).exists() else WAY_ON
 
 
@@ -91,13 +91,13 @@ def check_ended(path: Path, about: Mapping[str, Any], lines: Sequence[str]) -> N
 
 def state_to_continue(
     path: Path, checkpoints: Checkpoints, records: Sequence[Record], kept: float
-) -> tuple[State | None, list[str]]:
+) -> tuple[HubState | None, list[str]]:
     """The newest state whose lines of the history are all there, and what is wrong with newer ones.
 
     A hub that goes back by a round or two plays them again alike, and writes the same lines.
 
     Args:
-        kept: for how many rounds other hubs, if there are any, keep what they told this one.
+        kept: for how many rounds other hubs, if there are any, keep what they sent this one.
     """
     complaints, marks = [*checkpoints.complaints], _marks(records)
     for file, state in checkpoints.states.items():
@@ -125,11 +125,11 @@ def absence_line(absence: Absence, nonce: str, before: Mark) -> tuple[str, Mark]
 
 
 def read_absences(
-    path: Path, lines: Sequence[str], nonce: str, clients: Sequence[str], newest: State | None
+    path: Path, lines: Sequence[str], nonce: str, clients: Sequence[str], newest: HubState | None
 ) -> tuple[list[Absence], Mark]:
     """What ``absences.jsonl`` holds; refused unless it is as it was written, and at least as long as ``newest`` knew.
 
-    A hub whose absences are lost cannot go back by a round: it would play it with other clients than it told of.
+    A hub whose absences are lost cannot go back by a round: it would play it with other clients than it reported.
     """
     absences, marks = [], [Mark()]
     for number, line in enumerate(lines, start=1):

@@ -1,6 +1,6 @@
-"""Secrets of a party that outlive its process: the key of a hub's masks, and that of a client's randomised labels.
+"""Secrets that outlive a process: the keys of a hub's masks and noise, and that of a client's randomised labels.
 
-Both are files of their own, not the key of the party's certificate: certificates are renewed, and the draws must stay.
+All are files of their own, not the key of the party's certificate: certificates are renewed, and the draws must stay.
 Each is durable before anything is drawn with it, so that a party that comes back draws the same.
 """
 
@@ -10,36 +10,49 @@ import secrets
 from pathlib import Path
 
 from tdcd.data.randomized import KEY_BYTES as LABEL_KEY_BYTES
-from tdcd.records.run_folder.durable import sync_folder, write_all, write_synced
+from tdcd.records.files import sync_folder, write_all, write_synced
 from tdcd.runtime.certificates.agreement import KEY_BYTES
+from tdcd.runtime.machine.hub import NOISE_BYTES
 from tdcd.runtime.storage.hub_restart import way_on
 
-MASK_KEY = "mask.key"
+MASK_KEY, NOISE_KEY = "mask.key", "noise.key"
 
 
 def mask_key(folder: Path) -> bytes:
+    """The secret of a hub's masks."""
+    return _run_key(folder / MASK_KEY, KEY_BYTES)
+
+
+def noise_key(folder: Path) -> bytes:
+    """The secret of a hub's noise."""
+    return _run_key(folder / NOISE_KEY, NOISE_BYTES)
+
+
+def _run_key(path: Path, size: int) -> bytes:
     """The secret in a run folder, drawn at the first start; nobody but the hub's own user can read it."""
-    path = folder / MASK_KEY
     if not path.exists():
-        _draw_mask_key(path)
+        _draw_run_key(path, size)
     text = path.read_text(errors="replace").strip()
-    if not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
-        raise ValueError(f"{path} is damaged: it does not hold {2 * KEY_BYTES} hexadecimal digits. {way_on(folder)}")
+    if not re.fullmatch(f"[0-9a-f]{{{2 * size}}}", text):
+        raise ValueError(f"{path} is damaged: it does not hold {2 * size} hexadecimal digits. {way_on(path.parent)}")
     return bytes.fromhex(text)
 
 
-def forget_mask_key(folder: Path) -> None:
-    """Delete the secret of a run that is over: whoever gets it later could take the masks off what was recorded."""
-    for name in (MASK_KEY, f"{MASK_KEY}.new"):
+def forget_run_keys(folder: Path) -> None:
+    """Delete the secrets of a run that is over: whoever gets them later could take masks and noise off what was
+    recorded.
+    """
+    for name in (MASK_KEY, NOISE_KEY):
         (folder / name).unlink(missing_ok=True)
+        (folder / f"{name}.new").unlink(missing_ok=True)
 
 
-def _draw_mask_key(path: Path) -> None:
+def _draw_run_key(path: Path, size: int) -> None:
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        write_all(file, secrets.token_hex(KEY_BYTES).encode() + b"\n")
+        write_all(file, secrets.token_hex(size).encode() + b"\n")
         os.fsync(file)
     finally:
         os.close(file)

@@ -1,6 +1,6 @@
 """What a party said last of what it is doing, from its folder, and whether its process lives.
 
-The lock on the folder tells that. It belongs to the open file. A POSIX lock belongs to the process, and ends when any
+The lock on the folder shows that. It belongs to the open file. A POSIX lock belongs to the process, and ends when any
 copy of the file's descriptor is closed, by whatever part of the program.
 """
 
@@ -15,8 +15,7 @@ from typing import Any
 
 from tdcd.core.visible import one_line
 from tdcd.core.words import counted
-from tdcd.records.plain_file import open_plain, parse_json, read_plain
-from tdcd.records.run_folder.durable import create, write_all
+from tdcd.records.files import create, open_plain, parse_json, read_plain, write_all
 
 TRIES, PAUSE_S = 20, 0.02
 """Who asks whether the process lives has the lock for a moment: that must not keep a party from starting."""
@@ -55,7 +54,7 @@ LOSSES = {"train_loss": "train loss  ", "test_loss": "test loss   "}
 
 
 def write_status(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Replace what those who watch are told."""
+    """Replace ``status.json``."""
     replace_quickly(folder / STATUS, json.dumps({**facts, "pid": os.getpid()}).encode())
 
 

@@ -76,14 +76,14 @@ class Guard:
         listen: ``HOST:PORT``, where everybody dials.
         num_peers: How many parties may be linked.
         patience_s: How long a connection may stay without being a link.
-        tell: Is told, more and more rarely, how many connections were turned away.
+        report: Called, more and more rarely, with how many connections were turned away.
 
     Raises:
         OSError: The port cannot be had, or the process may not open enough files.
     """
 
-    def __init__(self, listen: str, num_peers: int, patience_s: float, tell: Callable[[str], None]) -> None:
-        self._inner, self._patience, self._tell = 0, patience_s, tell
+    def __init__(self, listen: str, num_peers: int, patience_s: float, report: Callable[[str], None]) -> None:
+        self._inner, self._patience, self._report = 0, patience_s, report
         self._num_places, self._num_handshakes = PLACES + num_peers, HANDSHAKES + num_peers
         self._most_files = files_for_connections(num_peers, self._num_places + 2 * self._num_handshakes)
         self._listener = _listen(listen)
@@ -131,7 +131,7 @@ class Guard:
         self._thread.join(2 * _DRAIN_S)
 
     def _ring(self) -> None:
-        with contextlib.suppress(OSError):  # It rings already, or nobody is left to hear it.
+        with contextlib.suppress(OSError):  # It rings already, or the thread is gone.
             self._bell.send(b"\0")
 
     def _run(self) -> None:
@@ -154,7 +154,7 @@ class Guard:
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj is self._ear:
-                self._hear()
+                self._take_calls()
             else:
                 self._serve(key.data, key.fileobj, events)  # type: ignore[arg-type]
         if timed := self._timed():
@@ -175,7 +175,7 @@ class Guard:
     def _timed(self) -> list[_Connection]:
         return [*self._strangers, *self._opening, *self._leaving]
 
-    def _hear(self) -> None:
+    def _take_calls(self) -> None:
         """Note which connections have become links."""
         with contextlib.suppress(BlockingIOError):
             self._ear.recv(4096)
@@ -325,7 +325,7 @@ class Guard:
         if connection in self._connections and connection not in self._leaving:
             self._num_closed += 1
             if self._num_closed & (self._num_closed - 1) == 0:  # 1, 2, 4, 8, ...
-                self._tell(
+                self._report(
                     f"{self._num_closed} connections were turned away so far, the last one of {connection.address}: "
                     f"they were not TLS, were no links after {self._patience:.0f} s, or were too many"
                 )

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Self
 
 from tdcd.runtime.transport.transport import Event, Joined, Left
 
-Work = Literal["train", "align", "predict"]
+Activity = Literal["train", "align", "predict"]
 DOING = {"train": "training", "align": "aligning ids", "predict": "predicting"}
 """What a command does, in words."""
 
@@ -21,7 +21,7 @@ MOST_PROCESSES = 1024
 TITLE_BYTES = 60
 
 CHOSEN, TAKEN = b"chosen", b"taken"
-"""What a process is told before anything else: that it is chosen; or that another one is, and which."""
+"""What a process is sent before anything else: that it is chosen; or that another one is, and which."""
 
 # A later version may add something at the end, and has another protocol.
 _WORD = re.compile(
@@ -76,7 +76,7 @@ class Process(NamedTuple):
         return f"is {doing}{run} since {datetime.fromtimestamp(self.since, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-class Place:
+class PeerProcesses:
     """The processes of one peer, and which of them this process is linked with."""
 
     def __init__(self, own: Process, party: str, peer: str) -> None:
@@ -85,14 +85,14 @@ class Place:
         self.chosen: Process | None = None
         self.is_up = False
         """Whether the two have chosen each other, and know it."""
-        self.untold: dict[str, tuple[bytes, bytes]] = {}
-        """By nonce: what a process is yet to be told, and what belongs to it."""
+        self.unsent: dict[str, tuple[bytes, bytes]] = {}
+        """By nonce: what a process is yet to be sent, and what belongs to it."""
         self.unfit = ""
         """Why some process of the peer has no link with this one; nothing if all that are there have."""
         self._there: dict[str, Process] = {}
         self._answered: set[str] = set()
         self._is_announced = False
-        """Whether the process that was chosen has been told so."""
+        """Whether the process that was chosen has been informed."""
         self._choices: dict[str, Process | None] = {}
         """By nonce: which process of this party another one has chosen; None if that is this one."""
 
@@ -109,7 +109,7 @@ class Place:
         process = self._there.pop(word, None)
         if process is None:
             return []
-        self.untold.pop(process.nonce, None)
+        self.unsent.pop(process.nonce, None)
         self._choices.pop(process.nonce, None)
         self._answered.discard(process.nonce)
         events: list[Event] = []
@@ -117,10 +117,10 @@ class Place:
             events, self.chosen = self._down(), None
         return [*events, *self._settle()]
 
-    def told(self, nonce: str, what: bytes, word: str) -> list[Event]:
+    def received_choice(self, nonce: str, what: bytes, word: str) -> list[Event]:
         """A process says that it has chosen this one, or which other one."""
         events: list[Event] = []
-        if self.hears(nonce):
+        if self.accepts(nonce):
             # It has seen the connection break, and this one has not: both begin again.
             events = self._down()
             self._answered.discard(nonce)
@@ -132,11 +132,11 @@ class Place:
         return [*events, *self._settle()]
 
     def announced(self, nonce: str) -> list[Event]:
-        """The process with this nonce has been told that it is chosen: what is sent to it now comes after that."""
+        """The process with this nonce has been informed that it is chosen: what is sent to it now comes after that."""
         self._is_announced |= self.chosen is not None and self.chosen.nonce == nonce
         return self._settle()
 
-    def hears(self, nonce: str) -> bool:
+    def accepts(self, nonce: str) -> bool:
         """Whether messages of the process with this nonce are received."""
         return self.is_up and self.chosen is not None and self.chosen.nonce == nonce
 
@@ -155,7 +155,7 @@ class Place:
                 self._answered.add(one.nonce)
                 # The nonce of another process is none of its business.
                 instead = self.chosen._replace(nonce="0" * 16).word.encode()
-                self.untold[one.nonce] = (CHOSEN, b"") if one is self.chosen else (TAKEN, instead)
+                self.unsent[one.nonce] = (CHOSEN, b"") if one is self.chosen else (TAKEN, instead)
         events: list[Event] = []
         if self._is_announced and not self.is_up and self._is_mutual():
             self.is_up = True

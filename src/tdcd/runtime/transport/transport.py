@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, Self
 from tdcd.runtime.certificates.check import role_of
 
 MAX_MESSAGE_BYTES = 64 * 2**20
-"""The largest message that a transport carries unless it is told otherwise."""
+"""The largest message that a transport carries by default."""
 
 UNREAD_EVENTS = 1024
 """Events of one peer that may wait to be received."""

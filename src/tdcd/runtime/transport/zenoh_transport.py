@@ -35,7 +35,7 @@ from zenoh.handlers import Callback
 from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
 from tdcd.runtime.transport.guard import Guard, loopback_port
-from tdcd.runtime.transport.processes import CHOSEN, TAKEN, Place, Process
+from tdcd.runtime.transport.processes import CHOSEN, TAKEN, PeerProcesses, Process
 from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Left, Mailbox
 from tdcd.runtime.transport.zenoh_settings import (
     HANDSHAKE_LEASES,
@@ -116,8 +116,10 @@ def _plain(host: str) -> str:
 
 CLOSING_S = 10.0
 """How long a thread may take to notice that the session is closed."""
-MORE = b"more"
-"""The attachment of a piece that is not the last of its message."""
+LAST, MORE = b"last", b"more"
+"""What a piece is: the last of its message, or not."""
+MOST_ATTACHED_BYTES = 80
+"""Of an attachment: what a piece is, and the nonce of the process that sends it."""
 MOST_WORD_BYTES = 1000
 """What a process may say of itself, and more."""
 NAMES_AHEAD = 4
@@ -133,7 +135,7 @@ class _Link(NamedTuple):
     token: zenoh.LivelinessToken
 
     def undeclare(self) -> None:
-        """Say and hear nothing any more."""
+        """Send and receive nothing any more."""
         for declared in self:
             declared.undeclare()  # type: ignore[no-untyped-call]
 
@@ -153,7 +155,7 @@ class ZenohTransport:
         lease_s: How long a link may be silent; longer than any round trip.
         revocations: Whose certificates are not honoured any more; None to honour all.
         process: What this process does, and which protocol it speaks; the rest of it is filled in here.
-        tell: Is told what whoever runs a hub should know of its port.
+        report: Called with what the operator of a hub should know of its port.
 
     Raises:
         ValueError: Something in the arguments or the files is wrong; the text says what.
@@ -172,7 +174,7 @@ class ZenohTransport:
         lease_s: float = LEASE_S,
         revocations: WatchedList | None = None,
         process: Process = Process(),  # noqa: B008
-        tell: Callable[[str], None] = lambda news: None,
+        report: Callable[[str], None] = lambda news: None,
     ) -> None:
         self._mailbox = Mailbox(party, peers, max_message_bytes)
         self.party = party
@@ -192,15 +194,16 @@ class ZenohTransport:
             since=int(time.time()),
             expires=0 if facts is None else int(facts.not_after.timestamp()),
         )
-        self._places = {peer: Place(self._process, party, peer) for peer in ordered}
+        self._attached = _attached(LAST, self._process), _attached(MORE, self._process)
+        self._places = {peer: PeerProcesses(self._process, party, peer) for peer in ordered}
         self._expiries = {party: self._process.expires} if self._process.expires else {}
         self._publishers: dict[str, tuple[str, zenoh.Publisher]] = {}
-        self._untold: SimpleQueue[str | None] = SimpleQueue()
+        self._with_unsent: SimpleQueue[str | None] = SimpleQueue()
         self._names = {peer: names[0] for peer, names in self._allowed.items()}
         names = {party: [self._own_name], **self._allowed}
         self._guard, inner = None, None
         if listen is not None and tls is not None:
-            self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, tell)
+            self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, report)
         behind = listen if inner is None else f"127.0.0.1:{inner}"
         settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names)
         try:
@@ -214,8 +217,8 @@ class ZenohTransport:
             on_link = Callback(partial(_admit, self._guard, inner), indirect=False)
             self._link_events = self._session.info.declare_link_events_listener(on_link, history=True)
             self._guard.serve(inner)
-        self._teller = Thread(target=self._tell, name="teller", daemon=True)
-        self._teller.start()
+        self._chooser = Thread(target=self._send_choices, name="choices", daemon=True)
+        self._chooser.start()
         self._links = {peer: self._link(peer) for peer in ordered}
 
     @property
@@ -236,12 +239,12 @@ class ZenohTransport:
         place, chosen = self._places[receiver], self._places[receiver].chosen
         if chosen is None or not place.is_up:
             return
-        publisher = self._publisher(receiver, chosen)
+        publisher, last, more = self._publisher(receiver, chosen), *self._attached
         for piece, is_last in pieces(data, PIECE_BYTES):
             # Who is away, or came back in the meantime, could not put the pieces together.
-            if self._places[receiver] is not place or not place.hears(chosen.nonce):
+            if self._places[receiver] is not place or not place.accepts(chosen.nonce):
                 return
-            publisher.put(piece, attachment=None if is_last else MORE)
+            publisher.put(piece, attachment=last if is_last else more)
         self.sent_bytes[receiver] += len(data)
 
     def _publisher(self, receiver: str, process: Process) -> zenoh.Publisher:
@@ -251,7 +254,7 @@ class ZenohTransport:
             if publisher is not None:
                 publisher.undeclare()  # type: ignore[no-untyped-call]
             publisher = self._session.declare_publisher(
-                message_key(self._names[receiver], self._own_name, process.nonce, self._process.nonce),
+                message_key(self._names[receiver], self._own_name, process.nonce),
                 # By default zenoh throws messages away when a link is busy.
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 reliability=zenoh.Reliability.RELIABLE,
@@ -260,18 +263,20 @@ class ZenohTransport:
             self._publishers[receiver] = process.nonce, publisher
         return publisher
 
-    def _tell(self) -> None:
+    def _send_choices(self) -> None:
         """Say to processes of peers whether they are chosen, in a thread of its own: those that read never wait."""
-        while (peer := self._untold.get()) is not None:
+        while (peer := self._with_unsent.get()) is not None:
             with self._lock:
                 place, name = self._places[peer], self._names[peer]
-                untold, place.untold = place.untold, {}
-            for nonce, (what, word) in untold.items():
-                key = message_key(name, self._own_name, nonce, self._process.nonce)
+                unsent, place.unsent = place.unsent, {}
+            for nonce, (what, word) in unsent.items():
+                key = message_key(name, self._own_name, nonce)
                 # Nobody waits for one that is not chosen and does not read.
                 waits = zenoh.CongestionControl.BLOCK if what == CHOSEN else zenoh.CongestionControl.DROP
                 with suppress(zenoh.ZError):
-                    self._session.put(key, word, congestion_control=waits, express=True, attachment=what)
+                    self._session.put(
+                        key, word, congestion_control=waits, express=True, attachment=_attached(what, self._process)
+                    )
                 with self._lock:
                     if what == CHOSEN and self._places[peer] is place:
                         self._note(peer, place.announced(nonce))
@@ -289,7 +294,7 @@ class ZenohTransport:
         """See :meth:`Transport.close <tdcd.runtime.transport.transport.Transport.close>`."""
         if not self._mailbox.closed:
             self._mailbox.close()
-            self._untold.put(None)
+            self._with_unsent.put(None)
             if self._guard is not None:
                 with suppress(zenoh.ZError):
                     self._link_events.undeclare()  # type: ignore[no-untyped-call]
@@ -297,7 +302,7 @@ class ZenohTransport:
             with suppress(zenoh.ZError):
                 self._session.close()  # type: ignore[no-untyped-call]
             # A thread that is still inside zenoh when Python ends would end the process by SIGABRT.
-            self._teller.join(CLOSING_S)
+            self._chooser.join(CLOSING_S)
             if self._guard is not None:
                 self._guard.close()
 
@@ -334,7 +339,7 @@ class ZenohTransport:
             self._mailbox.forget_messages(peer)
             if self._places[peer].is_up:
                 self._mailbox.put(Left(peer))
-            self._places[peer] = Place(self._process, self.party, peer)
+            self._places[peer] = PeerProcesses(self._process, self.party, peer)
         _, publisher = self._publishers.pop(peer, ("", None))
         if publisher is not None:
             publisher.undeclare()  # type: ignore[no-untyped-call]
@@ -343,7 +348,7 @@ class ZenohTransport:
             self._links[peer] = self._link(peer)
         else:
             assert self._revocations is not None
-            self._revocations.tell(f"{peer} was revoked often: restart {self.party} to let '{name}' in")
+            self._revocations.report(f"{peer} was revoked often: restart {self.party} to let '{name}' in")
 
     def _link(self, peer: str) -> _Link:
         """Hear a peer's messages, its coming and its going, and be seen by it."""
@@ -358,16 +363,17 @@ class ZenohTransport:
         return _Link(messages, presence, token)
 
     def _on_message(self, sender: str, name: str, sample: zenoh.Sample) -> None:
-        nonce = str(sample.key_expr).rpartition("/")[2]
-        mark = None if sample.attachment is None else sample.attachment.to_bytes()
+        attached = b"" if sample.attachment is None else sample.attachment.to_bytes()
+        mark, _, by = attached[:MOST_ATTACHED_BYTES].partition(b"/")
+        nonce = by.decode(errors="replace")
         with self._lock:
             if name != self._names[sender]:
                 return
             if mark in (CHOSEN, TAKEN):
                 word = sample.payload.to_bytes()[:MOST_WORD_BYTES].decode(errors="replace")
-                self._note(sender, self._places[sender].told(nonce, mark, word))
-            elif self._places[sender].hears(nonce):
-                self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark is None)
+                self._note(sender, self._places[sender].received_choice(nonce, mark, word))
+            elif mark in (LAST, MORE) and self._places[sender].accepts(nonce):
+                self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark == LAST)
 
     def _on_presence(self, peer: str, name: str, sample: zenoh.Sample) -> None:
         word = str(sample.key_expr).rpartition("/")[2]
@@ -387,24 +393,29 @@ class ZenohTransport:
             self._mailbox.put(event)
         if place.is_up and place.chosen is not None and place.chosen.expires:
             self._expiries[peer] = place.chosen.expires
-        if place.untold:
-            self._untold.put(peer)
+        if place.unsent:
+            self._with_unsent.put(peer)
+
+
+def _attached(what: bytes, process: Process) -> bytes:
+    """The attachment of something that a process sends."""
+    return what + b"/" + process.nonce.encode()
 
 
 def _guarded(
-    party: str, listen: str, num_peers: int, patience_s: float, tell: Callable[[str], None]
+    party: str, listen: str, num_peers: int, patience_s: float, report: Callable[[str], None]
 ) -> tuple[Guard | None, int | None]:
     """A guard at ``listen`` and a port for zenoh behind it; nothing where the two could not reach each other."""
     try:
         # First, since the port behind it may else be the very one that is meant for the guard.
-        guard = Guard(listen, num_peers, patience_s, tell)
+        guard = Guard(listen, num_peers, patience_s, report)
     except OSError as error:
         raise OSError(f"{party} cannot listen on {listen}: {error}") from error
     try:
         return guard, loopback_port()
     except OSError as error:
         guard.close()
-        tell(f"127.0.0.1 cannot be used here: {error}. Nothing limits connections of strangers: ip link set lo up")
+        report(f"127.0.0.1 cannot be used here: {error}. Nothing limits connections of strangers: ip link set lo up")
         return None, None
 
 

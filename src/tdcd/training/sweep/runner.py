@@ -17,8 +17,7 @@ from tdcd.config import Config
 from tdcd.config.resolve import Plan
 from tdcd.records.history import Record
 from tdcd.training.run import complete_history, finish
-from tdcd.training.sweep.batched_runs import runs_at_once
-from tdcd.training.sweep.lockstep import train_together
+from tdcd.training.sweep.batch import runs_at_once, train_together
 from tdcd.training.sweep.plans import plan_alike, source_table
 from tdcd.training.train import Progress
 
@@ -96,8 +95,17 @@ def run_all(
     Raises:
         Interrupted: ``should_stop`` said so; what was done is in the folders.
     """
-    groups = [partial(_planned, group, devices) for group in _groups(tasks)]
-    histories = _run_groups(groups, _workers(tasks) if devices == 1 else 1, Watch(observe, should_stop))
+    watch, histories = Watch(observe, should_stop), dict[Path, list[Record]]()
+    for task in tasks:
+        # A baseline's settings are those of its plan: its data has to be there.
+        known = complete_history(task.config, task.folder) if task.config.train.algorithm == "tdcd" else None
+        if known is not None:
+            histories[task.folder] = known
+            watch.finished(task)
+    left = [task for task in tasks if task.folder not in histories]
+    if left:
+        groups = [partial(_planned, group, devices) for group in _groups(left)]
+        histories |= _run_groups(groups, _workers(left) if devices == 1 else 1, watch)
     return [histories[task.folder] for task in tasks]
 
 
@@ -207,4 +215,4 @@ def _batchable(plan: Plan) -> bool:
     config = plan.config
     if "torch" in config.block_names or config.train.engine == "flat":
         return False
-    return not config.evaluate.alone and plan.execution.devices == 1
+    return not config.evaluate.alone and not plan.variant.is_private and plan.execution.devices == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tdcd.config import check_config
-from tdcd.config.named import refuse_code
+from tdcd.config.user_code import refuse_code
 from tdcd.records.history import Record
 from tdcd.records.model_file import RESTORE
 from tdcd.records.patience import Stopping

@@ -1,26 +1,47 @@
-"""One run on disk."""
+"""The run folder: everything a run leaves behind, and all that resuming it needs.
 
+::
+
+    config.toml                 the resolved settings
+    federation.json             silos, columns, clients and their rows; the engine that simulates them
+    history.jsonl               one line per evaluated round
+    model/<silo>.safetensors    each hub's block; the round is in the metadata
+    model/<silo>.memory.safetensors    what else a hub remembers, if its variant has it remember anything
+    preparation/<silo>.json     how the silo's columns become features; of a run from files
+    labels.json                 what the labels are; of a run from files
+    held-out.csv                ids, labels and predictions of the held-out samples
+    alone.json                  what each silo reaches alone, if that was asked for
+    subsets.json                what the model reaches with every subset of silos
+    report.html
+    manifest.json               versions, machine, and digests of all of this; see :mod:`tdcd.records.manifest`
+    manifest.key                what the digests of data there are keyed with; for the owner's eyes only
+
+Nothing else in the package reads or writes these files. What a hub's folder has besides is in
+:mod:`tdcd.runtime.storage`; a sweep's folder of run folders is in :mod:`tdcd.records.sweep_folder`.
+"""
+
+import json
 import os
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from tdcd.core.objective import Tree
 from tdcd.core.trees import named_leaves
-from tdcd.records.file_names import CONFIG, FACTS, HISTORY, REPORT
+from tdcd.federation.silos import Federation
+from tdcd.records.files import PRIVATE, parse_toml, read_json, read_plain, write_durably, write_json
 from tdcd.records.history import Record, read_history
 from tdcd.records.mark import NO_LINES, Mark, marks_of
-from tdcd.records.model_file import RESTORE, settings_digest
-from tdcd.records.plain_file import parse_toml, read_plain
-from tdcd.records.run_folder.durable import PRIVATE, read_json, write_durably, write_json
-from tdcd.records.run_folder.model import ModelFiles
-from tdcd.records.run_folder.toml import toml_text
+from tdcd.records.model_file import RESTORE, ModelFiles, settings_digest
+
+CONFIG, HISTORY, FACTS, REPORT = "config.toml", "history.jsonl", "federation.json", "report.html"
 
 
 class RunFolder:
-    """A run folder, whoever runs: see :mod:`tdcd.records.run_folder` for its files."""
+    """A run folder, whoever runs: see above for its files."""
 
     def __init__(self, path: Path) -> None:
         """Point to ``path``; see :meth:`create` and :meth:`open`."""
@@ -38,7 +59,7 @@ class RunFolder:
 
         Args:
             config: nested settings, written as TOML.
-            facts: see :func:`describe`.
+            facts: see :func:`federation_facts`.
         """
         folder = cls(path)
         if folder.is_begun:
@@ -97,11 +118,11 @@ class RunFolder:
         self._settings = digest
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
-        """Say who holds what, see :func:`describe`."""
+        """Say who holds what, see :func:`federation_facts`."""
         write_json(self.facts_file, facts)
 
     def facts(self) -> dict[str, Any]:
-        """Who holds what, see :func:`describe`."""
+        """Who holds what, see :func:`federation_facts`."""
         try:
             return dict(read_json(self.facts_file))
         except FileNotFoundError:
@@ -294,3 +315,58 @@ def _of_files(path: Path) -> Any:
         raise FileNotFoundError(
             f"{path} is missing: it is there after a run from files that ended or was stopped"
         ) from None
+
+
+def federation_facts(federation: Federation, parameters: Sequence[int], engine: str) -> dict[str, Any]:
+    """What ``federation.json`` says: silos, columns, clients and their rows, and the engine that simulates them.
+
+    Args:
+        parameters: of each silo's block.
+    """
+    return {
+        "name": federation.name,
+        "num_samples": federation.num_samples,
+        "num_test": 0 if federation.test_labels is None else len(federation.test_labels),
+        "labels": federation.labels_in_words,
+        "engine": engine,
+        "alignment": {silo: asdict(ids) for silo, ids in federation.alignment.items()},
+        "silos": [
+            {
+                "name": silo.name,
+                "feature_shape": list(silo.feature_shape),
+                "columns": list(silo.columns),
+                "clients": silo.rows_held.tolist(),
+                "parameters": count,
+            }
+            for silo, count in zip(federation.silos, parameters, strict=True)
+        ],
+    }
+
+
+def toml_text(config: Mapping[str, Any]) -> str:
+    """Nested settings as TOML; entries that are None are left out.
+
+    >>> print(toml_text({"seed": 0, "train": {"rounds": 5, "note": None}}), end="")
+    seed = 0
+    <BLANKLINE>
+    [train]
+    rounds = 5
+    """
+    tables = {key: value for key, value in config.items() if isinstance(value, Mapping)}
+    lines = [
+        f"{key} = {_toml_value(value)}" for key, value in config.items() if key not in tables and value is not None
+    ]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {_toml_value(value)}" for key, value in table.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        entries = (f"{json.dumps(key)} = {_toml_value(item)}" for key, item in value.items() if item is not None)
+        return "{ " + ", ".join(entries) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    # JSON and TOML agree on these but for characters past the basic plane and the delete character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

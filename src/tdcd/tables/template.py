@@ -5,10 +5,12 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tdcd.config import check_config
 from tdcd.core.words import there_are
-from tdcd.tables.split import FIRST_PORT, Survey, survey
+from tdcd.tables.source import open_table
+from tdcd.tables.split import FIRST_PORT, holds_names_in
 
 UNKNOWN_ROWS = 1000
 """Taken for the rows of tables that are not there yet."""
@@ -28,6 +30,23 @@ class Answers:
     block: str = "linear"
     tables: Sequence[str] = ()
     """One per silo, relative to the new file; NAME.csv by default."""
+
+
+class Survey(NamedTuple):
+    """What a look at a whole table shows."""
+
+    columns: list[str]
+    categorical: list[str]
+    """Columns of which most values are not numbers."""
+    num_rows: int
+
+
+def survey(path: Path, id_column: str) -> Survey:
+    """Look at a table: its columns, which of them hold names, and how many rows it has."""
+    with open_table(path, id_column) as source:
+        table = source.table()
+    categorical = [name for name in source.header if holds_names_in(table.column(name))]
+    return Survey(source.header, categorical, table.num_rows)
 
 
 def first_file(answers: Answers, folder: Path) -> tuple[str, list[str]]:

@@ -14,6 +14,7 @@ from tdcd.data.randomized import randomize
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import Labels, canonical_label
 from tdcd.tables.rows import RawRows
+from tdcd.tables.writing import write_table
 
 EPSILON_COLUMN = "label_epsilon"
 """Tells a table of randomised labels from one of true ones, and epsilon in every row."""
@@ -140,8 +141,6 @@ def write_randomized(
         columns: the names of the id column and of the label column.
         weights: what the samples weigh, as they are, and the name of that column.
     """
-    from tdcd.tables.writing import write_table  # noqa: PLC0415 - it needs JAX, and checking a table does not
-
     id_column, label = columns
     written = {id_column: ids, label: labels, EPSILON_COLUMN: [epsilon] * len(ids)}
     write_table(path, written if weights is None else {**written, weights[0]: [*weights[1]]})

@@ -1,36 +1,40 @@
-"""A federation put together from the silos' files, in one process, by the steps that real hubs and clients take."""
+"""A federation put together from the silos' files by the steps that real hubs and clients take.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+In one process, or on several hosts: each then reads the tables of its own clients, and sends the others what all must
+know. That is ids, labels and weights of all rows, and the sums and counts that features are prepared by. Raw columns
+stay where they were read, one table at a time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.config import Config, ConfigError
+from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
 from tdcd.core.words import counted
 from tdcd.data.randomized import trial_key
 from tdcd.federation.cutting import aligned_empty
-from tdcd.federation.hosts import Hosts
+from tdcd.federation.hosts import HostRows, Hosts
 from tdcd.federation.partition import Rows, sizes_of, split_rows
 from tdcd.federation.silos import Federation, Silo
-from tdcd.tables.apart import TablesApart, Wanted
-from tdcd.tables.client_table import read_table, row_numbers, tables_of
+from tdcd.tables.client_table import read_as, read_table, row_numbers, tables_of
 from tdcd.tables.errors import TableError, caution
+from tdcd.tables.label_privacy import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
-from tdcd.tables.memory import give_back_memory
 from tdcd.tables.overlap import alignment, common_ids, held_twice
 from tdcd.tables.preparation import Preparation, without_use
-from tdcd.tables.randomized import check_all_classes, randomized_labels, with_noise
+from tdcd.tables.reader import give_back_memory, read_chunks, read_rows
 from tdcd.tables.rows import Columns, RawRows
-from tdcd.tables.summary import merge_summaries, summarize
+from tdcd.tables.summary import Summary, merge_summaries, summarize
 from tdcd.tables.weighting import raw_weights
 
 ROWS_AT_ONCE = 1 << 15
-"""Rows are prepared so many at a time, to need little memory beside the features."""
+"""Rows are prepared so many at a time, to need little memory in addition to the features."""
 
 
 class Assembled(NamedTuple):
@@ -57,6 +61,125 @@ class _Samples(NamedTuple):
     labels: NDArray[Any]
 
 
+@dataclass(frozen=True)
+class SampleSet:
+    """The training samples of a silo, or its held-out ones."""
+
+    total: int
+    rows: Rows
+    """The samples of each client."""
+    numbers: Sequence[NDArray[np.int64]]
+    """Of each table, the sample that each row is about; -1 for none."""
+
+    @classmethod
+    def held_out(cls, section: SiloSection, total: int, numbers: Sequence[NDArray[np.int64]]) -> Self:
+        """Each client has those in its table, or an even part of those in the silo's only one."""
+        if section.client:
+            return cls(total, tuple(np.sort(held[held >= 0]) for held in numbers), numbers)
+        return cls(total, tuple(np.array_split(np.arange(total), len(section.client_names))), numbers)
+
+
+@dataclass(frozen=True)
+class DistributedTables:
+    """The tables of a configuration on several hosts: this process reads those of its own clients."""
+
+    config: Config
+    hosts: Hosts
+
+    def known(self) -> dict[str, list[RawRows]]:
+        """Every table without its columns: ids, labels and weights.
+
+        A silo's only table, which its clients share, is read by all processes.
+        """
+        own = {section.name: self._own(section) for section in self.config.silos}
+        read: dict[str, dict[int, RawRows]] = {}
+
+        def indexes() -> dict[str, Any]:
+            errors: list[TableError] = []
+            for section in self.config.silos:
+                read[section.name] = {}
+                for place, path in own[section.name].items():
+                    try:
+                        read[section.name][place] = self._index(section, path)
+                    except TableError as error:
+                        errors.append(error)
+            if errors:
+                raise TableError.joined(errors)
+            return {
+                section.name: {place: _to_json(rows) for place, rows in read[section.name].items()}
+                for section in self.config.silos
+                if section.client
+            }
+
+        for others in self.hosts.tell(indexes):
+            for silo, tables in others.items():
+                read[silo] |= {int(p): _from_json(rows) for p, rows in tables.items() if int(p) not in read[silo]}
+        return {silo: [rows for _, rows in sorted(tables.items())] for silo, tables in read.items()}
+
+    def summaries(self, section: SiloSection, train: SampleSet) -> dict[str, Summary]:
+        """Of every client of a silo, by name, in order: each process makes those of its own."""
+        columns, bins = Columns.of(self.config, section), self.config.model.bins
+        has = self.hosts.has(len(section.client_names))
+
+        def made() -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            for place, path in self._own(section).items():
+                table = read_rows(path, columns)
+                for sentence in row_numbers(table):
+                    caution(f"{table.source}: {sentence}")
+                for client in [place] if section.client else np.flatnonzero(has).tolist():
+                    summary = summarize(table, np.isin(train.numbers[place], train.rows[client]), bins)
+                    found[section.client_names[client]] = summary.to_json()
+            return found
+
+        gathered = {name: value for own in self.hosts.tell(made) for name, value in own.items()}
+        return {name: Summary.from_json(gathered[name]) for name in section.client_names}
+
+    def features(
+        self, section: SiloSection, preparation: Preparation, kinds: Sequence[SampleSet], num_ones: int
+    ) -> list[HostRows]:
+        """The features of this process's rows: of the training samples, and of the held-out ones if there are some."""
+        return self.hosts.together(lambda: self._features(section, preparation, kinds, num_ones))
+
+    def _features(
+        self, section: SiloSection, preparation: Preparation, kinds: Sequence[SampleSet], num_ones: int
+    ) -> list[HostRows]:
+        dtype, shape = self.config.dtype, (len(preparation.columns) + num_ones,)
+        has = self.hosts.has(len(section.client_names))
+        rooms = []
+        for kind in kinds:
+            here = [own for own, is_here in zip(kind.rows, has, strict=True) if is_here]
+            numbers = np.concatenate([np.empty(0, np.int64), *here])
+            rooms.append(HostRows(*HostRows.room(kind.total, shape, dtype, numbers)))
+        for place, path in self._own(section).items():
+            for start, chunk in self._chunks(section, path):
+                for kind, room in zip(kinds, rooms, strict=True):
+                    numbers = kind.numbers[place][start : start + len(chunk)]
+                    places = np.where(numbers >= 0, room.places[numbers], -1)
+                    wanted = np.flatnonzero(places >= 0)
+                    room.rows[places[wanted]] = preparation.apply(chunk.take(wanted), dtype, num_ones)
+        return rooms
+
+    def _chunks(self, section: SiloSection, path: Path) -> Iterator[tuple[int, RawRows]]:
+        """The rows of a table, some at a time, and how many were before them."""
+        start = 0
+        for chunk in read_chunks(path, Columns.of(self.config, section)):
+            yield start, chunk
+            start += len(chunk)
+
+    def _own(self, section: SiloSection) -> dict[int, Path]:
+        """The tables that this process reads, by their places among the silo's."""
+        folder = Path(self.config.data.folder or "")
+        if not section.client:
+            return {0: folder / (section.table or "")}
+        has = self.hosts.has(len(section.client))
+        return {place: folder / (section.client[place].table or "") for place in np.flatnonzero(has).tolist()}
+
+    def _index(self, section: SiloSection, path: Path) -> RawRows:
+        columns = replace(Columns.of(self.config, section), features=(), categorical=(), ignore=())
+        return read_as(self.config, section, path, columns)
+
+
 def assemble(
     config: Config, tables: dict[str, list[RawRows]] | None = None, *, bias: bool, hosts: Hosts | None = None
 ) -> Assembled:
@@ -67,10 +190,10 @@ def assemble(
         bias: give the first silo a column of ones.
         hosts: the processes that do this together, each with the features of its own clients; none by default.
     """
-    apart = None if hosts is None else TablesApart(config, hosts)
+    distributed = None if hosts is None else DistributedTables(config, hosts)
     if tables is None:
         _check(config)
-        tables = _read(config) if apart is None else apart.known()
+        tables = _read(config) if distributed is None else distributed.known()
         if twice := [error for section in config.silos for error in held_twice(section, tables[section.name])]:
             raise TableError.joined(twice)
     for rows in (rows for parts in tables.values() for rows in parts):
@@ -93,7 +216,7 @@ def assemble(
     made = []
     for index, section in enumerate(config.silos):
         # Taken out, so that a silo's raw columns are freed when its features are there.
-        made.append(_silo(config, index, tables.pop(section.name), samples, bias and index == 0, apart))
+        made.append(_silo(config, index, tables.pop(section.name), samples, bias and index == 0, distributed))
     give_back_memory()
     preparations = {silo.name: preparation for silo, preparation in made}
     federation = Federation(
@@ -193,7 +316,12 @@ def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], secon
 
 
 def _silo(
-    config: Config, index: int, parts: list[RawRows], samples: _Samples, bias: bool, apart: TablesApart | None
+    config: Config,
+    index: int,
+    parts: list[RawRows],
+    samples: _Samples,
+    bias: bool,
+    distributed: DistributedTables | None,
 ) -> tuple[Silo, Preparation]:
     """One silo: its preparation, from its clients' summaries, and its features."""
     section, held_out = config.silos[index], samples.held_out
@@ -204,11 +332,11 @@ def _silo(
     train, test = [train_number[number] for number in numbers], [test_number[number] for number in numbers]
     try:
         rows = _rows(config, index, train, samples.labels[~held_out])
-        kinds = [Wanted(int((~held_out).sum()), rows, train)]
+        kinds = [SampleSet(int((~held_out).sum()), rows, train)]
         if held_out.any():
-            kinds.append(Wanted.held_out(section, int(held_out.sum()), test))
-        if apart is not None:
-            summaries = apart.summaries(section, kinds[0])
+            kinds.append(SampleSet.held_out(section, int(held_out.sum()), test))
+        if distributed is not None:
+            summaries = distributed.summaries(section, kinds[0])
         else:
             # Every client has a table, or all share one.
             copies = 1 if section.client else len(section.client_names)
@@ -221,14 +349,14 @@ def _silo(
         preparation = Preparation.of_clients(summaries, config)
     except ValueError as error:
         raise TableError([f"silo '{section.name}': {error}"]) from None
-    if apart is None or not apart.hosts.here:
+    if distributed is None or not distributed.hosts.here:
         for column, sentence in without_use(merge_summaries(summaries), preparation, config.data.rare).items():
             caution(f"silo '{section.name}', column '{column}': {sentence}")
     found: list[Any]
-    if apart is None:
+    if distributed is None:
         found = [_features(parts, kind, preparation, int(bias), config.dtype) for kind in kinds]
     else:
-        found = apart.features(section, preparation, kinds, int(bias))
+        found = distributed.features(section, preparation, kinds, int(bias))
     columns = preparation.columns + ("bias",) * bias
     called, reading = section.client_names, Columns.of(config, section).reading
     held = Silo(section.name, found[0], rows, columns, None, called, preparation, section.id, reading)
@@ -248,7 +376,7 @@ def _rows(config: Config, index: int, numbers: Sequence[NDArray[np.int64]], labe
 
 
 def _features(
-    parts: Sequence[RawRows], wanted: Wanted, preparation: Preparation, num_ones: int, dtype: Dtype
+    parts: Sequence[RawRows], wanted: SampleSet, preparation: Preparation, num_ones: int, dtype: Dtype
 ) -> NDArray[Any]:
     """``[total, D + ones]``: the features of these samples."""
     features = aligned_empty((wanted.total, len(preparation.columns) + num_ones), dtype)
@@ -258,3 +386,24 @@ def _features(
             rows = known[start : start + ROWS_AT_ONCE]
             features[number[rows]] = preparation.apply(part.take(rows), dtype, num_ones)
     return features
+
+
+def _to_json(rows: RawRows) -> dict[str, Any]:
+    """A table without its columns, in values that JSON writes exactly."""
+    labels, weights = rows.labels, rows.weights
+    return {
+        "source": rows.source,
+        "ids": list(rows.ids),
+        "labels": labels.tolist() if isinstance(labels, np.ndarray) else labels,
+        "weights": None if weights is None else weights.tolist(),
+    }
+
+
+def _from_json(value: Mapping[str, Any]) -> RawRows:
+    """What :func:`_to_json` gave."""
+    labels, weights = value["labels"], value["weights"]
+    if labels is not None and not any(isinstance(label, str) for label in labels):
+        labels = np.array(labels, np.float64)
+    return RawRows(
+        value["source"], value["ids"], {}, labels, weights=None if weights is None else np.array(weights, np.float64)
+    )

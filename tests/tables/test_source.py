@@ -11,11 +11,11 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
-from tdcd.tables import pieces
+from tdcd.tables import source
 from tdcd.tables.errors import TableError
-from tdcd.tables.loader import read_chunks, read_header, read_rows
-from tdcd.tables.pieces import expected_rows, other_than_numbers
+from tdcd.tables.reader import read_chunks, read_rows
 from tdcd.tables.rows import Columns
+from tdcd.tables.source import open_table
 
 pytestmark = pytest.mark.quick
 
@@ -39,7 +39,7 @@ FILES = {
 @pytest.mark.parametrize("size", [64, 100, 1 << 22])
 @pytest.mark.parametrize("text", FILES.values(), ids=[*FILES])
 def test_rows_do_not_depend_on_where_pieces_end(text, size, tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE_BYTES", size)
+    monkeypatch.setattr(source, "PIECE_BYTES", size)
     path = tmp_path / "table.csv"
     path.write_bytes(text.encode())
     rows = read_rows(path, Columns(label="label", categorical=("kind",)))
@@ -55,19 +55,19 @@ def test_rows_do_not_depend_on_where_pieces_end(text, size, tmp_path, monkeypatc
     ("name", "in_pieces"), [("kind", True), ("a, b", True), ('5" pipe', True), ("two\nlines", False), ("a\rb", True)]
 )
 def test_names_in_quotes(name, in_pieces, tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
+    monkeypatch.setattr(source, "PIECE_BYTES", 64)
     path, quoted = tmp_path / "table.csv", '"' + name.replace('"', '""') + '"'
     path.write_bytes("\n".join([f'"id","label","x",{quoted}', *LINES]).encode())
     rows = read_rows(path, Columns(label="label", categorical=(name,)))
     assert rows.ids == [str(number) for number in range(40)]
     assert [*rows.features] == ["x", name]
     assert rows.features[name].levels == ("level0", "level1", "level2")
-    header, dialect = read_header(path, "id")
-    assert (len([*pieces.parsed(path, header, dialect, pcsv.ConvertOptions())]) > 2) == in_pieces
+    with open_table(path, "id") as table:
+        assert (len([*table.parsed(pcsv.ConvertOptions())]) > 2) == in_pieces
 
 
 def test_an_amount_of_a_later_piece_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
+    monkeypatch.setattr(source, "PIECE_BYTES", 64)
     path = tmp_path / "table.csv"
     path.write_text("\n".join([HEADER, *LINES[:30], "30,1,1e39,level0", *LINES[31:]]))
     with pytest.raises(ValueError, match=r"line 32, column 'x'.*1e39"):
@@ -76,11 +76,12 @@ def test_an_amount_of_a_later_piece_is_found(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("first", ["p", "long" * 100], ids=["rows are expected", "more rows than expected"])
 def test_amounts_have_all_their_digits_whatever_comes_before(first, tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
-    monkeypatch.setattr(pieces, "BEGINNING_BYTES", 500)
+    monkeypatch.setattr(source, "PIECE_BYTES", 64)
+    monkeypatch.setattr(source, "BEGINNING_BYTES", 500)
     path, amounts = tmp_path / "table.csv", [*range(30), "", *(number / 7 for number in range(300))]
     path.write_text("\n".join(["id,x", f"{first},-1", *(f"p{place},{one}" for place, one in enumerate(amounts))]))
-    assert (expected_rows(path, 1) < len(amounts)) == (first != "p")
+    with open_table(path) as table:
+        assert (table.expected_rows(1) < len(amounts)) == (first != "p")
     found = read_rows(path, Columns()).features["x"]
     assert found.flags.writeable
     np.testing.assert_array_equal(found, [-1, *(np.nan if one == "" else one for one in amounts)])
@@ -88,14 +89,16 @@ def test_amounts_have_all_their_digits_whatever_comes_before(first, tmp_path, mo
 
 def test_no_more_rows_are_expected_than_there_can_be(tmp_path):
     path = tmp_path / "table.csv"
-    path.write_text("\n" * 1000 + "1,2,3\n")
-    assert expected_rows(path, 10) == 100
-    path.write_text("")
-    assert expected_rows(path, 10) == 0
+    path.write_text("id" + "\n" * 1000)
+    with open_table(path) as table:
+        assert table.expected_rows(10) == 100
+    path.write_text("id")
+    with open_table(path) as table:
+        assert table.expected_rows(10) == 0
 
 
 def test_rows_that_nobody_waits_for_leave_no_open_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
+    monkeypatch.setattr(source, "PIECE_BYTES", 64)
     path = tmp_path / "table.csv"
     path.write_text(FILES["plain"])
     threads, chunks = threading.active_count(), read_chunks(path, Columns(label="label", categorical=("kind",)))
@@ -106,7 +109,7 @@ def test_rows_that_nobody_waits_for_leave_no_open_file(tmp_path, monkeypatch):
 
 
 def test_a_row_with_too_many_cells_is_found_in_any_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 64)
+    monkeypatch.setattr(source, "PIECE_BYTES", 64)
     path = tmp_path / "table.csv"
     path.write_text("\n".join([HEADER, *LINES[:30], "30,1,2,a,b", *LINES[31:]]))
     with pytest.raises(ValueError, match="line 32"):
@@ -135,17 +138,22 @@ def mixed(number, sure=None):
     )
 
 
+def first_attempt(path):
+    with open_table(path) as table:
+        return table.attempts(("sure", "seen", "x"))[0]
+
+
 @pytest.mark.parametrize("size", [64, 1 << 22])
 def test_truths_and_dates_are_seen_at_the_beginning_or_found_later(size, tmp_path, monkeypatch):
     """What is told in advance is what reading all of the file as texts gives."""
-    monkeypatch.setattr(pieces, "PIECE_BYTES", size)
+    monkeypatch.setattr(source, "PIECE_BYTES", size)
     path, columns = tmp_path / "table.csv", Columns(label="label")
     path.write_text("\n".join([MIXED, *map(mixed, range(60))]))
-    assert other_than_numbers(path, ("sure", "seen", "x"), read_header(path)[1]) == {"sure", "seen"}
+    assert first_attempt(path) == {"sure", "seen"}
     told = read_rows(path, columns)
     assert told.kinds == {"sure": "truth", "seen": "date", "x": "number"}
-    monkeypatch.setattr(pieces, "FIRST_ROWS", 0)
-    assert other_than_numbers(path, ("sure", "seen", "x"), read_header(path)[1]) == frozenset()
+    monkeypatch.setattr(source, "FIRST_ROWS", 0)
+    assert first_attempt(path) == frozenset()
     found = read_rows(path, columns)
     assert (found.ids, found.kinds) == (told.ids, told.kinds)
     for name, column in told.features.items():
@@ -155,7 +163,7 @@ def test_truths_and_dates_are_seen_at_the_beginning_or_found_later(size, tmp_pat
 @pytest.mark.parametrize("sure", ["5", "perhaps"])
 def test_a_cell_of_another_kind_is_found_wherever_it_is(sure, tmp_path, monkeypatch):
     """Nor does a reader of some rows at a time skip those that it is in."""
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 200)
+    monkeypatch.setattr(source, "PIECE_BYTES", 200)
     path = tmp_path / "table.csv"
     path.write_text("\n".join([MIXED, *map(mixed, range(30)), mixed(30, sure), *map(mixed, range(31, 60))]))
     with pytest.raises(TableError, match=f"line 32, column 'sure': '{sure}'"):

@@ -1,0 +1,211 @@
+"""``tdcd plan``, ``tdcd bound``, ``tdcd compare`` and ``tdcd audit``: what a run would cost, and what it gives away."""
+# ruff: noqa: PLC0415 - see tdcd.cli.app
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from tdcd.cli.options import (
+    AllowCode,
+    Assignments,
+    ConfigFile,
+    OnDevices,
+    checked_config,
+    chosen_devices,
+    interruptible,
+)
+from tdcd.cli.terminal import reported, screen
+from tdcd.config import Config, ConfigError, stored_config
+from tdcd.config.baselines import BASELINES
+from tdcd.core.choices import Preset
+
+
+def plan(
+    config: ConfigFile = None,
+    network: Annotated[
+        str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="A training loss [default: 90% of the way to the lowest one known].")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Stop looking after this long.")] = 60.0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, for example --set train.step_size=0.01.")
+    ] = None,
+    devices: OnDevices = None,
+) -> None:
+    """Say how many local steps to take, and with which overlap, periods of slow silos and bits of phi.
+
+    A table over Q has safe step sizes, rounds, bytes and predicted time; a second one has overlap, periods and bits for
+    the best Q. Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where
+    that diverges; what Theorem 1 promises stands beside. Nothing is written.
+    """
+    from tdcd.cli.console import EstimateDisplay, show_ranking, show_recommendation
+    from tdcd.compare import network_of
+    from tdcd.config.resolve import plan as plan_config
+    from tdcd.core.network import preset
+    from tdcd.planning import plan_run
+
+    display = EstimateDisplay(screen)
+    with reported(), interruptible(display):
+        checked = checked_config(config, settings or [])
+        links = preset(network) if network else network_of(checked.network)
+        step_ms = checked.network.step_ms
+        found = plan_run(
+            plan_config(checked, devices=chosen_devices(devices)),
+            links,
+            target=target,
+            step_seconds=None if step_ms is None else step_ms / 1e3,
+            slower=checked.network.slower,
+            seconds=seconds,
+            observe=display.observe,
+        )
+    show_recommendation(screen, found.local_steps)
+    if found.variants is not None:
+        show_ranking(screen, found.variants, checked)
+
+
+def bound(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    seconds: Annotated[float, typer.Option(help="Stop measuring after about this long.")] = 60.0,
+    allow_code: AllowCode = False,
+    devices: OnDevices = None,
+) -> None:
+    """Compare a run with Theorem 1: the bound's three terms beside the measured gradients.
+
+    The run is repeated from its settings, and the gradient of the whole objective measured at the starts of rounds.
+    Writes RUN/bound.html, one self-contained page with both over the iterations.
+    """
+    from tdcd.cli.console import EstimateDisplay, show_bound
+    from tdcd.pages.bound import write_page
+    from tdcd.planning import measure_bound
+
+    display = EstimateDisplay(screen)
+    with reported(), interruptible(display):
+        result = measure_bound(
+            folder,
+            allow_code=allow_code,
+            devices=chosen_devices(devices),
+            seconds=seconds,
+            observe=display.observe,
+        )
+    show_bound(screen, result, write_page(result))
+
+
+def compare(
+    config: ConfigFile = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help=f"Baselines, with commas between ({', '.join(BASELINES)}), or TDCD with other settings: "
+            "tdcd,overlap=2,phi_bits=8. May be given several times [default: all baselines].",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from the configuration's on.")] = 1,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Try five step sizes for every entry with the first seed, and take the best.")
+    ] = False,
+    network: Annotated[
+        str | None, typer.Option(help=f"{', '.join(get_args(Preset))} [default: what the configuration says].")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where runs are kept [default: runs/compare-NAME].")] = None,
+    settings: Assignments = None,
+    devices: OnDevices = None,
+) -> None:
+    """Run TDCD, baselines and variants on the same data, and write one page that compares them.
+
+    Loss against rounds, bytes and predicted time, and what joining the federation gains each silo. Each run has its
+    own folder. Ctrl-C keeps what was done: the same command continues from there. Another --network runs nothing again.
+    """
+    from tdcd.cli.console import SweepDisplay, show_comparison
+    from tdcd.compare import compare as compare_plans
+    from tdcd.compare import network_of, num_runs, plan_all
+    from tdcd.core.network import preset
+    from tdcd.pages.comparison import write_page
+
+    with reported():
+        checked = checked_config(config, settings or [])
+        links = preset(network) if network else network_of(checked.network)
+        step_ms = checked.network.step_ms
+        plans = plan_all(checked, names or list(BASELINES), chosen_devices(devices), seeds=seeds)
+        folder = out or Path("runs") / f"compare-{checked.folder_name}"
+        display = SweepDisplay(screen, num_runs(plans, tune=tune))
+        with interruptible(display):
+            comparison = compare_plans(
+                plans,
+                links,
+                folder,
+                step_seconds=None if step_ms is None else step_ms / 1e3,
+                slower=checked.network.slower,
+                tune=tune,
+                observe=display.observe,
+                should_stop=display.should_stop,
+            )
+        page = write_page(comparison, folder)
+    show_comparison(screen, comparison, page)
+
+
+def audit(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG|RUN]",
+            help="A TOML configuration, or the folder of a run; without one, the demo.",
+            show_default=False,
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How many rounds each attacker gets to see.")] = 60,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Of the modes that randomise labels [default: the configuration's, or 1].", show_default=False
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the page goes [default: RUN, or runs/audit-NAME].")] = None,
+    settings: Assignments = None,
+    allow_code: AllowCode = False,
+    devices: OnDevices = None,
+) -> None:
+    """Attack what each party would see, in every protection mode, and write one page about what was recovered.
+
+    The federation is simulated for some rounds. Each hub's and each client's transcript is then attacked: columns from
+    phi, with and without rows that the attacker knows anyway; labels from slopes; membership from losses. Writes
+    audit.html, one self-contained page, and audit.json.
+    """
+    from tdcd.audit import audit as play
+    from tdcd.cli.console import EstimateDisplay, show_audit
+    from tdcd.config.resolve import plan as plan_config
+    from tdcd.pages.audit import write_page
+
+    display = EstimateDisplay(screen)
+    with reported(), interruptible(display):
+        config = _configuration(source, settings or [], allow_code=allow_code)
+        own = config.federation.label_epsilon
+        # The attacks are on true labels; modes randomise them anew.
+        plain = config.federation.model_copy(update={"label_epsilon": None})
+        true = plan_config(config.model_copy(update={"federation": plain}), devices=chosen_devices(devices))
+        planned = true._replace(config=config)
+        chosen = epsilon if epsilon is not None else own or 1.0
+        found = play(planned, rounds=rounds, epsilon=chosen, observe=display.observe)
+        page = write_page(found, out or _folder(source, config))
+    show_audit(screen, found, page)
+
+
+def _configuration(source: Path | None, assignments: list[str], *, allow_code: bool) -> Config:
+    """Of a file, or the one that a run folder keeps."""
+    if source is None or not source.is_dir():
+        return checked_config(source, assignments)
+    from tdcd.records.run_folder import RunFolder
+
+    folder = RunFolder.open(source)
+    if assignments:
+        raise ConfigError(["--set goes with a configuration: the audit of a run takes the run's own settings"])
+    return stored_config(folder.config(), str(folder.config_file), allow_code=allow_code)
+
+
+def _folder(source: Path | None, config: Config) -> Path:
+    if source is not None and source.is_dir():
+        return source
+    return Path("runs") / f"audit-{config.folder_name}"
