@@ -11,8 +11,7 @@ from benchmarks.figures import peak_memory
 from benchmarks.ridge import advance, federation, simulation
 from benchmarks.timing import alternate
 from tdcd import Federation, Silo
-from tdcd.federation.cutting import aligned_empty
-from tdcd.federation.partition import shuffled_rows
+from tdcd.federation.partition import aligned_empty, shuffled_rows
 
 CLIENTS = (10, 30, 100, 300, 1000)
 NUM_SAMPLES, BATCH_SIZE = 120_000, 10_000

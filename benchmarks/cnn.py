@@ -21,8 +21,7 @@ from tdcd import Federation, Objective, Settings, Silo, Simulation
 from tdcd.blocks import Cnn
 from tdcd.core.choices import Precision
 from tdcd.core.execution import Execution
-from tdcd.federation.cutting import aligned_empty
-from tdcd.federation.partition import equal_sizes, shuffled_rows
+from tdcd.federation.partition import aligned_empty, equal_sizes, shuffled_rows
 
 SHAPE, CLASSES, STEP_SIZE = (28, 14), 10, 1e-3
 FLOPS = 2 * (24 * 12 * 15 * 64 + 8 * 4 * 15 * 64 * 64 + 512 * 256 + 256 * CLASSES)

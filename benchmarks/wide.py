@@ -12,8 +12,7 @@ from benchmarks.figures import report
 from benchmarks.limits import limit
 from benchmarks.timing import alternate
 from tdcd import Federation, Linear, Objective, Settings, Silo, Simulation
-from tdcd.federation.cutting import aligned_empty
-from tdcd.federation.partition import equal_sizes, shuffled_rows
+from tdcd.federation.partition import aligned_empty, equal_sizes, shuffled_rows
 
 NUM_SAMPLES, COLUMNS, SILOS, CLIENTS, BATCH_SIZE, LOCAL_STEPS = 50_000, 4096, 4, 100, 10_000, 5
 STEP_SIZE = 1e-5

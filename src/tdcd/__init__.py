@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
+    from tdcd.core.combine import Hidden
     from tdcd.core.dropout import SiloDropout
-    from tdcd.core.knowledge import LabelsAt
+    from tdcd.core.knowledge import Knowledge, LabelsAt
     from tdcd.core.losses import Huber, Loss
+    from tdcd.core.noise import GaussianNoise
     from tdcd.core.objective import Objective
     from tdcd.core.quantised import Quantised, QuantisedChange
     from tdcd.core.settings import Settings
@@ -32,14 +34,17 @@ if TYPE_CHECKING:
     from tdcd.training.result import Result
     from tdcd.training.train import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Block",
     "Cnn",
     "DataWarning",
     "Federation",
+    "GaussianNoise",
+    "Hidden",
     "Huber",
+    "Knowledge",
     "LabelsAt",
     "Linear",
     "Loss",
@@ -71,8 +76,10 @@ _MODULES = {
     "tdcd.federation.silos": ("Federation", "Silo"),
     "tdcd.prediction.model": ("Model",),
     "tdcd.records.history": ("Record",),
+    "tdcd.core.combine": ("Hidden",),
     "tdcd.core.dropout": ("SiloDropout",),
-    "tdcd.core.knowledge": ("LabelsAt",),
+    "tdcd.core.knowledge": ("Knowledge", "LabelsAt"),
+    "tdcd.core.noise": ("GaussianNoise",),
     "tdcd.core.losses": ("Huber", "Loss"),
     "tdcd.core.objective": ("Objective",),
     "tdcd.core.quantised": ("Quantised", "QuantisedChange"),

@@ -11,7 +11,7 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core import algorithm
 from tdcd.core.update import Sgd
-from tdcd.federation.fitting import start_fitting
+from tdcd.federation.silos import start_blocks
 from tdcd.runtime.compute.client_data import shards
 from tdcd.training.train import simulate
 
@@ -56,7 +56,7 @@ def expected():
             for silo in chosen.federation.silos
         ],
         chosen.federation.labels,
-        arrays(start_fitting(chosen.federation, chosen.blocks, 1, settings)),
+        arrays(start_blocks(chosen.federation, chosen.blocks, 1, settings)),
         loss="squared",
         l2=0.01,
         num_rounds=ROUNDS,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tdcd
 from tdcd import Federation, load
 from tdcd.core.ledger import Traffic
-from tdcd.prediction.held_out import Named, write_held_out
+from tdcd.prediction.predictions import Named, write_held_out
 from tdcd.records.files import write_durably
 from tdcd.records.history import Record
 from tdcd.records.mark import marks_of

@@ -11,8 +11,7 @@ from support.in_process import SECRET, InProcess
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError, check_config
 from tdcd.core.fixed_point import BeyondRangeError, FixedPoint
-from tdcd.prediction.predict import combine
-from tdcd.prediction.scores import SiloScores
+from tdcd.prediction.scores import SiloScores, combine
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.compute.secure_sums import Masks, Sums

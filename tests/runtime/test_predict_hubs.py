@@ -5,8 +5,7 @@ import pytest
 from test_align import talk_all
 
 from tdcd.config import check_config
-from tdcd.prediction.predict import combine
-from tdcd.prediction.scores import SiloScores
+from tdcd.prediction.scores import SiloScores, combine
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages.messages import PredictScores
 from tdcd.runtime.messages.structure import Array

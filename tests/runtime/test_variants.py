@@ -96,7 +96,6 @@ MEMBERS = {
     "8 bits": {"variant": "own_variant:EIGHT_BITS", "folder": str(EXAMPLES)},
     "frozen slopes": {"variant": "own_parts:frozen"},
     "a timing of one's own": {"variant": "own_parts:late"},
-    "labels at one silo": {"variant": "own_parts:at_one"},
     "made by a function": {"variant": "own_parts:made"},
 }
 
@@ -104,6 +103,13 @@ MEMBERS = {
 @pytest.fixture(scope="module")
 def plain():
     return simulated(with_keys(RIDGE))[1]
+
+
+def test_labels_may_be_at_one_silo_by_a_variant(folder, plain):
+    config = with_keys(RIDGE, train={"folder": folder, "variant": "own_parts:at_one"})
+    planned, result = simulated(config)
+    assert_same_history(InProcess(config, shards(planned), seed=1).run(), result)
+    assert result.history[-1].train_loss == pytest.approx(plain.history[-1].train_loss, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", MEMBERS)

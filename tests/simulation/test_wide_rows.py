@@ -5,8 +5,7 @@ import pytest
 
 from tdcd import Federation, Linear, Objective, Settings, Silo, Simulation
 from tdcd.core.execution import Execution
-from tdcd.federation.cutting import aligned_empty
-from tdcd.federation.partition import contiguous_rows, equal_sizes
+from tdcd.federation.partition import aligned_empty, contiguous_rows, equal_sizes
 from tdcd.simulation.staging import WIDE, has_wide_rows
 
 SAMPLES = 40

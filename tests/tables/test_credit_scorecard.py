@@ -11,7 +11,7 @@ from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.data import data_folder
 from tdcd.prediction.model import Model
-from tdcd.prediction.predict import combine
+from tdcd.prediction.scores import combine
 from tdcd.records.metrics import auc
 from tdcd.tables.preparation import load_preparation
 from tdcd.tables.reader import read_rows

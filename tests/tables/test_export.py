@@ -6,9 +6,9 @@ from two_tables import ROWS, called, write_csv
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.prediction.export import write_coefficients
+from tdcd.prediction.coefficients import write_coefficients
 from tdcd.prediction.model import Model
-from tdcd.prediction.predict import combine
+from tdcd.prediction.scores import combine
 from tdcd.training.train import train_plan
 
 

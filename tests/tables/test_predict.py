@@ -11,8 +11,8 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.prediction import model
 from tdcd.prediction.model import Model
-from tdcd.prediction.predict import Predictions, combine, write_predictions
-from tdcd.prediction.scores import SiloScores
+from tdcd.prediction.predictions import write_predictions
+from tdcd.prediction.scores import Predictions, SiloScores, combine
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.errors import TableError

@@ -9,9 +9,7 @@ from two_tables import ROWS, called
 from tdcd import Model
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.prediction.missing import StandIns
-from tdcd.prediction.predict import combine
-from tdcd.prediction.scores import SiloScores
+from tdcd.prediction.scores import SiloScores, StandIns, combine
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.train import train_plan
 

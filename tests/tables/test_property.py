@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tdcd.cli.predict import predict
 from tdcd.config import check_config, read_config
 from tdcd.data.table import holdout_mask
-from tdcd.prediction.export import write_coefficients
+from tdcd.prediction.coefficients import write_coefficients
 from tdcd.prediction.model import Model
 from tdcd.tables.dialect import BLANKS
 from tdcd.tables.rows import id_order

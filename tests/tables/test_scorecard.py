@@ -13,8 +13,8 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.losses import Loss
 from tdcd.prediction.model import Model
-from tdcd.prediction.predict import combine
 from tdcd.prediction.scorecard import PointScale, scorecard, write_scorecard
+from tdcd.prediction.scores import combine
 from tdcd.training.train import train_plan
 
 

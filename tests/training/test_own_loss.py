@@ -16,7 +16,7 @@ from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, st
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.user_code import find_function
 from tdcd.pages.live.watcher import Watcher
-from tdcd.prediction.saved import KEY
+from tdcd.prediction.storage import KEY
 from tdcd.records.mark import digest_of
 from tdcd.records.run_folder import toml_text
 from tdcd.records.sweep_folder import SweepFolder

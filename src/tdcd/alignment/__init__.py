@@ -1,7 +1,7 @@
 """Which ids all silos have: the samples that a federation can train on.
 
 Two methods. ``digests``, for parties that trust each other, compares keyed digests of all ids. ``psi`` is a private set
-intersection for parties that do not. What each tells the other silos is said in :class:`Alignment`.
+intersection for parties that do not. What each silo learns of the others is in :class:`Alignment`.
 """
 
 from tdcd.alignment.alignment import Alignment

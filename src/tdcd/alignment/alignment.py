@@ -1,8 +1,9 @@
 """The alignment of one silo as messages in, messages out: it opens no connection and no file."""
 
+import hmac
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -10,21 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.alignment import ristretto
-from tdcd.alignment.digests import DIGEST_BYTES, keyed_digests
 from tdcd.alignment.messages import (
     MAX_IDS,
     METHODS,
     AlignmentError,
     Announcement,
+    ByteRows,
     Method,
     Outgoing,
     Route,
-    Rows,
     awaited,
     checked_rows,
 )
 from tdcd.core.words import counted
 from tdcd.tables.rows import id_order
+
+DIGEST_BYTES = 16
+"""The length of a keyed digest of an id."""
 
 MIN_SECRET_BYTES = 16
 
@@ -92,9 +95,9 @@ class Alignment:
         self._computed = 0
         self._announcement = Announcement.of(len(self._ids), num_silos, method, secret)
         self._sizes: dict[int, int] = {}
-        self._published: dict[int, Rows] = {}
+        self._published: dict[int, ByteRows] = {}
         self._awaited = awaited(silo_index, num_silos, method)
-        self._arrived: list[tuple[Route, Rows]] = []
+        self._arrived: list[tuple[Route, ByteRows]] = []
 
     @property
     def done(self) -> bool:
@@ -119,7 +122,7 @@ class Alignment:
         self._sizes[self._index] = len(self._ids)
         return [*self._to_others("announced", self._index, self._announcement.encode()), *self._proceed()]
 
-    def receive(self, sender: int, kind: str, payload: Rows) -> list[Outgoing]:
+    def receive(self, sender: int, kind: str, payload: ByteRows) -> list[Outgoing]:
         """Take one message of another silo, as it was in :class:`Outgoing`; what is to be sent then.
 
         Raises:
@@ -156,7 +159,7 @@ class Alignment:
         arrived, self._arrived = self._arrived, []
         return [message for route, payload in arrived for message in self._take(route, payload)]
 
-    def _take(self, route: Route, payload: Rows) -> list[Outgoing]:
+    def _take(self, route: Route, payload: ByteRows) -> list[Outgoing]:
         """Check a set of ids and do with it what its step asks for."""
         what = f"the set of silo {route.owner} that silo {route.sender} sent"
         psi = self._announcement.method == "psi"
@@ -170,7 +173,7 @@ class Alignment:
         self._published[route.owner] = payload
         return []
 
-    def _blind(self, owner: int, points: Rows) -> list[Outgoing]:
+    def _blind(self, owner: int, points: ByteRows) -> list[Outgoing]:
         """Multiply with the secret scalar and send on, to the next silo or, after the last one, to all."""
         blinded = ristretto.blind(points, self._scalar, workers=self._workers, advance=self._advance)
         following = self._silo(1)
@@ -178,11 +181,11 @@ class Alignment:
             return self._publish(owner, blinded)
         return [Outgoing(following, f"blinded-{owner}", blinded)]
 
-    def _publish(self, owner: int, rows: Rows) -> list[Outgoing]:
+    def _publish(self, owner: int, rows: ByteRows) -> list[Outgoing]:
         self._published[owner] = rows
         return self._to_others("published", owner, rows)
 
-    def _to_others(self, step: str, owner: int, payload: Rows) -> list[Outgoing]:
+    def _to_others(self, step: str, owner: int, payload: ByteRows) -> list[Outgoing]:
         return [Outgoing(self._silo(hop), f"{step}-{owner}", payload) for hop in range(1, self._num_silos)]
 
     def _silo(self, hops: int) -> int:
@@ -216,6 +219,15 @@ def _shuffled(ids: list[str]) -> list[str]:
     return [ids[row] for row in np.argsort(keys)]
 
 
-def _comparable(rows: Rows) -> NDArray[Any]:
+def _comparable(rows: ByteRows) -> NDArray[Any]:
     """``[n, width]`` bytes as ``[n]`` values that compare as a whole; equal widths make trailing zeros harmless."""
     return np.ascontiguousarray(rows).view(f"S{rows.shape[1]}").ravel()
+
+
+def keyed_digests(ids: Sequence[str], secret: bytes) -> ByteRows:
+    """HMAC-SHA256(secret, id), the first 16 bytes of each: ``[n, 16]``.
+
+    Two of n different ids share a digest with probability about n^2 / 2^129.
+    """
+    digests = b"".join(hmac.digest(secret, name.encode(), "sha256")[:DIGEST_BYTES] for name in ids)
+    return np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES)

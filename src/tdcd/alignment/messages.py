@@ -15,7 +15,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 MAX_IDS = 10_000_000
 """The largest set a silo may announce: 320 MB of points."""
 
-Rows = NDArray[np.uint8]
+ByteRows = NDArray[np.uint8]
 
 _LAYOUT = struct.Struct("<QII16s")
 
@@ -31,12 +31,12 @@ class Outgoing:
     Attributes:
         receiver: the silo's index.
         kind: what it is and whose ids it is about: ``announced-0``, ``blinded-0`` or ``published-0``.
-        payload: ``[n, width]`` bytes, a row an id (one row for ``announced``).
+        payload: ``[n, width]`` bytes, one row per id (one row for ``announced``).
     """
 
     receiver: int
     kind: str
-    payload: Rows
+    payload: ByteRows
 
 
 class Route(NamedTuple):
@@ -65,7 +65,7 @@ def awaited(silo: int, num_silos: int, method: Method) -> dict[str, Route]:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What every silo tells the others first: what it runs and how many ids it has, before any of them travels.
+    """What every silo announces first: what it runs and how many ids it has, before any of them travels.
 
     Attributes:
         size: how many ids the silo has.
@@ -84,13 +84,13 @@ class Announcement:
         """The announcement of a silo with ``size`` ids."""
         return cls(size, num_silos, method, hmac.digest(secret, b"tdcd alignment 1: secret", "sha256")[:16])
 
-    def encode(self) -> Rows:
+    def encode(self) -> ByteRows:
         """The announcement as one row of 32 bytes."""
         packed = _LAYOUT.pack(self.size, self.num_silos, METHODS.index(self.method), self.secret_check)
         return np.frombuffer(packed, np.uint8).reshape(1, -1)
 
     @classmethod
-    def decode(cls, payload: Rows, sender: int) -> "Announcement":
+    def decode(cls, payload: ByteRows, sender: int) -> "Announcement":
         """Read what :meth:`encode` wrote."""
         checked_rows(payload, 1, _LAYOUT.size, f"the announcement of silo {sender}")
         size, num_silos, code, check = _LAYOUT.unpack(payload.tobytes())
@@ -114,7 +114,7 @@ class Announcement:
             raise AlignmentError(f"silo {sender} announces {self.size} ids: there must be 1 to {MAX_IDS}")
 
 
-def checked_rows(payload: Rows, num_rows: int, width: int, what: str) -> Rows:
+def checked_rows(payload: ByteRows, num_rows: int, width: int, what: str) -> ByteRows:
     """``payload`` if it is ``[num_rows, width]`` bytes; ``what`` says whose it is."""
     if payload.dtype != np.uint8 or payload.shape != (num_rows, width):
         raise AlignmentError(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tdcd.alignment.messages import Rows
+from tdcd.alignment.messages import ByteRows
 
 POINT_BYTES = 32
 _CHUNK = 500
@@ -29,7 +29,7 @@ def random_scalar() -> bytes:
     return scalar
 
 
-def hash_to_points(ids: Sequence[str], *, workers: int | None = None) -> Rows:
+def hash_to_points(ids: Sequence[str], *, workers: int | None = None) -> ByteRows:
     """A point for each id, ``[n, 32]``: SHA-512 of a fixed prefix and the id, mapped to the group.
 
     Nobody knows how the points of two ids are related, which is what blinding relies on.
@@ -38,7 +38,7 @@ def hash_to_points(ids: Sequence[str], *, workers: int | None = None) -> Rows:
     return _points(lambda name: from_hash(sha512(_DOMAIN + name.encode()).digest()), ids, workers)
 
 
-def blind(points: Rows, scalar: bytes, *, workers: int | None = None, advance: Advance | None = None) -> Rows:
+def blind(points: ByteRows, scalar: bytes, *, workers: int | None = None, advance: Advance | None = None) -> ByteRows:
     """Each of ``points`` times ``scalar``, in the same order: ``[n, 32]``.
 
     Blinding commutes: a (b P) = b (a P). The points must be valid, see :func:`first_invalid`.
@@ -51,20 +51,20 @@ def blind(points: Rows, scalar: bytes, *, workers: int | None = None, advance: A
     return _points(lambda point: multiply(scalar, point), _encodings(points), workers, advance)
 
 
-def first_invalid(points: Rows) -> int | None:
+def first_invalid(points: ByteRows) -> int | None:
     """The row of the first that is not the encoding of a group element, or is that of the identity."""
     is_valid = _rbcl().crypto_core_ristretto255_is_valid_point
     identity = bytes(POINT_BYTES)
     return next((row for row, p in enumerate(_encodings(points)) if p == identity or not is_valid(p)), None)
 
 
-def _encodings(points: Rows) -> list[bytes]:
+def _encodings(points: ByteRows) -> list[bytes]:
     return [row.tobytes() for row in points]
 
 
 def _points(
     make: Callable[[_Item], bytes], items: Sequence[_Item], workers: int | None, advance: Advance | None = None
-) -> Rows:
+) -> ByteRows:
     chunks = (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
     points = bytearray()
     with ThreadPoolExecutor(workers or cpu_count()) as pool:

@@ -118,8 +118,8 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
         raise ValueError(f"labels at one silo: {problem}")
     if planned.config.train.silo_dropout:
         raise ValueError(
-            f"train.silo_dropout = {planned.config.train.silo_dropout}: an audit takes phi of every sample, which shows "
-            "at least as much; leave it out"
+            f"train.silo_dropout = {planned.config.train.silo_dropout}: an audit takes phi of every sample, which "
+            "shows at least as much; leave it out"
         )
     if problem := _own_wire_form(planned):
         raise ValueError(problem)

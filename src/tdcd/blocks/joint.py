@@ -19,7 +19,7 @@ class Joint:
 
     blocks: tuple[Block, ...]
     shapes: tuple[tuple[int, ...], ...]
-    """Of a sample in each silo."""
+    """The shape of a sample in each silo."""
 
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
         """Every block's own, from a key of its own."""

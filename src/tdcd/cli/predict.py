@@ -16,11 +16,10 @@ from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, scree
 from tdcd.core.words import are, counted
 
 if TYPE_CHECKING:
-    from tdcd.prediction.export import Coefficients
+    from tdcd.prediction.coefficients import Coefficients
     from tdcd.prediction.model import Model
-    from tdcd.prediction.predict import Predictions
     from tdcd.prediction.scorecard import Scorecard
-    from tdcd.prediction.scores import SiloScores
+    from tdcd.prediction.scores import Predictions, SiloScores
 
 NO_OUT = "--out FILE is missing: the file to write, .csv or .parquet"
 PADDING = 3
@@ -83,7 +82,8 @@ def predict(
     Exit status: 0 done, 2 bad input, 130 interrupted.
     """
     from tdcd.prediction.model import Model
-    from tdcd.prediction.predict import combine, no_scores, write_predictions
+    from tdcd.prediction.predictions import write_predictions
+    from tdcd.prediction.scores import combine, no_scores
     from tdcd.tables.writing import check_name
 
     with reported():
@@ -155,7 +155,7 @@ def export(
 
     Exit status: 0 done, 2 bad input.
     """
-    from tdcd.prediction.export import write_coefficients
+    from tdcd.prediction.coefficients import write_coefficients
     from tdcd.prediction.model import Model
     from tdcd.tables.writing import check_name
 
@@ -187,8 +187,7 @@ def _in_one_place(
     model: "Model", data: Sequence[str], allow_missing: bool, without: Sequence[str]
 ) -> Mapping[str, "SiloScores"]:
     """The scores of every silo; empty ones for a silo without new rows."""
-    from tdcd.prediction.missing import check_without
-    from tdcd.prediction.predict import no_scores
+    from tdcd.prediction.scores import check_without, no_scores
 
     tables: dict[str, Path] = {}
     for text in data:

@@ -22,9 +22,8 @@ from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
 from tdcd.data.randomized import randomize_table
-from tdcd.federation.fitting import start_fitting
 from tdcd.federation.hosts import Hosts, kept_here
-from tdcd.federation.silos import Federation
+from tdcd.federation.silos import Federation, start_blocks
 from tdcd.records.patience import Stopping
 from tdcd.tables.assembly import Assembled, assemble
 
@@ -264,7 +263,7 @@ def _try_blocks(planned: Plan) -> None:
     where = f"model.block = {model.block!r}" if model.module is None else f"model.module = {model.module!r}"
     outputs = planned.objective.num_outputs([federation.labels, federation.test_labels])
     try:
-        start_fitting(federation, planned.blocks, outputs, planned.settings, planned.objective.combine)
+        start_blocks(federation, planned.blocks, outputs, planned.settings, planned.objective.combine)
     except ValueError as error:
         raise ConfigError([f"{where}: {error}"]) from None
 

@@ -116,6 +116,11 @@ class Variant:
         return self.has_slopes and sends_arrays and not self.dropout.rate
 
     @property
+    def takes_plain_steps(self) -> bool:
+        """Whether a local step is exactly :class:`Sgd`'s."""
+        return type(self.update) is Sgd
+
+    @property
     def has_slopes(self) -> bool:
         """Whether a local step follows from the slopes of the loss alone, without differentiation."""
         return isinstance(self.update, Sgd) and isinstance(self.knowledge, WrittenOut)

@@ -1,6 +1,6 @@
 """Data: tables of samples, and the sources they come from."""
 
-from tdcd.data.folder import DataUnavailable, data_folder
+from tdcd.data.download import DataUnavailable, data_folder
 from tdcd.data.sources import SOURCES, load
 from tdcd.data.table import Table, standardize
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.core.words import counted
-from tdcd.data import embedded
-from tdcd.data.folder import data_folder
+from tdcd.data import bundled
+from tdcd.data.download import data_folder
 from tdcd.data.mnist import mnist
 from tdcd.data.superconductivity import superconductivity
 from tdcd.data.superconductors import superconductors
@@ -61,10 +61,10 @@ def _enlarged(digits: Table) -> Table:
 
 
 _LOADERS: Mapping[str, Callable[[Path, int], Table]] = {
-    "digits": lambda folder, seed: embedded.digits(),
-    "digits28": lambda folder, seed: _enlarged(embedded.digits()),
-    "breast_cancer": lambda folder, seed: embedded.breast_cancer(),
-    "diabetes": lambda folder, seed: embedded.diabetes(),
+    "digits": lambda folder, seed: bundled.digits(),
+    "digits28": lambda folder, seed: _enlarged(bundled.digits()),
+    "breast_cancer": lambda folder, seed: bundled.breast_cancer(),
+    "diabetes": lambda folder, seed: bundled.diabetes(),
     "superconductors": lambda folder, seed: superconductors(seed),
     "superconductivity": lambda folder, seed: superconductivity(folder),
     "mnist": lambda folder, seed: mnist(folder),

@@ -15,8 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.data.download import reason
-from tdcd.data.folder import DataUnavailable, unavailable
+from tdcd.data.download import DataUnavailable, reason, unavailable
 from tdcd.data.superconductors import COLUMNS, NUM_ROWS
 from tdcd.data.table import Table
 
@@ -49,7 +48,7 @@ def superconductivity(folder: Path) -> Table:
     ``folder/openml``. Each must have the right columns and rows and the published figures in ``FACTS``.
 
     Copies differ in the order of their rows, which a seed relies on: rows are put into one order, whatever the copy.
-    The sha256 of the values is then compared with the file ``sha256`` beside the data. No digest of the table is
+    The sha256 of the values is then compared with the file ``sha256`` next to the data. No digest of the table is
     published, so the first load that passes the other checks writes it: it shows that the data has changed since, not
     that it was right then.
     """

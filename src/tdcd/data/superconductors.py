@@ -127,7 +127,7 @@ def statistics(values: NDArray[np.float64], proportions: NDArray[np.float64]) ->
                 np.sqrt((weights * (values - mean[:, None]) ** 2).sum(axis=1)),
             )
         )
-    return np.stack([column for both in zip(*plain_and_weighted, strict=True) for column in both], axis=1)
+    return np.stack([column for pair in zip(*plain_and_weighted, strict=True) for column in pair], axis=1)
 
 
 def _normalised(parts: NDArray[np.float64]) -> NDArray[np.float64]:

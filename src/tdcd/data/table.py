@@ -10,7 +10,7 @@ from tdcd.core.losses import Task
 from tdcd.core.words import counted
 
 ROWS_AT_ONCE = 1 << 12
-"""Rows are standardised so many at a time, to need little memory beside the result."""
+"""Rows are standardised so many at a time, to need little memory in addition to the result."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Scaling:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Samples in memory: a feature matrix or a pile of images, and one label a sample."""
+    """Samples in memory: a feature matrix or a pile of images, and one label per sample."""
 
     name: str
     features: NDArray[Any]
@@ -38,7 +38,7 @@ class Table:
     """``[n]``: real numbers, 0 / 1, or classes 0 .. C-1."""
     task: Task
     columns: tuple[str, ...] = ()
-    """One name a feature; empty for images."""
+    """One name per feature; empty for images."""
     label_scale: float = 1.0
     """What one unit of the labels is in the data's own units."""
     label_mean: float = 0.0
@@ -217,7 +217,7 @@ def standardize(
 
 
 def _mean_and_deviation(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of every feature, in float64."""
+    """Mean and standard deviation of every feature, in float64."""
     count, first = len(features), features[0].astype(np.float64)
     # Around the first row: the deviations of a constant are then exactly 0.
     mean = first + sum((features[rows] - first).sum(axis=0) for rows in _chunks(count)) / count

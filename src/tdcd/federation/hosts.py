@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.federation.cutting import aligned_empty
+from tdcd.federation.partition import aligned_empty
 
 if TYPE_CHECKING:
     from tdcd.federation.silos import Federation, Silo
@@ -22,10 +22,10 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Hosts:
-    """Which process has which clients, and how processes tell each other what all must know."""
+    """Which process has which clients, and how processes exchange what all must know."""
 
     line: tuple[int, ...]
-    """Of each device over which clients are spread, the process that it belongs to."""
+    """The process of each device over which clients are spread."""
     here: int
     """This process."""
     exchange: Callable[[bytes], Sequence[bytes]]
@@ -47,33 +47,33 @@ class Hosts:
         """
         return np.asarray(np.array(self.line)[self.device_of(num_clients)] == self.here)
 
-    def tell(self, make: Callable[[], Any]) -> list[Any]:
+    def gather(self, make: Callable[[], Any]) -> list[Any]:
         """What ``make`` gives in every process, in values that JSON writes exactly.
 
         An error that one process finds ends all of them: the others would wait for it.
         """
         problem: Exception | None = None
         try:
-            said = {"value": make()}
+            own = {"value": make()}
         except (ValueError, OSError) as error:
-            problem, said = error, {"error": str(error)}
-        told = [json.loads(message) for message in self.exchange(json.dumps(said).encode())]
+            problem, own = error, {"error": str(error)}
+        gathered = [json.loads(message) for message in self.exchange(json.dumps(own).encode())]
         if problem is not None:
             raise problem
-        for process, one in enumerate(told):
-            if "error" in one:
-                raise ValueError(f"process {process}: {one['error']}")
-        return [one["value"] for one in told]
+        for process, value in enumerate(gathered):
+            if "error" in value:
+                raise ValueError(f"process {process}: {value['error']}")
+        return [value["value"] for value in gathered]
 
     def together(self, make: Callable[[], Made]) -> Made:
-        """What ``make`` gives here, after it has given something in every process; see :meth:`tell`."""
+        """What ``make`` gives here, after it has given something in every process; see :meth:`gather`."""
         made: list[Made] = []
-        self.tell(lambda: made.append(make()))
+        self.gather(lambda: made.append(make()))
         return made[0]
 
-    def of_first(self, make: Callable[[], Any]) -> Any:
-        """What ``make`` gives in process 0, which alone calls it; see :meth:`tell`."""
-        return self.tell(lambda: make() if self.here == 0 else None)[0]
+    def broadcast(self, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives in process 0, which alone calls it; see :meth:`gather`."""
+        return self.gather(lambda: make() if self.here == 0 else None)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class HostRows:
 
     @classmethod
     def keep(cls, features: Any, numbers: NDArray[Any]) -> Self:
-        """Of all features, the rows of these samples; the others are not touched."""
+        """The rows of these samples among all features; the others are not touched."""
         places = np.full(len(features), -1, np.int32)
         places[numbers] = numbers
         here = cls(features, places)
@@ -130,7 +130,7 @@ class HostRows:
 
     @property
     def nbytes(self) -> int:
-        """Of the rows that are here."""
+        """The bytes of the rows that are here."""
         return self.rows.nbytes
 
     @property

@@ -8,13 +8,26 @@ from typing import Any, Protocol, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks.base import Block
+from tdcd.blocks.start import start_block
+from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import Loss, Task
-from tdcd.core.settings import Dtype
+from tdcd.core.objective import Tree
+from tdcd.core.settings import Dtype, Settings
 from tdcd.core.words import counted, there_are
 from tdcd.data.table import Scaling, Table, check_one_each, numbers
-from tdcd.federation.cutting import clients_of, column_groups, scaling_of, take
 from tdcd.federation.hosts import HostRows
-from tdcd.federation.partition import RowRule, Rows, shares_of, sizes_of, split_rows
+from tdcd.federation.partition import (
+    RowRule,
+    Rows,
+    clients_of,
+    column_groups,
+    scaling_of,
+    shares_of,
+    sizes_of,
+    split_rows,
+    take,
+)
 from tdcd.federation.weights import ClassWeights, checked, weigh_apart
 
 
@@ -284,10 +297,10 @@ class Federation:
         Args:
             frames: by silo.
             label: the column to predict, in at least one of them.
-            weight: the column that says how much samples count, beside the label; all alike by default.
+            weight: the column that says how much samples count, next to the label; all alike by default.
             id: the column that says which sample a row is about; by default rows with the same place are the same.
             clients: how many per silo, or for each silo a number or the clients' names.
-            holdout: the fraction of samples that nobody trains on.
+            holdout: the fraction of samples that are not trained on.
             bias: give the first silo a column of ones.
             keys: sections of a configuration that say more, such as ``data={"rare": 5}`` or
                 ``federation={"labels": "bank"}``. :func:`tdcd.train` keeps to what they say of labels, loss and
@@ -344,3 +357,13 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
         owner[rows] = client
     if (owner < 0).any():
         raise ValueError(f"{where}: row {int(np.argmin(owner))} is held by no client")
+
+
+def start_blocks(
+    federation: Federation, blocks: Sequence[Block], num_outputs: int, settings: Settings, combine: Combine = SUM
+) -> list[Tree]:
+    """The hub blocks before round 0. A block that does not fit its silo's samples is refused by the silo's name."""
+    return [
+        start_block(block, settings, index, silo.feature_shape, num_outputs, silo.name, combine)
+        for index, (silo, block) in enumerate(zip(federation.silos, blocks, strict=True))
+    ]

@@ -53,7 +53,7 @@ def by_class(
         raise ValueError(f"class weights: a label is {labels.min():g}, so they are amounts, not numbers of classes")
     totals = np.bincount(labels.astype(np.int64), weights, minlength=len(classes))
     if given == "balanced":
-        # A class that nobody trains on weighs as much as the average sample.
+        # A class without training samples weighs as much as the average sample.
         there = np.count_nonzero(totals)
         each: Numbers = np.divide(totals.sum() / there, totals, out=np.ones(len(totals)), where=totals > 0)
         return each

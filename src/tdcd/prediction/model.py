@@ -17,8 +17,7 @@ from tdcd.core.losses import Loss
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Dtype
 from tdcd.federation.silos import Federation
-from tdcd.prediction.missing import StandIns, check_without
-from tdcd.prediction.scores import SiloScores, by_id, by_place
+from tdcd.prediction.scores import SiloScores, StandIns, by_id, by_place, check_without
 from tdcd.tables.errors import caution
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation, encoding_of, preparation_of
@@ -27,20 +26,20 @@ from tdcd.tables.rows import PLACE, Columns, RawRows
 from tdcd.tables.source import Frame, arrow_of
 
 if TYPE_CHECKING:
-    from tdcd.prediction.export import Coefficients
+    from tdcd.prediction.coefficients import Coefficients
 
 ROWS_AT_ONCE = 1 << 13
-"""Rows are prepared and scored so many at a time, to need little memory beside the table."""
+"""Rows are prepared and scored so many at a time, to need little memory in addition to the table."""
 
 
-class Part(NamedTuple):
+class SiloModel(NamedTuple):
     """One silo's part of the model."""
 
     columns: Columns
     """What it reads of a table."""
     preparation: Preparation
     feature_shape: tuple[int, ...]
-    """Of one sample, a column of ones at the end counted in."""
+    """The shape of one sample, with a column of ones at the end if there is one."""
     block: Block
     parameters: Tree
 
@@ -64,15 +63,15 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A trained model. It takes raw rows: blanks, categories and scales are its own business.
+    """A trained model. It takes raw rows, and handles missing values, categories and scaling itself.
 
     Get one from a run folder or a file with :meth:`load`, or from a finished run as :attr:`tdcd.Result.model`.
     """
 
     silos: tuple[str, ...]
     """In order."""
-    parts: Mapping[str, Part]
-    """By silo: of all, or of a hub's own one."""
+    parts: Mapping[str, SiloModel]
+    """The parts by silo: of all silos, or of a hub's own."""
     label_encoding: LabelEncoding
     """What the labels are."""
     loss: Loss
@@ -85,7 +84,7 @@ class Model:
     label_silo: str | None = None
     """The only silo that knows what labels mean."""
     stand_ins: StandIns = StandIns()  # noqa: RUF009  (it cannot change)
-    """For silos that are missing."""
+    """What takes the place of the phi of silos that are missing."""
     head: Combine = SUM
     """How the sum of the silos' phi becomes scores."""
 
@@ -106,8 +105,7 @@ class Model:
             allow_code: import the loss or the modules that the folder or file names, if they are not given here.
                 Whoever wrote it chose that code, so it is refused otherwise.
         """
-        from tdcd.prediction.folder import load_folder  # noqa: PLC0415 - they make models
-        from tdcd.prediction.saved import load_file  # noqa: PLC0415
+        from tdcd.prediction.storage import load_file, load_folder  # noqa: PLC0415 - it makes models
 
         path = Path(path)
         load = load_file if path.is_file() else load_folder
@@ -129,7 +127,7 @@ class Model:
             preparation = preparation_of(silo)
             columns = Columns.read_as(silo.id_column or "id", silo.reading)
             columns = columns.only([*preparation.parts], preparation.categorical)
-            parts[silo.name] = Part(
+            parts[silo.name] = SiloModel(
                 columns, preparation, silo.feature_shape, block, jax.tree.map(np.asarray, parameters)
             )
         encoding = encoding_of(federation, objective)
@@ -137,7 +135,7 @@ class Model:
 
     def save(self, path: Path | str) -> None:
         """Write everything to one file, which :meth:`load` reads."""
-        from tdcd.prediction.saved import save_file  # noqa: PLC0415
+        from tdcd.prediction.storage import save_file  # noqa: PLC0415
 
         save_file(self, Path(path))
 
@@ -167,7 +165,7 @@ class Model:
         whole = all(value.is_integer() for value in values)
         return np.array([int(value) for value in values] if whole else values)
 
-    def part(self, silo: str) -> Part:
+    def part(self, silo: str) -> SiloModel:
         """One silo's part of the model."""
         if silo not in self.silos:
             raise ValueError(f"there is no silo '{silo}' in {self.where}; there are {', '.join(self.silos)}")
@@ -259,8 +257,8 @@ class Model:
         return np.hstack([1 - chances, chances]) if target == "binary" else chances
 
     def coefficients(self) -> "Coefficients":
-        """A linear model in the columns' own units, see :func:`tdcd.prediction.export.coefficients`."""
-        from tdcd.prediction.export import coefficients  # noqa: PLC0415 - it reads models
+        """A linear model in the columns' own units, see :func:`tdcd.prediction.coefficients.coefficients`."""
+        from tdcd.prediction.coefficients import coefficients  # noqa: PLC0415 - it reads models
 
         return coefficients(self)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
 from tdcd.core.losses import LOSSES, Poisson
-from tdcd.prediction.model import Model, Part
+from tdcd.prediction.model import Model, SiloModel
 from tdcd.tables.encodings import Cell
 from tdcd.tables.writing import write_table
 
@@ -138,7 +138,7 @@ def _meaning(model: Model, scale: PointScale) -> _Linear:
     return _Linear(rise if good == second else -rise, scale.points - rise * math.log(scale.odds), "points", meaning)
 
 
-def _weights(silo: str, part: Part) -> NDArray[np.float64]:
+def _weights(silo: str, part: SiloModel) -> NDArray[np.float64]:
     """``[D + ones]``: of a linear block with one output."""
     if not isinstance(part.block, Linear):
         name = type(part.block).__name__.lower()

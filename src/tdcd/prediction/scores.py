@@ -1,11 +1,17 @@
-"""The silos' scores of new samples, put together, and what they say."""
+"""The scores of new samples: each silo scores its columns, and the scores are summed. A silo may be missing."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.combine import SUM, Combine
 from tdcd.core.words import are, counted
+from tdcd.tables.errors import SHOWN, TableError
+
+if TYPE_CHECKING:
+    from tdcd.prediction.model import Model
 
 
 class SiloScores(NamedTuple):
@@ -21,8 +27,8 @@ def by_place(parts: Mapping[str, SiloScores]) -> NDArray[Any]:
     """``[n, C]``: the sum over the silos, whose rows are about the same samples in the same order."""
     counts = {name: len(part.phi) for name, part in parts.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"'{name}' has {counted(count, 'row')}" for name, count in counts.items())
-        raise ValueError(f"without ids, all tables must have the same rows in the same order: {told}")
+        listed = ", ".join(f"'{name}' has {counted(count, 'row')}" for name, count in counts.items())
+        raise ValueError(f"without ids, all tables must have the same rows in the same order: {listed}")
     first, *others = (part.phi for part in parts.values())
     return sum(others, start=first)
 
@@ -43,3 +49,114 @@ def by_id(parts: Mapping[str, SiloScores]) -> NDArray[Any]:
             )
         total += part.phi[[places[one] for one in start.ids]]
     return total
+
+
+class StandIns(NamedTuple):
+    """What takes the place of a silo's phi where it is missing; of a run without ``subsets.json``, nothing does."""
+
+    values: Mapping[str, Sequence[float]] = {}
+    """``[C]`` by silo: with silo dropout the model's intercept or zeros, otherwise the mean over the training rows."""
+    silo_dropout: float = 0.0
+    """With which ``train.silo_dropout`` the run was trained."""
+
+    def of(self, silo: str, dtype: Any) -> NDArray[Any]:
+        """``[C]``, or a single zero."""
+        return np.asarray(self.values.get(silo, [0.0]), dtype)
+
+    def warning(self, silo: str) -> str:
+        """What there is to say of predictions without a silo; nothing if the model was trained for them."""
+        if self.silo_dropout:
+            return ""
+        how = "its phi is replaced by its mean over the training rows" if silo in self.values else "it adds nothing"
+        return f"without silo '{silo}', {how}: the model was trained without train.silo_dropout, and may be far off"
+
+
+def check_without(silos: Sequence[str], without: Collection[str], given: Collection[str]) -> None:
+    """Refuse to go without a silo that there is not, that has a table, or without all of them."""
+    for silo in without:
+        if silo not in silos:
+            raise ValueError(f"without '{silo}': there is no such silo; there are {', '.join(silos)}")
+        if silo in given:
+            raise ValueError(f"without '{silo}': there is a table of it; leave one of the two out")
+    if set(without) >= set(silos):
+        raise ValueError(f"without {', '.join(without)}: that is every silo, and nothing is left to predict from")
+
+
+class Predictions(NamedTuple):
+    """The scores of samples, in the order of the rows that they are about."""
+
+    ids: Sequence[str]
+    """``[n]``."""
+    scores: NDArray[Any]
+    """``[n, C]``: the silos' phi summed."""
+    missing: Sequence[Sequence[str]]
+    """``[n]``: the silos that lack each sample."""
+
+
+def no_scores(model: "Model") -> SiloScores:
+    """The scores of a silo that has none of the samples."""
+    return SiloScores((), np.zeros((0, model.phi_width), model.dtype))
+
+
+def combine(
+    parts: Mapping[str, SiloScores],
+    allow_missing: bool = False,
+    *,
+    common_only: bool = False,
+    without: Collection[str] = (),
+    stand_ins: StandIns = StandIns(),  # noqa: B008  (it cannot change)
+    in_order_of: str | None = None,
+    head: Combine = SUM,
+) -> Predictions:
+    """Sum the silos' scores by id, silo after silo.
+
+    Args:
+        parts: by silo.
+        allow_missing: score an id that a silo lacks without that silo's part; otherwise it is an error.
+        common_only: leave such ids out instead.
+        without: silos that lack all ids, and may.
+        stand_ins: what takes the place of the part of a silo that lacks an id.
+        in_order_of: the silo whose rows come first, as they are in its table; by default the first. Ids that it lacks
+            follow, as the next silos have them.
+        head: what makes scores of the sums.
+    """
+    if common_only:
+        parts = {**parts, **_in_common({silo: part for silo, part in parts.items() if silo not in without})}
+    leading = [] if in_order_of is None else [parts[in_order_of]]
+    ids = list(dict.fromkeys(one for part in (*leading, *parts.values()) for one in part.ids))
+    places = {one: place for place, one in enumerate(ids)}
+    first = next(iter(parts.values())).phi
+    scores = np.zeros((len(ids), first.shape[1]), first.dtype)
+    missing: list[list[str]] = [[] for _ in ids]
+    for silo, part in parts.items():
+        scores[[places[one] for one in part.ids]] += part.phi
+        lacking = [places[one] for one in places.keys() - set(part.ids)]
+        scores[lacking] += stand_ins.of(silo, scores.dtype)
+        for place in lacking:
+            missing[place].append(silo)
+    refused = () if allow_missing else [silo for silo in parts if silo not in without]
+    problems = [_lacks(silo, ids, missing) for silo in refused if any(silo in lacking for lacking in missing)]
+    if problems:
+        raise TableError(problems)
+    return Predictions(ids, np.asarray(head.scores(scores)), missing)
+
+
+def _in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:
+    """The scores of the ids that every silo has."""
+    common = set.intersection(*(set(part.ids) for part in parts.values()))
+    if not common:
+        raise TableError(["no id is in the tables of all silos: check that their id columns mean the same"])
+    found = {}
+    for silo, part in parts.items():
+        rows = [row for row, one in enumerate(part.ids) if one in common]
+        found[silo] = SiloScores([part.ids[row] for row in rows], part.phi[rows])
+    return found
+
+
+def _lacks(silo: str, ids: Sequence[str], missing: Sequence[Sequence[str]]) -> str:
+    absent = [one for one, lacking in zip(ids, missing, strict=True) if silo in lacking]
+    shown = ", ".join(map(repr, absent[:SHOWN])) + (", ..." if len(absent) > SHOWN else "")
+    return (
+        f"silo '{silo}' lacks {len(absent)} of {len(ids)} ids: {shown}: add them to its table, score them without "
+        "its part with --allow-missing, or leave them out with --common"
+    )

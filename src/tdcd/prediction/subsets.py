@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 MOST_SILOS = 6
 """With more silos than these, only single ones, all but one and all of them are measured."""
 
-Measure = Callable[[NDArray[Any]], tuple[float, dict[str, float | None]]]
+Scorer = Callable[[NDArray[Any]], tuple[float, dict[str, float | None]]]
 """The loss and the metrics of samples, from their scores ``[m, C]``."""
-Parts = Mapping[tuple[str, ...], NDArray[Any]]
+GroupPhi = Mapping[tuple[str, ...], NDArray[Any]]
 """``[n, C]``, the phi of some samples: of each silo alone or, where only sums are known, summed over several."""
 
 
@@ -21,10 +21,10 @@ class Phis(NamedTuple):
 
     silos: Sequence[str]
     """All of them, in order."""
-    train: Parts
-    """Of the training samples."""
-    measured: Parts
-    """Of the samples that the figures are of; the same groups of silos."""
+    train: GroupPhi
+    """The phi of the training samples."""
+    measured: GroupPhi
+    """The phi of the samples that are measured; the same groups of silos."""
     samples: Literal["test", "train"]
     """Which those are."""
 
@@ -39,13 +39,13 @@ def subsets_of(count: int) -> list[tuple[int, ...]]:
     return [chosen for size in sizes for chosen in combinations(range(count), size)]
 
 
-def means_of(parts: Parts) -> dict[tuple[str, ...], NDArray[np.float64]]:
+def means_of(parts: GroupPhi) -> dict[tuple[str, ...], NDArray[np.float64]]:
     """``[C]``: the mean phi of each group of silos."""
     return {silos: phi.mean(axis=0, dtype=np.float64) for silos, phi in parts.items()}
 
 
 def figures_by_subset(
-    parts: Parts, stand_in: Mapping[tuple[str, ...], NDArray[Any]], measure: Measure
+    parts: GroupPhi, stand_in: Mapping[tuple[str, ...], NDArray[Any]], measure: Scorer
 ) -> list[dict[str, Any]]:
     """The figures of the model for every subset of the groups of silos whose phi is known, summed in their order.
 
@@ -64,7 +64,7 @@ def figures_by_subset(
     return found
 
 
-def describe_subsets(phis: Phis, rate: float, dropped: Mapping[str, NDArray[Any]], measure: Measure) -> dict[str, Any]:
+def describe_subsets(phis: Phis, rate: float, dropped: Mapping[str, NDArray[Any]], measure: Scorer) -> dict[str, Any]:
     """The content of ``subsets.json``, see :meth:`tdcd.records.run_folder.RunFolder.write_subsets`.
 
     A run with silo dropout was trained to do without a silo: nothing takes the place of its phi, but for the model's

@@ -242,7 +242,7 @@ def _by_client(federation: Federation, hosts: Hosts | None, digest: Callable[[Si
             if has[client]:
                 found[names[-1]] = digest(silo, client)
     if hosts is not None:
-        found = {name: value for one in hosts.tell(lambda: found) for name, value in one.items()}
+        found = {name: value for one in hosts.gather(lambda: found) for name, value in one.items()}
     return {name: found[name] for name in names}
 
 

@@ -18,9 +18,8 @@ from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
-from tdcd.federation.fitting import start_fitting
 from tdcd.federation.hosts import HostRows, is_mapped, kept_here
-from tdcd.federation.silos import Federation
+from tdcd.federation.silos import Federation, start_blocks
 from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
@@ -157,7 +156,7 @@ class Simulation:
         memory: int = jax.local_devices()[0].memory_stats()["bytes_limit"]
         held = sum(table.nbytes for table in self._tables)
         # Processes whose programs differ would wait for each other.
-        largest = held if self.hosts is None else max(self.hosts.tell(lambda: held))
+        largest = held if self.hosts is None else max(self.hosts.gather(lambda: held))
         return bool(largest < FITS_WELL * memory)
 
     def _context(self) -> Any:
@@ -171,7 +170,7 @@ class Simulation:
         """The state before round 0, a function of the seed."""
         by_seed = {run.settings.seed: run.settings for run in self.runs}
         started = {
-            seed: start_fitting(self.federation, self.blocks, self.num_outputs, settings, self.objective.combine)
+            seed: start_blocks(self.federation, self.blocks, self.num_outputs, settings, self.objective.combine)
             for seed, settings in by_seed.items()
         }
         return self.join([self.state_of(started[run.settings.seed]) for run in self.runs])

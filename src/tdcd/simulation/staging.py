@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.federation.cutting import aligned_empty, is_used_in_place
 from tdcd.federation.hosts import HostRows
+from tdcd.federation.partition import aligned_empty, is_used_in_place
 
 WIDE = 128
 """Columns of rows that a compiled program on a CPU gathers faster than the host does."""

@@ -18,9 +18,8 @@ from tdcd.config.losses import chosen_loss, standardizes
 from tdcd.core.settings import Dtype
 from tdcd.core.words import counted
 from tdcd.data.randomized import trial_key
-from tdcd.federation.cutting import aligned_empty
 from tdcd.federation.hosts import HostRows, Hosts
-from tdcd.federation.partition import Rows, sizes_of, split_rows
+from tdcd.federation.partition import Rows, aligned_empty, sizes_of, split_rows
 from tdcd.federation.silos import Federation, Silo
 from tdcd.tables.client_table import read_as, read_table, row_numbers, tables_of
 from tdcd.tables.errors import TableError, caution
@@ -43,7 +42,7 @@ class Assembled(NamedTuple):
     federation: Federation
     label_encoding: LabelEncoding
     preparations: Mapping[str, Preparation]
-    """By silo."""
+    """The preparation of each silo."""
     ids: Sequence[str]
     """``[M]``: of the training samples."""
     test_ids: Sequence[str]
@@ -56,7 +55,7 @@ class _Samples(NamedTuple):
     """The samples in the federation's order."""
 
     numbers: Mapping[str, int]
-    """By id, in order."""
+    """The number of each sample by id, in order."""
     held_out: NDArray[np.bool_]
     labels: NDArray[Any]
 
@@ -69,7 +68,7 @@ class SampleSet:
     rows: Rows
     """The samples of each client."""
     numbers: Sequence[NDArray[np.int64]]
-    """Of each table, the sample that each row is about; -1 for none."""
+    """The sample that each row of each table is about; -1 for none."""
 
     @classmethod
     def held_out(cls, section: SiloSection, total: int, numbers: Sequence[NDArray[np.int64]]) -> Self:
@@ -111,13 +110,13 @@ class DistributedTables:
                 if section.client
             }
 
-        for others in self.hosts.tell(indexes):
+        for others in self.hosts.gather(indexes):
             for silo, tables in others.items():
                 read[silo] |= {int(p): _from_json(rows) for p, rows in tables.items() if int(p) not in read[silo]}
         return {silo: [rows for _, rows in sorted(tables.items())] for silo, tables in read.items()}
 
     def summaries(self, section: SiloSection, train: SampleSet) -> dict[str, Summary]:
-        """Of every client of a silo, by name, in order: each process makes those of its own."""
+        """The summary of every client of a silo, by name, in order: each process makes those of its own."""
         columns, bins = Columns.of(self.config, section), self.config.model.bins
         has = self.hosts.has(len(section.client_names))
 
@@ -132,7 +131,7 @@ class DistributedTables:
                     found[section.client_names[client]] = summary.to_json()
             return found
 
-        gathered = {name: value for own in self.hosts.tell(made) for name, value in own.items()}
+        gathered = {name: value for own in self.hosts.gather(made) for name, value in own.items()}
         return {name: Summary.from_json(gathered[name]) for name in section.client_names}
 
     def features(

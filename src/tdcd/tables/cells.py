@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tdcd.tables.dialect import Dialect
 
-Kind = Literal["number", "truth", "date"]
-KIND_WORDS: Mapping[Kind, str] = {
+CellKind = Literal["number", "truth", "date"]
+KIND_WORDS: Mapping[CellKind, str] = {
     "number": "amount",
     "truth": "true/false, as 1 and 0",
     "date": "date, as days since 1970-01-01",
@@ -56,8 +56,8 @@ def _without_blanks(numbers: NDArray[Any], dialect: Dialect) -> NDArray[Any]:
 
 
 def as_amounts(
-    column: pa.Array | pa.ChunkedArray, dialect: Dialect, kind: Kind | None = None
-) -> tuple[NDArray[Any], Kind | None]:
+    column: pa.Array | pa.ChunkedArray, dialect: Dialect, kind: CellKind | None = None
+) -> tuple[NDArray[Any], CellKind | None]:
     """The column as float64, NaN where blank, and what its cells are; None if all are blank.
 
     Args:
@@ -78,7 +78,7 @@ def as_amounts(
     raise pa.ArrowInvalid("cells that are not amounts")
 
 
-def kind_of(text: str, dialect: Dialect) -> Kind | None:
+def kind_of(text: str, dialect: Dialect) -> CellKind | None:
     """What one cell is, if it is an amount at all."""
     text = text.strip()
     if _NUMBER.fullmatch(text if dialect.decimal == "." else text.replace(".", "?").replace(dialect.decimal, ".")):
@@ -125,7 +125,7 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
 
 
-def _native(kind: Any) -> Kind:
+def _native(kind: Any) -> CellKind:
     if pa.types.is_boolean(kind):
         return "truth"
     return "date" if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else "number"
@@ -164,11 +164,11 @@ def _since_1970(moments: Any) -> NDArray[Any]:
     return _floats(pc.cast(microseconds, pa.int64())) / DAY_US
 
 
-_READERS: Mapping[Kind, Any] = {"number": _numbers, "truth": _truths, "date": _days}
-"""Of texts, null where blank, in the order in which they are tried."""
-_NATIVE: Mapping[Kind, Any] = {
+_READERS: Mapping[CellKind, Any] = {"number": _numbers, "truth": _truths, "date": _days}
+"""The readers of texts, null where blank, in the order in which they are tried."""
+_NATIVE: Mapping[CellKind, Any] = {
     "number": as_numbers,
     "truth": as_numbers,
     "date": lambda column, dialect: _since_1970(column),
 }
-"""Of Parquet's own types."""
+"""The readers of Arrow's own types."""

@@ -13,7 +13,7 @@ from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.config.losses import chosen_loss
 from tdcd.core.words import there_are
 from tdcd.federation.silos import SiloIds
-from tdcd.tables.cells import KIND_WORDS, Kind, days_in_words
+from tdcd.tables.cells import KIND_WORDS, CellKind, days_in_words
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.label_privacy import EPSILON_COLUMN, classes_of, with_noise
@@ -170,7 +170,7 @@ def _columns_of_labels(
 ) -> Columns:
     """The id and the label of a table of labels with this header.
 
-    Its id column is the silo's, a labelled silo's, or the only column beside the labels.
+    Its id column is the silo's, a labelled silo's, or the only column besides the labels.
     """
     named = [silo.id, *(section.id for section in config.silos if section.label is not None)]
     others = [name for name in header if name not in (label, weight, EPSILON_COLUMN)]
@@ -252,7 +252,7 @@ def row_numbers(rows: RawRows) -> list[str]:
     ]
 
 
-def _described(name: str, column: Column, kind: Kind) -> ColumnFacts:
+def _described(name: str, column: Column, kind: CellKind) -> ColumnFacts:
     if isinstance(column, Category):
         names = CategoryStats.of(column)
         count = f"{len(names.levels)} level" + ("s" if len(names.levels) != 1 else "")
@@ -261,7 +261,7 @@ def _described(name: str, column: Column, kind: Kind) -> ColumnFacts:
     return ColumnFacts(name, KIND_WORDS[kind], blank, _spread(column[~np.isnan(column)], kind))
 
 
-def _spread(values: NDArray[Any], kind: Kind = "number") -> str:
+def _spread(values: NDArray[Any], kind: CellKind = "number") -> str:
     if not len(values):
         return ""
     figures = NumericStats.of(values)
@@ -310,7 +310,7 @@ class Readiness:
     cautions: Sequence[str] = ()
     """What is allowed, but may be a mistake."""
     overlap: dict[str, SiloIds] = field(default_factory=dict)
-    """By silo, of those with a table here."""
+    """The common ids of each silo with a table here."""
 
     @property
     def absent(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tdcd.tables.cells import LARGEST, Kind, as_amounts, as_texts, kind_of
+from tdcd.tables.cells import LARGEST, CellKind, as_amounts, as_texts, kind_of
 from tdcd.tables.dialect import Dialect, is_decoded
 from tdcd.tables.errors import TableError
 from tdcd.tables.rows import Columns
@@ -36,7 +36,7 @@ def diagnose(table: Source, wanted: Columns, reason: str, *, is_named: bool = Tr
 
     Args:
         wanted: with every feature by name.
-        is_named: whether somebody named the features.
+        is_named: whether the features were named by the caller.
     """
     if isinstance(table, Frame):
         return TableError([*_of_frame(table, wanted, "" if is_named else NOT_AN_AMOUNT)] or [f"{table.name}: {reason}"])
@@ -65,7 +65,7 @@ class _Problems:
         self._problems: dict[str | None, list[tuple[int, int, str]]] = {}
         self._counts: dict[str | None, int] = {}
         self._texts: dict[str, int] = {}
-        self.kinds: dict[str, Kind] = {}
+        self.kinds: dict[str, CellKind] = {}
         """What the first cell that is an amount is, by column: all others must be the same."""
         self.undecoded: list[tuple[int, str]] = []
         """Line and column of the cells that are not in the file's encoding."""
@@ -149,7 +149,7 @@ def _check_amount(line: int, name: str, text: str, dialect: Dialect, found: _Pro
         found.add(line, name, f"{text!r} is too large: amounts go up to 3.4e38, so give the column in another unit")
 
 
-def _advice(text: str, expected: Kind, dialect: Dialect) -> str:
+def _advice(text: str, expected: CellKind, dialect: Dialect) -> str:
     """What is wrong with a cell that is not what its column holds, and what to do."""
     words = {"number": "is not a number", "truth": "is neither true nor false", "date": "is not a date"}[expected]
     if _MARKER.fullmatch(text):

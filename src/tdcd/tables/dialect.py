@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 """The texts that always stand for a value that is not known."""
 DELIMITERS = (",", ";", "\t", "|")
-"""What is tried where nobody says what separates the fields."""
+"""What is tried where no delimiter is given."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ class Dialect:
 
     def not_decoded(self, cells: int = 1) -> str:
         """What is wrong with a cell that is not in the encoding, the first of so many."""
-        told = 'save the file in that encoding, or set data.encoding = "latin-1" if all tables are'
+        remedy = 'save the file in that encoding, or set data.encoding = "latin-1" if all tables are'
         others = "" if cells == 1 else f", like {cells - 1} other cell" + ("s" if cells > 2 else "")
         return (
-            f"is not {self.encoding.upper()}{others}: {told if self.encoding == 'utf-8' else 'correct data.encoding'}"
+            f"is not {self.encoding.upper()}{others}: {remedy if self.encoding == 'utf-8' else 'correct data.encoding'}"
         )
 
 
 DEFAULT = Dialect()
-"""Where nobody says otherwise."""
+"""The dialect of tables for which none is given."""
 
 
 def is_decoded(text: str) -> bool:

@@ -20,20 +20,20 @@ class Cell(NamedTuple):
     """A bin or a level of a raw column."""
 
     level: str = ""
-    """Of a category; ``BLANK`` for blanks of any column; empty for a bin."""
+    """The level of a category; ``BLANK`` for blanks of any column; empty for a bin."""
     above: float | None = None
     """A bin has the values above this; None where it is open."""
     up_to: float | None = None
-    """And up to this one, itself included."""
+    """A bin has the values up to this, itself included; None where it is open."""
     share: float = 0.0
-    """Of the training rows, as far as sketches tell."""
+    """The share of the training rows, as far as sketches show."""
 
 
 class ColumnEncoding(Protocol):
     """How a column becomes features."""
 
     def names(self, column: str) -> list[str]:
-        """Of the features."""
+        """The features' names."""
         ...
 
     def apply(self, values: Any, out: NDArray[Any]) -> None:
@@ -52,7 +52,7 @@ class ColumnEncoding(Protocol):
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON writes exactly."""
+        """The encoding in values that JSON writes exactly."""
         ...
 
 
@@ -68,12 +68,12 @@ class Scaled:
 
     @classmethod
     def fit(cls, column: NumericStats, standardize: bool) -> Self:
-        """For a column with these figures."""
+        """The encoding of a column with these figures."""
         mean, scale = (column.mean, column.deviation or 1.0) if standardize else (0.0, 1.0)
         return cls(column.mean, mean, scale, column.missing > 0)
 
     def names(self, column: str) -> list[str]:
-        """Of the features."""
+        """The features' names."""
         return [column] + [f"{column} missing"] * self.indicator
 
     def apply(self, values: NDArray[Any], out: NDArray[Any]) -> None:
@@ -95,7 +95,7 @@ class Scaled:
         return {column: slope, f"{column} missing": blank}, -slope * self.mean
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON writes exactly."""
+        """The encoding in values that JSON writes exactly."""
         return asdict(self)
 
 
@@ -112,7 +112,7 @@ class OneHot:
     indicator: bool
     """Whether a last feature marks blanks."""
     shares: tuple[float, ...] = ()
-    """Of the training rows that have each feature, for additive models; otherwise nobody is told."""
+    """The share of the training rows that have each feature, for additive models; otherwise not kept."""
 
     @classmethod
     def fit(cls, name: str, column: CategoryStats, rare: int, *, has_shares: bool = False) -> Self:
@@ -132,7 +132,7 @@ class OneHot:
         return replace(part, shares=tuple(count / (known + column.missing) for count in counts))
 
     def names(self, column: str) -> list[str]:
-        """Of the features."""
+        """The features' names."""
         others = [f"{column}=other"] * self.other + [f"{column} missing"] * self.indicator
         return [f"{column}={level}" for level in self.levels] + others
 
@@ -167,7 +167,7 @@ class OneHot:
         return own, nothing
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON writes exactly."""
+        """The encoding in values that JSON writes exactly."""
         return asdict(self)
 
 
@@ -178,7 +178,7 @@ class Binned:
     cuts: tuple[float, ...]
     """Where bins end: a bin has the values above one cut and up to the next, itself included."""
     shares: tuple[float, ...]
-    """Of the training rows in each bin, one more than cuts, as the sketches tell; of the blank ones at the end."""
+    """The share of the training rows in each bin, one more than cuts, by the sketches; that of blanks at the end."""
     indicator: bool
     """Whether a last feature marks blanks."""
 
@@ -203,7 +203,7 @@ class Binned:
         return [Cell(*ends, share) for ends, share in zip(ranges, self.shares, strict=True)]
 
     def names(self, column: str) -> list[str]:
-        """Of the features."""
+        """The features' names."""
         return [_in_words(column, cell) for cell in self.cells()]
 
     def apply(self, values: NDArray[Any], out: NDArray[Any]) -> None:
@@ -223,7 +223,7 @@ class Binned:
         return own, np.zeros(weights.shape[1])
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON writes exactly."""
+        """The encoding in values that JSON writes exactly."""
         return asdict(self)
 
 
@@ -246,7 +246,7 @@ def short(number: float) -> str:
 
 
 def fit_encoding(name: str, column: ColumnStats, *, standardize: bool, rare: int, bins: int | None) -> ColumnEncoding:
-    """For a column with these figures."""
+    """The encoding of a column with these figures."""
     if isinstance(column, CategoryStats):
         return OneHot.fit(name, column, rare, has_shares=bins is not None)
     if isinstance(column, SketchStats):

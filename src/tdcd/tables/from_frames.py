@@ -131,6 +131,6 @@ def assemble_frames(config: Config, tables: Mapping[str, pa.Table], *, bias: boo
     }
     assembled = assemble(config, rows, bias=bias)
     federation = assembled.federation
-    # Where rows have no ids, nobody will give any at a prediction.
+    # Where rows have no ids, none will be given at a prediction.
     silos = tuple(replace(one, id_column="" if one.id_column == PLACE else one.id_column) for one in federation.silos)
     return assembled._replace(federation=replace(federation, silos=silos))

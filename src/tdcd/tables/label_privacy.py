@@ -48,7 +48,7 @@ def protected(config: Config, silo: str, rows: RawRows, key: Callable[[], bytes]
 
     Args:
         silo: the client's.
-        key: gives the secret to draw with, if somebody has to draw.
+        key: gives the secret to draw with, if labels have to be drawn.
     """
     check_protected(config, silo, rows)
     if rows.labels is None or config.federation.label_epsilon == rows.label_epsilon:
@@ -76,7 +76,7 @@ def check_protected(config: Config, silo: str, rows: RawRows) -> None:
 
 
 def check_ready(config: Config, found: float | None, source: str) -> None:
-    """Refuse labels that nobody randomises any more, and that are not randomised as ``federation.label_epsilon`` says.
+    """Refuse labels that are not randomised as ``federation.label_epsilon`` says, where no party randomises them later.
 
     Args:
         found: with which epsilon they were randomised; None if they are true ones.

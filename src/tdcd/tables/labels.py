@@ -53,7 +53,7 @@ def encode(values: NDArray[Any] | Sequence[str], loss: str | Loss | None = None,
 
     Args:
         values: ``[n]`` numbers or names.
-        loss: decides where both classes and amounts are possible.
+        loss: decides where classes and amounts are possible.
         partly: these are the labels of one client; they may all be of one class, since others have others.
 
     >>> encode(["yes", "no", "yes"])
@@ -154,7 +154,7 @@ def _otherwise(labels: Labels) -> str:
 
 
 def choose_held_out(labels: Labels, fraction: float, seed: int, *, stratify: bool) -> NDArray[np.bool_]:
-    """``[n]``: the samples that nobody trains on, from the labels of all of them in the federation's order.
+    """``[n]``: the held-out samples, from the labels of all of them in the federation's order.
 
     Args:
         stratify: hold out the same fraction of every class.

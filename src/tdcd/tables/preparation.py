@@ -35,7 +35,7 @@ class Preparation:
     """How a silo's raw columns become its features."""
 
     parts: Mapping[str, ColumnEncoding]
-    """By raw column, in order."""
+    """The encoding of each raw column, in order."""
 
     @classmethod
     def fit(cls, summary: Summary, *, standardize: bool = True, rare: int = 1, bins: int | None = None) -> Self:
@@ -93,13 +93,13 @@ class Preparation:
                 continue
             levels, count = part.unseen(column)
             if levels:
-                told = ", ".join(map(repr, levels[:SHOWN_LEVELS])) + (", ..." if len(levels) > SHOWN_LEVELS else "")
+                shown = ", ".join(map(repr, levels[:SHOWN_LEVELS])) + (", ..." if len(levels) > SHOWN_LEVELS else "")
                 words = (
                     "was rare in training, or not there: they count as 'other'"
                     if part.other
                     else "was not there in training: the column adds nothing to their scores"
                 )
-                found[name] = f"{count} of {len(rows)} rows have a level ({told}) that {words}"
+                found[name] = f"{count} of {len(rows)} rows have a level ({shown}) that {words}"
         return found
 
     def unscaled(self, weights: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
@@ -122,12 +122,12 @@ class Preparation:
         return coefficients, intercept
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON writes exactly."""
+        """The preparation in values that JSON writes exactly."""
         return {name: part.to_json() for name, part in self.parts.items()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What :meth:`to_json` gave."""
+        """The preparation that :meth:`to_json` wrote."""
         return cls({name: encoding_from_json(of) for name, of in value.items()})
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tdcd.tables.cells import LARGEST, Kind, as_amounts, as_numbers, as_texts
+from tdcd.tables.cells import LARGEST, CellKind, as_amounts, as_numbers, as_texts
 from tdcd.tables.diagnosis import diagnose
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
@@ -156,7 +156,7 @@ class NumericColumn:
     def __init__(self, dialect: Dialect, expected: int) -> None:
         self._dialect, self._expected, self.blank = dialect, expected, False
         self._room, self._rows = _room_for(0, np.float32), 0
-        self.kind: Kind | None = None
+        self.kind: CellKind | None = None
 
     def extend(self, column: pa.Array) -> None:
         """Add a chunk of it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.tables.cells import Kind
+from tdcd.tables.cells import CellKind
 from tdcd.tables.dialect import DEFAULT, Dialect
 from tdcd.tables.errors import TableError
 
@@ -57,7 +57,7 @@ class RawRows:
     """The columns by name, in the order of the configuration or else of the file."""
     labels: NDArray[np.float64] | list[str] | None = None
     """``[n]``, never blank: numbers, or texts if one of them is not a number."""
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    kinds: Mapping[str, CellKind] = field(default_factory=dict)
     """What the cells of each column of amounts are; nothing of one that is all blank."""
     counters: tuple[str, ...] = ()
     """The columns of the file that only count its rows: 0, 1, 2, ... or 1, 2, 3, ..."""
@@ -137,7 +137,7 @@ class Columns:
     id: str = "id"
     label: str | None = None
     features: tuple[str, ...] | None = None
-    """By default all others."""
+    """The columns to learn from; all others by default."""
     categorical: tuple[str, ...] = ()
     """The features that are names rather than amounts."""
     ignored: tuple[str, ...] = ()

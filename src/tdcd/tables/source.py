@@ -263,7 +263,7 @@ class CsvFile:
         return self.parsed(convert)
 
     def parsed(self, convert: pcsv.ConvertOptions) -> Iterator[pa.RecordBatch]:
-        """The rows as Arrow is told to convert them, some at a time."""
+        """The rows with these conversions, some at a time."""
         if self._is_gzipped or self.dialect.encoding != "utf-8":
             yield from self._streamed(self._stream(), convert)
             return

@@ -21,7 +21,7 @@ from tdcd.tables.rows import Columns
 from tdcd.tables.source import Source, open_table
 
 FIRST_PORT = 7447
-"""Of the first hub; the others follow."""
+"""The port of the first hub; those of the others follow."""
 
 
 def split_table(

@@ -23,7 +23,7 @@ GROUPS_PER_BIN = 8
 FEWEST = 5
 """Every group has at least so many rows."""
 MOST_DIGITS = 17
-"""With so many, every float64 is told from all others."""
+"""With so many, every float64 differs from all others."""
 
 
 def group_size(known: int, bins: int) -> int:
@@ -43,7 +43,7 @@ class QuantileSketch(NamedTuple):
 
     @classmethod
     def of(cls, values: NDArray[np.float64], bins: int) -> Self:
-        """Of these values, none of them blank; nothing of fewer than :data:`FEWEST`."""
+        """The sketch of values without blanks; empty for fewer values than :data:`FEWEST`."""
         ordered, size = np.sort(values), group_size(len(values), bins)
         counts: dict[float, int] = {}
         start, number = 0, 0.0
@@ -61,7 +61,7 @@ class QuantileSketch(NamedTuple):
         return cls(counts)
 
     def merge(self, other: Self) -> Self:
-        """Of both clients' values."""
+        """The sketch of two clients' values together."""
         numbers = sorted(self.counts.keys() | other.counts.keys())
         return type(self)({one: self.counts.get(one, 0) + other.counts.get(one, 0) for one in numbers})
 
@@ -82,12 +82,12 @@ class QuantileSketch(NamedTuple):
         return cuts, tuple(np.diff([0, *below[places].tolist(), total]).tolist())
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON writes exactly."""
+        """The same in values that JSON writes exactly."""
         return {"numbers": [*self.counts], "counts": [*self.counts.values()]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What :meth:`to_json` gave."""
+        """The value that :meth:`to_json` wrote."""
         counts = {float(one): int(count) for one, count in zip(value["numbers"], value["counts"], strict=True)}
         if not all(map(math.isfinite, counts)) or min(counts.values(), default=1) < 1:
             raise ValueError("a sketch has finite numbers, and counts of at least 1")
@@ -123,7 +123,7 @@ class NumericStats(NamedTuple):
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Self:
-        """Of these values; NaN is blank."""
+        """The figures of these values; NaN is blank."""
         numbers = values[~np.isnan(values)].astype(np.float64)
         if not len(numbers):
             return cls(0, 0.0, 0.0, len(values))
@@ -134,7 +134,7 @@ class NumericStats(NamedTuple):
         return cls(len(numbers), float(numbers[0] + mean), float(squares), len(values) - len(numbers))
 
     def merge(self, other: Self) -> Self:
-        r"""Of both together (Chan, Golub and LeVeque, 1979).
+        r"""The figures of two sets of rows together (Chan, Golub and LeVeque, 1979).
 
         .. math:: S = S_a + S_b + (m_b - m_a)^2 \frac{n_a n_b}{n_a + n_b}
         """
@@ -161,12 +161,12 @@ class CategoryStats(NamedTuple):
 
     @classmethod
     def of(cls, column: Category) -> Self:
-        """Of this column."""
+        """The counts of this column."""
         counts = np.bincount(column.codes + 1, minlength=len(column.levels) + 1).tolist()
         return cls({name: n for name, n in zip(column.levels, counts[1:], strict=True) if n}, counts[0])
 
     def merge(self, other: Self) -> Self:
-        """Of both together."""
+        """The figures of two sets of rows together."""
         levels = dict(self.levels)
         for name, count in other.levels.items():
             levels[name] = levels.get(name, 0) + count
@@ -177,18 +177,18 @@ class SketchStats(NamedTuple):
     """What is known about a column of amounts that becomes bins."""
 
     sketch: QuantileSketch
-    """Of the values that are not blank."""
+    """The sketch of the values that are not blank."""
     known: int
     missing: int
 
     @classmethod
     def of(cls, values: NDArray[Any], bins: int) -> Self:
-        """Of these values, for so many bins; NaN is blank."""
+        """The figures of these values, for so many bins; NaN is blank."""
         numbers = values[~np.isnan(values)].astype(np.float64)
         return cls(QuantileSketch.of(numbers, bins), len(numbers), len(values) - len(numbers))
 
     def merge(self, other: Self) -> Self:
-        """Of both together."""
+        """The figures of two sets of rows together."""
         sketch = self.sketch.merge(other.sketch)
         return type(self)(sketch, self.known + other.known, self.missing + other.missing)
 
@@ -203,7 +203,7 @@ class Summary:
     columns: Mapping[str, ColumnStats]
 
     def merge(self, other: Self) -> Self:
-        """Over both clients' rows; the columns stay in this one's order."""
+        """The summary of two clients' rows together; the columns stay in the order of this summary."""
         problems = [f"column '{name}' is only in one" for name in self.columns.keys() ^ other.columns.keys()]
         problems += [
             f"column '{name}' holds names in one and amounts in the other"
@@ -216,7 +216,7 @@ class Summary:
         return type(self)(merged)
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON writes exactly."""
+        """The same in values that JSON writes exactly."""
         return {
             name: column._asdict() | ({"sketch": column.sketch.to_json()} if isinstance(column, SketchStats) else {})
             for name, column in self.columns.items()
@@ -224,7 +224,7 @@ class Summary:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What :meth:`to_json` gave."""
+        """The value that :meth:`to_json` wrote."""
 
         def column(of: Mapping[str, Any]) -> ColumnStats:
             if "sketch" in of:

@@ -1,4 +1,4 @@
-"""What samples weigh: from a column beside the labels, and from the weights of their classes."""
+"""What samples weigh: from a column next to the labels, and from the weights of their classes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,16 +43,16 @@ def raw_weights(
     return next(iter(found.values()), None)
 
 
-def told_weights(
-    config: Config, told: Mapping[str, NDArray[np.float64] | None], order: NDArray[np.int64]
+def gathered_weights(
+    config: Config, reported: Mapping[str, NDArray[np.float64] | None], order: NDArray[np.int64]
 ) -> NDArray[np.float64] | None:
     """``[total]``: what a silo's clients, by name, say that their rows weigh, in sample order; None if nothing."""
     column = weight_column(config)
-    for client, weights in told.items():
+    for client, weights in reported.items():
         if (weights is None) != (column is None):
             has, says = ("no weights", f"is {column!r}") if column else ("weights", "is not set")
             raise ValueError(f"{client} has {has} of its rows, and weight {says} in the shared file")
-    found = [weights for weights in told.values() if weights is not None]
+    found = [weights for weights in reported.values() if weights is not None]
     return np.concatenate(found)[order] if found else None
 
 

@@ -41,11 +41,9 @@ def resume(
     """
 
     def settings() -> dict[str, Any]:
-        folder = RunFolder.open(out)
-        folder.check_settings()
-        return folder.config()
+        return RunFolder.open(out).checked_config()
 
-    before = settings() if hosts is None else hosts.of_first(settings)
+    before = settings() if hosts is None else hosts.broadcast(settings)
     keys = override(before, assignments)
     allowed = override(before, [f"train.rounds={keys.get('train', {}).get('rounds')}"])
     if keys != allowed:

@@ -15,7 +15,7 @@ from tdcd.core.variant import Variant
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
-from tdcd.prediction.missing import StandIns
+from tdcd.prediction.scores import StandIns
 from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder

@@ -30,7 +30,7 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation
-from tdcd.prediction.held_out import Named
+from tdcd.prediction.predictions import Named
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest
 from tdcd.records.metrics import metrics

@@ -26,7 +26,7 @@ from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.tables.label_privacy import check_all_classes, with_noise
 from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
 from tdcd.tables.rows import id_order
-from tdcd.tables.weighting import sample_weights, told_weights
+from tdcd.tables.weighting import gathered_weights, sample_weights
 
 MOST_CLASSES = 100_000
 """More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
@@ -240,7 +240,7 @@ def _weighed(
 ) -> Meaning:
     """The labels with what each sample weighs, from what clients say and from its class."""
     try:
-        given = told_weights(config, weights, order)
+        given = gathered_weights(config, weights, order)
         found = sample_weights(config, given, meaning.labels, (meaning.task, meaning.classes), training)
     except ValueError as error:
         raise UnfitLabels(str(error)) from None

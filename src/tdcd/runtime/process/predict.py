@@ -12,14 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.alignment.digests import keyed_digests
+from tdcd.alignment.alignment import keyed_digests
 from tdcd.config import ConfigError
 from tdcd.config.losses import chosen_loss
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.party_names import hub_of
-from tdcd.prediction.missing import check_without
 from tdcd.prediction.model import Model
-from tdcd.prediction.scores import SiloScores
+from tdcd.prediction.scores import SiloScores, check_without
 from tdcd.records.files import read_json
 from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.certificates.agreement import ForgedCardError, Keys

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
-from tdcd.prediction.held_out import Named, write_held_out
+from tdcd.prediction.predictions import Named, write_held_out
 from tdcd.records.files import write_durably
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, keyed, schedule_of

@@ -11,7 +11,7 @@ from tdcd.blocks import Linear
 from tdcd.config.resolve import Plan
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.placement import Placer
-from tdcd.prediction.held_out import scores_of
+from tdcd.prediction.predictions import scores_of
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL

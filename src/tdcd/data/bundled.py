@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.data.folder import DataUnavailable
+from tdcd.data.download import DataUnavailable
 from tdcd.data.table import Table
 
 _NUCLEUS = (

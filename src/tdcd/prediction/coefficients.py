@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
-from tdcd.prediction.model import Model, Part
+from tdcd.prediction.model import Model, SiloModel
 from tdcd.tables.writing import write_table
 
 INTERCEPT = "intercept"
@@ -70,7 +70,7 @@ def coefficients(model: Model) -> Coefficients:
     return Coefficients(outputs, [*rows, Coefficient("", INTERCEPT, intercept)], absent)
 
 
-def _unscaled(silo: str, part: Part) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+def _unscaled(silo: str, part: SiloModel) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
     """One silo's coefficients ``[C]`` by column, and what it adds to the intercept."""
     if not isinstance(part.block, Linear):
         name = type(part.block).__name__.lower()

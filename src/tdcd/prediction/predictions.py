@@ -1,4 +1,4 @@
-"""Predictions as columns that people read, and those of the held-out samples in a run folder: ``held-out.csv``."""
+"""Predictions as columns that people read: of new rows, and of held-out samples, ``held-out.csv`` in a run folder."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -12,15 +12,16 @@ from tdcd.core.lazy import jax
 from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
+from tdcd.prediction.scores import Predictions
 from tdcd.records.files import PRIVATE
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
 
 ROWS_AT_ONCE = 1 << 13
-"""Rows are scored so many at a time, to need little memory beside the features."""
+"""Rows are scored so many at a time, to need little memory in addition to the features."""
 MOST_NUMBERED = 100_000
-"""Of more samples without ids, so many are written, evenly spread."""
+"""The most samples without ids that are written, evenly spread."""
 SAMPLE = "sample"
 """The column of samples without ids: their numbers, those of the training samples counted first."""
 
@@ -111,3 +112,26 @@ def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: str | L
     shown = label_encoding.classes[1:] if target == "binary" else label_encoding.classes
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
     return columns | {f"probability_{name}": found[:, place].tolist() for place, name in enumerate(shown)}
+
+
+def write_predictions(
+    path: Path,
+    predictions: Predictions,
+    label_encoding: LabelEncoding,
+    loss: Loss,
+    *,
+    id_column: str = "id",
+    mark_missing: bool = False,
+) -> None:
+    """Write predictions as CSV or Parquet: the ids, ``prediction`` and, for classes, their probabilities.
+
+    An amount is in the labels' own unit. Of two classes with the logistic loss there is ``probability_CLASS`` of the
+    second one; with the softmax loss there is one such column per class.
+
+    Args:
+        mark_missing: add the column ``missing``, with the silos that lack the id, separated by blanks.
+    """
+    columns = predicted(predictions.scores, label_encoding, loss)
+    if mark_missing:
+        columns["missing"] = [" ".join(lacking) for lacking in predictions.missing]
+    write_table(path, {unlike(id_column, columns): predictions.ids} | columns)
