@@ -10,8 +10,9 @@ from typing import Any
 
 from benchmarks.figures import peak_memory
 from tdcd.training.run import finish
-from tdcd.training.sweep import expand, run_sweep
+from tdcd.training.sweep.grid import expand
 from tdcd.training.sweep.plans import planned
+from tdcd.training.sweep.sweep import run_sweep
 
 KEYS = {
     "seed": [0, 1, 2, 3, 4, 5, 6, 7],

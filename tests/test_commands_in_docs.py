@@ -13,7 +13,7 @@ import pytest
 
 from support.command import tdcd
 from tdcd.config import Config
-from tdcd.training.sweep import expand
+from tdcd.training.sweep.grid import expand
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import yaml
 
+import tdcd
+from tdcd.runtime.messages.wire import FORMAT, PROTOCOL
+
 ROOT = Path(__file__).parents[1]
 PINNED = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -44,3 +47,25 @@ def test_every_target_of_the_makefile_is_explained():
     explained = {*re.findall(r"^# make (\w+) ", makefile, re.MULTILINE)}
     explained |= {*re.findall(r"^make (\w+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)}
     assert {*targets.split()} - explained == set()
+
+
+def test_the_version_and_the_numbers_of_formats_are_the_same_everywhere():
+    version = PROJECT["version"]
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    assert re.findall(r"^\| (?:version|`PROTOCOL`|`FORMAT`) \| (\S+) ", page, re.MULTILINE) == [
+        version,
+        str(PROTOCOL),
+        str(FORMAT),
+    ]
+    assert f"| {version} | {PROTOCOL} | {FORMAT} |" in page
+    assert tdcd.__version__ == version
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"  version = {{{version}}}" in (ROOT / "docs" / "reproducing.md").read_text()
+    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "tdcd" / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version)
+    values = (ROOT / "deploy" / "helm" / "tdcd" / "values.yaml").read_text()
+    assert re.findall(r"tdcd-(?:hub|client):(\S+)", values) == [version, version]
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(r"^## (\S+) - \d{4}-\d\d-\d\d$", changes, re.MULTILINE)[1] == version
+    minor = version.rpartition(".")[0]
+    assert f"| {minor} | yes |" in (ROOT / "SECURITY.md").read_text()

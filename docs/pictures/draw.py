@@ -178,7 +178,7 @@ ROUND = [
         "core",
         109,
         "lines 13, 14: what the others contribute",
-        ["Exchange.decode", "Knowledge.pass_on", "algorithm.sum_others", "algorithm.project"],
+        ["Exchange.decode", "Knowledge.received", "algorithm.sum_others", "algorithm.project"],
         ("hub", "HubCompute.project"),
     ),
     ("message", 40, "steps: the others' phi", "hub", "client"),
@@ -268,7 +268,7 @@ def _step(
     picture.text(MIDDLE, top + 20, words, "soft")
     for line, name in enumerate(names):
         picture.text(MIDDLE, top + 41 + 17 * line, name, "code")
-    parties = [("hub", "HubCompute.layout"), ("client", "ClientCompute.rows")] if callers == "both" else [callers]
+    parties = [("hub", "HubCompute.holdings"), ("client", "ClientCompute.rows")] if callers == "both" else [callers]
     for party, name in parties:
         column = CLIENT if party == "client" else HUB
         picture.line([(column - 92, centre), (MIDDLE + 140, centre)], "call")

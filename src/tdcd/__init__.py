@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tdcd.training.result import Result
     from tdcd.training.train import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Block",

@@ -17,7 +17,6 @@ from tdcd.audit.attacks.membership import by_loss
 from tdcd.audit.attacks.slopes import labels_from_slopes, scores_from_slopes, uncorrected
 from tdcd.audit.modes import randomised
 from tdcd.blocks import Mlp
-from tdcd.core.knowledge import slope
 from tdcd.core.objective import Objective
 from tdcd.core.randomized import Response
 
@@ -146,7 +145,7 @@ def test_whoever_knows_epsilon_undoes_the_correction(loss, classes):
     scores, labels = rng.normal(size=(50, 1, classes if loss == "softmax" else 1)), rng.integers(0, classes, (50, 1))
     with jax.enable_x64(True):
         plain, corrected = (
-            np.asarray(slope(jax.numpy.asarray(scores), jax.numpy.asarray(labels), Objective(loss, 0.0, epsilon)))
+            np.asarray(Objective(loss, 0.0, epsilon).statistic(jax.numpy.asarray(scores), jax.numpy.asarray(labels)))
             for epsilon in (None, 0.7)
         )
     assert uncorrected(corrected, loss, Response.of(0.7, classes)) == pytest.approx(plain, abs=1e-12)

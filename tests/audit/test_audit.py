@@ -26,7 +26,7 @@ KEYS = {
     "model": {"block": "linear"},
 }
 PLAIN, MASKED, DP = Mode("plain"), Mode("masked", masked=True), Mode("label DP", epsilon=1.0)
-AT_ONE, AT_ONE_DP = Mode("plain", 0), Mode("label DP", 0, epsilon=1.0)
+AT_ONE, AT_ONE_DP = Mode("plain", LabelsAt(0)), Mode("label DP", LabelsAt(0), epsilon=1.0)
 SUMMED = Mode("blocks summed", blocks_summed=True)
 CHANCE = math.e / (1 + math.e)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.command import tdcd
+from tdcd import __version__
 from tdcd.runtime.certificates.issue import create_authority, issue
 from tdcd.runtime.process.doctor import can_listen, can_reach, clock
 
@@ -43,7 +44,7 @@ def home(tmp_path, ports):
 def test_a_good_machine_is_status_0(tmp_path):
     done = tdcd("doctor", cwd=tmp_path)
     assert done.exit_code == 0, done.output
-    for subject in ("versions: tdcd 0.1.0, Python 3.", "devices: ", "disk: ", "clock: "):
+    for subject in (f"versions: tdcd {__version__}, Python 3.", "devices: ", "disk: ", "clock: "):
         assert subject in done.stdout
     assert [*tmp_path.iterdir()] == []
 

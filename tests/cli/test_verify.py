@@ -5,6 +5,7 @@ import json
 import pytest
 
 from support.command import tdcd
+from tdcd import __version__
 from tdcd.records.manifest import Manifest
 from tdcd.records.run_folder import RunFolder
 
@@ -65,7 +66,7 @@ def test_a_forged_history_is_found_by_training_again(run):
     done = tdcd("verify", "run", "--replay", cwd=run.parent)
     assert done.exit_code == 1
     assert f"history: from round 6 on it differs: train_loss is 0.001 and is {honest} now" in done.stdout
-    assert "run: made by simulation with tdcd 0.1.0, python 3." in done.stdout
+    assert f"run: made by simulation with tdcd {__version__}, python 3." in done.stdout
     assert "model:" not in done.stdout
 
 

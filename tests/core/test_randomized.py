@@ -23,6 +23,20 @@ def scores(loss, classes):
     return jnp.asarray(np.random.default_rng(0).normal(0, 2, (7, 1 if loss == "logistic" else classes)))
 
 
+def by_label(classes):
+    """``[classes, 7]``: every row of the scores with every label."""
+    return np.repeat(np.arange(classes)[:, None], 7, axis=1)
+
+
+def by_row(objective, what=lambda function: function):
+    """``[classes, 7, ...]``: the loss, or ``what`` is made of it, of every row with every label; one program."""
+
+    def one(row, label):
+        return objective.losses(row[None], label[None])[0]
+
+    return jax.jit(jax.vmap(jax.vmap(what(one)), (None, 0)))
+
+
 def chances(epsilon, classes):
     """T: of every label, what it becomes."""
     response = Response.of(epsilon, classes)
@@ -41,24 +55,20 @@ def test_the_chances_are_those_of_randomised_response(epsilon, classes):
 
 @pytest.mark.parametrize(("loss", "classes", "epsilon"), CASES)
 def test_the_mean_over_all_outcomes_is_the_loss_of_the_true_label(loss, classes, epsilon):
-    phi, plain, corrected = scores(loss, classes), Objective(loss), Objective(loss, label_epsilon=epsilon)
-    given = [corrected.losses(phi, jnp.full(len(phi), label)) for label in range(classes)]
-    for true, row in enumerate(chances(epsilon, classes)):
-        mean = sum(chance * losses for chance, losses in zip(row, given, strict=True))
-        assert np.allclose(mean, plain.losses(phi, jnp.full(len(phi), true)), rtol=1e-12, atol=1e-12)
+    phi, labels = scores(loss, classes), by_label(classes)
+    given = by_row(Objective(loss, label_epsilon=epsilon))(phi, labels)
+    expected = by_row(Objective(loss))(phi, labels)
+    np.testing.assert_allclose(chances(epsilon, classes) @ given, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("loss", "classes", "epsilon"), CASES)
 def test_gradients_are_those_of_plain_loops_and_the_curvature_stays(loss, classes, epsilon):
-    phi, corrected = scores(loss, classes), Objective(loss, label_epsilon=epsilon)
+    phi, labels = np.asarray(scores(loss, classes)), by_label(classes)
+    plain, corrected = Objective(loss), Objective(loss, label_epsilon=epsilon)
     inverse = np.linalg.inv(chances(epsilon, classes))
-
-    def one(objective, row, label):
-        return objective.losses(row[None], jnp.asarray([label]))[0]
-
-    for row in phi:
+    found = by_row(corrected, jax.grad)(phi, labels)
+    for place, row in enumerate(phi):
         for noisy in range(classes):
-            found = jax.grad(lambda row, noisy=noisy: one(corrected, row, noisy))(row)
             slope = np.zeros(len(row))
             for true in range(classes):
                 # The derivative of the loss is the predicted probability minus 1 at the label.
@@ -66,10 +76,9 @@ def test_gradients_are_those_of_plain_loops_and_the_curvature_stays(loss, classe
                     slope += inverse[noisy, true] * (1 / (1 + np.exp(-row)) - true)
                 else:
                     slope += inverse[noisy, true] * (np.exp(row) / np.exp(row).sum() - np.eye(classes)[true])
-            assert np.allclose(found, slope, rtol=1e-10, atol=1e-12)
-            curved = jax.hessian(lambda row, noisy=noisy: one(corrected, row, noisy))(row)
-            before = jax.hessian(lambda row, noisy=noisy: one(Objective(loss), row, noisy))(row)
-            assert np.allclose(curved, before, rtol=1e-12, atol=1e-14)
+            np.testing.assert_allclose(found[noisy, place], slope, rtol=1e-10, atol=1e-12)
+    curved, before = (by_row(objective, jax.hessian)(phi, labels) for objective in (corrected, plain))
+    np.testing.assert_allclose(curved, before, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(("loss", "classes", "epsilon"), CASES)
@@ -77,10 +86,15 @@ def test_the_slope_tells_how_the_corrected_loss_goes_on(loss, classes, epsilon):
     """What silos without labels step on."""
     phi, corrected = scores(loss, classes), Objective(loss, label_epsilon=epsilon)
     change = jnp.asarray(np.random.default_rng(1).normal(0, 1, phi.shape))
-    for noisy in range(classes):
-        labels = jnp.full(len(phi), noisy)
+
+    @jax.jit
+    def both(labels):
         grown = corrected.losses(phi + change, labels) - corrected.losses(phi, labels)
-        assert np.allclose(corrected.change(corrected.statistic(phi, labels), change), grown, rtol=1e-9, atol=1e-11)
+        return corrected.change(corrected.statistic(phi, labels), change), grown
+
+    for labels in by_label(classes):
+        told, grown = both(labels)
+        np.testing.assert_allclose(told, grown, rtol=1e-9, atol=1e-11)
 
 
 def test_what_has_no_meaning_is_refused():

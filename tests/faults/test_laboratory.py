@@ -245,7 +245,7 @@ def test_a_full_disk_is_reported_and_training_goes_on(quiet, tmp_path):
 
 
 @pytest.mark.parametrize("mode", [IN_STEP, "overlap 3, period 4, bits 32"])
-@pytest.mark.parametrize("ending", ["room again", "crash", "stopped"])
+@pytest.mark.parametrize("outcome", ["room again", "crash", "stopped"])
 def test_a_hub_whose_disk_stays_full_waits_before_the_others_forget_what_it_needs(mode, outcome, tmp_path):
     """Whatever comes then, the run goes on: also if the hub has to go back to the last state that the disk took."""
     config, data = prepared(**in_mode(mode, train={"rounds": 24}))

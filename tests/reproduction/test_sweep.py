@@ -5,6 +5,7 @@ import json
 import shutil
 import urllib.request
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.stopping import Interrupted
 from tdcd.data import DataUnavailable
+from tdcd.data.superconductors import superconductors
 from tdcd.pages.reproduction import write_page
 from tdcd.reproduction.experiment import NAMES, Curve, Experiment, load_experiment, merge
 from tdcd.reproduction.results import joined, read_results
@@ -114,6 +116,15 @@ def test_a_run_torn_by_a_crash_goes_on(done, tmp_path):
         np.testing.assert_allclose(curve.losses, whole.losses, rtol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def drawn_once():
+    """The synthetic table is drawn once per seed, not for every curve of every experiment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tdcd.data.sources.superconductors", cache(superconductors))
+        yield
+
+
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_can_be_planned_on_its_stand_in(name, full):

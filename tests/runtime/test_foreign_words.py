@@ -16,7 +16,7 @@ from tdcd.pages.live.watcher import Watcher
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
 from tdcd.runtime.messages.messages import Diverged, Stop
 from tdcd.runtime.messages.wire import decode, encode
-from tdcd.runtime.process.endpoint import heard
+from tdcd.runtime.process.endpoint import sanitised
 from tdcd.runtime.process.log import _ForMachines, _ForPeople
 
 # Markup that ends what never began; a terminal's title, colour and a cleared screen; text that runs backwards; a letter
@@ -86,12 +86,12 @@ def test_reasons_are_one_short_line_when_they_arrive():
         Stop("hub.a", "hub.b", status="refused", reason=f"{EVIL}\r\nall is well\u2028{'x' * 10**6}"),
         Diverged("hub.a", "hub.b", reason=f"{EVIL}\n" * 10**4),
     ):
-        found = heard(decode(encode(message), sender="hub.a", receiver="hub.b")).reason
+        found = sanitised(decode(encode(message), sender="hub.a", receiver="hub.b")).reason
         assert is_clean(found)
         assert "\n" not in found
         assert len(found) <= MOST_LETTERS
     plain = Stop("hub.a", "hub.b", status="refused", reason="hub.a has 3 samples and 'é' is none")
-    assert heard(decode(encode(plain), sender="hub.a", receiver="hub.b")).reason == plain.reason
+    assert sanitised(decode(encode(plain), sender="hub.a", receiver="hub.b")).reason == plain.reason
 
 
 @pytest.mark.parametrize("key", [f"train.rounds.{EVIL}", "train.rounds." + "x" * 10**6])

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from tdcd import Variant
-from tdcd.core.knowledge import Knowledge
+from tdcd.core.knowledge import Knowledge, LabelsAt
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Half:
 frozen = Variant(knowledge=Frozen())
 half = Variant(exchange=Half())
 late = Variant(timing=Late())
+at_one = Variant(knowledge=LabelsAt(1))
 five = 5
 
 
@@ -94,6 +95,7 @@ MEMBERS = {
     "both": {"optimizer": "momentum", "hub_optimizer": "momentum", "hub_step_size": 0.7, "momentum": 0.3},
     "8 bits": {"variant": "own_variant:EIGHT_BITS", "folder": str(EXAMPLES)},
     "frozen slopes": {"variant": "own_parts:frozen"},
+    "a timing of one's own": {"variant": "own_parts:late"},
     "made by a function": {"variant": "own_parts:made"},
 }
 
@@ -101,6 +103,13 @@ MEMBERS = {
 @pytest.fixture(scope="module")
 def plain():
     return simulated(with_keys(RIDGE))[1]
+
+
+def test_labels_may_be_at_one_silo_by_a_variant(folder, plain):
+    config = with_keys(RIDGE, train={"folder": folder, "variant": "own_parts:at_one"})
+    planned, result = simulated(config)
+    assert_same_history(InProcess(config, shards(planned), seed=1).run(), result)
+    assert result.history[-1].train_loss == pytest.approx(plain.history[-1].train_loss, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", MEMBERS)
@@ -168,7 +177,6 @@ def test_a_hub_that_comes_back_from_its_checkpoint_goes_on_bit_for_bit(keys, tmp
     ("keys", "text"),
     [
         ({"participation": 0.5}, "train.participation: real clients answer when they can, so only a simulation draws"),
-        ({"variant": "own_parts:late"}, r"train.variant: only a simulation can follow Late\(depth=1\)"),
         (
             {"variant": "own_parts:half"},
             r"train.variant: Half\(\) sends 'phi' as float16, but hubs send only float64",

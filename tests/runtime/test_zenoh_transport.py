@@ -177,6 +177,18 @@ def assert_unharmed(bank):
     assert [end.receive(0) for end in bank.ends.values()] == [None] * 3
 
 
+def test_messages_have_keys_without_wildcards(certs):
+    """Zenoh matches a wildcard for every message, which takes as long as all the rest of receiving it."""
+    with Parties(ZenohNetwork(certs)) as parties:
+        hub, north = parties.linked(HUB, NORTH)
+        north.send(HUB, b"hello")
+        assert hub.receive(SOON) == Received(NORTH, b"hello")
+        keys = [str(link.messages.key_expr) for end in (hub, north) for link in end._links.values()]
+        keys += [str(publisher.key_expr) for _, publisher in north._publishers.values()]
+        assert len(keys) == len(PEERS[HUB]) + len(PEERS[NORTH]) + 1
+        assert not any("*" in key for key in keys)
+
+
 # Processes
 
 

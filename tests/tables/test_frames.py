@@ -19,7 +19,7 @@ from tdcd import Federation, Linear, Model, Objective, Settings, train
 from tdcd.config import check_config
 from tdcd.tables.assembly import assemble
 from tdcd.tables.errors import DataWarning, TableError
-from tdcd.tables.split import survey
+from tdcd.tables.template import survey
 
 ROWS = 48
 CELLS = {

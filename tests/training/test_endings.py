@@ -18,7 +18,8 @@ from tdcd.compare.comparison import compare, network_of, plan_all
 from tdcd.config import NetworkSection, check_config
 from tdcd.config.resolve import plan
 from tdcd.training.run import resume, run
-from tdcd.training.sweep import expand, run_sweep
+from tdcd.training.sweep.grid import expand
+from tdcd.training.sweep.sweep import run_sweep
 
 KEYS = {
     "data": {"source": "breast_cancer"},

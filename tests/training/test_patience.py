@@ -14,7 +14,8 @@ from tdcd.records.history import Record
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.run import resume, run
-from tdcd.training.sweep import expand, read_outcomes, run_sweep
+from tdcd.training.sweep.grid import expand
+from tdcd.training.sweep.sweep import read_outcomes, run_sweep
 
 KEYS = {
     "dtype": "float64",

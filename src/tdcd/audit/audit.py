@@ -1,6 +1,6 @@
 """An audit: every attack against every party's transcript, in every protection mode."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,7 +71,7 @@ def audit(
     total = planned.federation.num_samples
     rows = np.sort(generator.permutation(total)[:ROWS]).astype(np.int64)
     order = generator.permutation(len(rows))
-    recordings: dict[tuple[int | None, int, float | None], Recording] = {}
+    recordings: dict[Hashable, Recording] = {}
     findings: list[Finding] = []
     for number, mode in enumerate(chosen):
         if mode.training not in recordings:
@@ -79,7 +79,7 @@ def audit(
         found = _play(planned, mode, recordings[mode.training], order)
         findings += found
         worst = max((one.gain for one in found if not one.holds), default=0.0)
-        name = mode.name if mode.label_silo is None else f"{mode.name}, labels at one silo"
+        name = mode.name if mode.knowledge.are_labels_everywhere else f"{mode.name}, labels at one silo"
         observe(Progress(f"attacks on {name}: best gain", number + 1, len(chosen), worst))
     attacks = [ColumnAttacks(planned, mode, recordings[mode.training], order) for mode in chosen]
     return Audit(planned, rounds, len(rows), chosen, findings, over_rounds(attacks), over_known_rows(attacks))
@@ -114,12 +114,12 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             "train.class_weights, or weight under [[silos]]: no attack here looks at weights, and with labels at one "
             "silo the others get them as they are; leave them out for the audit"
         )
-    if planned.variant.label_silo is not None and (problem := no_slopes(planned)):
+    if not planned.variant.knowledge.are_labels_everywhere and (problem := no_slopes(planned)):
         raise ValueError(f"labels at one silo: {problem}")
-    if planned.variant.dropout.rate:
+    if planned.config.train.silo_dropout:
         raise ValueError(
-            f"train.silo_dropout = {planned.variant.dropout.rate}: an audit takes phi of every sample, which shows at "
-            "least as much; leave it out"
+            f"train.silo_dropout = {planned.config.train.silo_dropout}: an audit takes phi of every sample, which "
+            "shows at least as much; leave it out"
         )
     if problem := _own_wire_form(planned):
         raise ValueError(problem)

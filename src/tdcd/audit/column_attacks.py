@@ -46,20 +46,22 @@ class ColumnAttacks:
 
     def findings(self) -> Iterator[Finding]:
         """All of them, silo by silo."""
-        federation, label_silo = self.planned.federation, self.mode.label_silo
-        silos = range(min(federation.num_silos, MOST_SILOS))
+        federation, knowledge = self.planned.federation, self.mode.knowledge
+        silos, count = range(min(federation.num_silos, MOST_SILOS)), federation.num_silos
         for silo in silos:
             yield self.own_hub(silo)
         for silo in silos:
-            if silo != label_silo:
-                observer = (silo + 1) % federation.num_silos if label_silo is None else label_silo
-                yield from self._by_hub(observer, silo)
-        if label_silo is not None:
-            observer = (label_silo + 1) % federation.num_silos
-            seen = self.seen_by(observer, label_silo)
-            yield self.regression("slopes to columns", seen, observer, label_silo)
-        for silo in [label_silo] if label_silo is not None else silos:
-            observer = (silo + 1) % federation.num_silos
+            receivers = knowledge.route.receivers(silo, count)
+            if receivers:
+                following = (silo + 1) % count
+                yield from self._by_hub(following if following in receivers else receivers[0], silo)
+        scoring = knowledge.scored_at(0)
+        if not knowledge.are_labels_everywhere:
+            observer = (scoring + 1) % count
+            seen = self.seen_by(observer, scoring)
+            yield self.regression("slopes to columns", seen, observer, scoring)
+        for silo in silos if knowledge.are_labels_everywhere else [scoring]:
+            observer = (silo + 1) % count
             client = of_client(self.recording, federation, self.mode, observer, self.planned.objective.kind.name)
             yield self.regression("client", client, observer, silo)
 
@@ -181,7 +183,7 @@ class ColumnAttacks:
         own = self._columns(observer)
         spread = own.std(axis=0)
         own = own / np.where(spread > 0, spread, 1)
-        if self.mode.label_silo in (None, observer):
+        if self.mode.knowledge.scored_at(observer) == observer:
             own = np.column_stack([own, self.recording.labels])
         columns = self._columns(silo)
         found = rows_by_regression(own, known, columns[known])

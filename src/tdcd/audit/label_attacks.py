@@ -24,13 +24,14 @@ KNOWN_LABELS = 20
 
 def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.intp]) -> Iterator[Finding]:
     """All attacks on labels, and membership."""
-    observer = (1 if mode.label_silo is None else mode.label_silo + 1) % planned.federation.num_silos
+    owner = mode.knowledge.scored_at(0)
+    observer = (owner + 1) % planned.federation.num_silos
     truth = planned.federation.labels[recording.rows]
     target = planned.objective.kind.target
     bound = None if mode.epsilon is None else Response.of(mode.epsilon, len(np.unique(planned.federation.labels))).keep
     plain = Finding("labels of hub", mode, measure=MEASURES[target], guess=no_knowledge(truth, target), bound=bound)
     loss, federation = planned.objective.kind.name, planned.federation
-    hub = of_hub(recording, federation, mode, observer, mode.label_silo or 0, loss)
+    hub = of_hub(recording, federation, mode, observer, owner, loss)
     client = of_client(recording, federation, mode, observer, loss)
     for line, seen in (("labels of hub", hub), ("labels of client", client)):
         own = replace(plain, line=line, party=seen.party, sees=seen.sees)

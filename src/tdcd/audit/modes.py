@@ -1,13 +1,14 @@
 """The protection modes that an audit compares."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config.resolve import Plan
 from tdcd.core.exchange import AsItIs, WholeBlock
-from tdcd.core.knowledge import LabelsAt, LabelsEverywhere
+from tdcd.core.knowledge import Knowledge, LabelsAt, LabelsEverywhere
 from tdcd.core.losses import needs_labels
 from tdcd.core.quantised import Quantised
 from tdcd.core.randomized import Response
@@ -26,8 +27,8 @@ class Mode:
     """One way to protect what is sent."""
 
     name: str
-    label_silo: int | None = None
-    """The only silo with labels; None if all have them."""
+    knowledge: Knowledge = LabelsEverywhere()  # noqa: RUF009  (frozen)
+    """Where labels are."""
     bits: int = 32
     """Of phi."""
     masked: bool = False
@@ -38,32 +39,35 @@ class Mode:
     """Labels are randomised with this epsilon before training."""
 
     @property
-    def training(self) -> tuple[int | None, int, float | None]:
+    def training(self) -> tuple[Knowledge, int, float | None]:
         """What changes the numbers that are trained with: masks and sums only change who sees them."""
-        return self.label_silo, self.bits, self.epsilon
+        return self.knowledge, self.bits, self.epsilon
 
     def variant(self, base: Variant) -> Variant:
         """The member of the family that trains in this mode."""
         exchange = AsItIs() if self.bits == 32 else Quantised(self.bits)
-        base = replace(base, block_exchange=WholeBlock())
-        if self.label_silo is None:
-            return replace(base, knowledge=LabelsEverywhere(), exchange=exchange, client_exchange=exchange)
         # Slopes are of this round's blocks.
-        at_one = replace(base, knowledge=LabelsAt(self.label_silo), timing=Overlap())
-        return replace(at_one, exchange=exchange, client_exchange=exchange)
+        timing = base.timing if self.knowledge.are_labels_everywhere else Overlap()
+        parts: dict[str, Any] = {
+            "exchange": exchange,
+            "client_exchange": exchange,
+            "block_exchange": WholeBlock(),
+            "timing": timing,
+        }
+        return replace(base, knowledge=self.knowledge, **parts)
 
 
 def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
     """The modes that fit a federation: with labels everywhere, then with labels at one silo."""
     silos = planned.federation.silos
-    label_silo = planned.variant.label_silo or 0
+    everywhere, at_one = LabelsEverywhere(), LabelsAt(planned.variant.knowledge.scored_at(0))
     has_classes = planned.objective.kind.target != "amount"
     modes: list[Mode] = []
-    for at in (None,) if no_slopes(planned) else (None, label_silo):
+    for at in (everywhere,) if no_slopes(planned) else (everywhere, at_one):
         modes.append(Mode("plain", at))
         if len(silos) >= FEWEST_TO_SUM:
             modes.append(Mode("masked", at, masked=True))
-        if at is None:
+        if at.are_labels_everywhere:
             modes += [Mode("8 bits", bits=8), Mode("4 bits", bits=4)]
         if max(silo.num_clients for silo in silos) >= FEWEST_TO_SUM:
             modes.append(Mode("blocks summed", at, blocks_summed=True))
@@ -85,7 +89,7 @@ def _configured(planned: Plan) -> Mode:
     exchange, epsilon = planned.config.exchange, planned.config.federation.label_epsilon
     return Mode(
         "as configured",
-        planned.variant.label_silo,
+        planned.variant.knowledge,
         exchange.phi_bits,
         exchange.protect == "mask",
         exchange.protect_blocks,
@@ -97,20 +101,20 @@ def is_configured(mode: Mode, planned: Plan) -> bool:
     """Whether the configuration asks for this mode."""
     exchange, federation = planned.config.exchange, planned.config.federation
     asked = (
-        planned.variant.label_silo,
+        planned.variant.knowledge,
         exchange.phi_bits,
         exchange.protect == "mask",
         exchange.protect_blocks,
         federation.label_epsilon,
     )
-    return asked == (mode.label_silo, mode.bits, mode.masked, mode.blocks_summed, mode.epsilon)
+    return asked == (mode.knowledge, mode.bits, mode.masked, mode.blocks_summed, mode.epsilon)
 
 
 def group_of(mode: Mode, planned: Plan) -> str:
     """Who has labels, in words."""
-    if mode.label_silo is None:
+    if mode.knowledge.are_labels_everywhere:
         return "labels everywhere"
-    return f"labels at {planned.federation.silos[mode.label_silo].name}"
+    return f"labels at {planned.federation.silos[mode.knowledge.scored_at(0)].name}"
 
 
 def randomised(labels: NDArray[np.generic], epsilon: float, seed: int) -> NDArray[np.generic]:

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from tdcd.audit.column_attacks import FEWEST_LEFT, ColumnAttacks
+from tdcd.audit.modes import Mode
 from tdcd.audit.recording import Recording
 
 POINTS = 10
@@ -58,7 +59,9 @@ def over_known_rows(attacks: Sequence[ColumnAttacks]) -> list[Sweep]:
 
 
 def _first(attacks: Sequence[ColumnAttacks], *, masked: bool) -> ColumnAttacks | None:
-    wanted = (attack for attack in attacks if attack.mode.training == (None, 32, None) and attack.mode.masked == masked)
+    wanted = (
+        attack for attack in attacks if attack.mode.training == Mode("plain").training and attack.mode.masked == masked
+    )
     return next(wanted, None)
 
 

@@ -101,7 +101,7 @@ def _mode(audit: Audit, mode: Mode) -> dict[str, Any]:
     return {
         "labels": group_of(mode, audit.planned),
         "configured": is_configured(mode, audit.planned),
-        **{key: value for key, value in vars(mode).items() if key != "label_silo"},
+        **{key: value for key, value in vars(mode).items() if key != "knowledge"},
     }
 
 

@@ -59,7 +59,7 @@ def of_own_hub(recording: Recording, federation: Federation, silo: int) -> Trans
 def of_hub(recording: Recording, federation: Federation, mode: Mode, observer: int, silo: int, loss: str) -> Transcript:
     """Another hub: it gets this silo's phi, or the sum of all others', or slopes."""
     name, everything = f"hub.{federation.silos[observer].name}", np.arange(len(recording.rows))
-    if mode.label_silo not in (None, observer):
+    if mode.knowledge.scored_at(observer) != observer:
         return _from_slopes(recording, federation, observer, everything, loss, name)
     if mode.masked:
         others = _others(federation, observer)
@@ -78,7 +78,7 @@ def of_client(recording: Recording, federation: Federation, mode: Mode, observer
     client = int(np.argmax(home.rows_held))
     rows = np.flatnonzero(home.owner()[recording.rows] == client)
     name = f"client.{home.name}.{home.clients[client]}"
-    if mode.label_silo not in (None, observer):
+    if mode.knowledge.scored_at(observer) != observer:
         return _from_slopes(recording, federation, observer, rows, loss, name)
     others = _others(federation, observer)
     one = len(others) == 1

@@ -75,7 +75,5 @@ def _moving(moved: Moved, network: Network) -> float:
 
 
 def _as_overlap(timing: Timing, num_silos: int) -> Overlap:
-    """The timing itself, or of one's own, the overlap that waits for phi as old as its oldest."""
-    if isinstance(timing, Overlap):
-        return timing
+    """The overlap that waits for phi as old as a timing's oldest; of an overlap, the same."""
     return Overlap(timing.depth, tuple(timing.period(silo) for silo in range(num_silos)))

@@ -26,15 +26,6 @@ def combine_of(model: ModelSection) -> Combine:
     return Hidden(model.head_units) if model.head == "hidden" else SUM
 
 
-def head_keys(head: Combine) -> dict[str, Any]:
-    """The keys of ``[model]`` that choose this head; none for the sum."""
-    if isinstance(head, Hidden):
-        return {"head": "hidden", "head_units": head.units}
-    if head == SUM:
-        return {}
-    raise ValueError(f"combine = {head}: a folder or file can keep tdcd.Hidden only; leave `out` out, or use that")
-
-
 def loss_keys(loss: Loss) -> dict[str, Any] | None:
     """The keys of ``[model]`` that choose this loss; None if it is the user's own."""
     if isinstance(loss, Huber):

@@ -85,8 +85,8 @@ def _own_variant(where: str, folder: Path) -> Variant:
 
 def _label_problems(config: Config, variant: Variant) -> list[str]:
     """What is wrong with labels at one silo by a variant of the user's own: the rules of ``federation.labels``."""
-    silo, count = variant.label_silo, config.num_silos
-    if silo is None:
+    silo, count = variant.knowledge.scored_at(0), config.num_silos
+    if variant.knowledge.are_labels_everywhere:
         return []
     where = f"train.variant = {config.train.variant!r}"
     if not 0 <= silo < count:

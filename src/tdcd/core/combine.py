@@ -21,6 +21,11 @@ class Combine(Protocol):
         """Whether the scores are the sum itself."""
         ...
 
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The keys of ``[model]`` that choose it."""
+        ...
+
     def width(self, num_outputs: int) -> int:
         """W, the numbers of phi for C scores."""
         ...
@@ -46,6 +51,11 @@ class Sum:
     def is_additive(self) -> bool:
         """Always."""
         return True
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """None: it is the default."""
+        return {}
 
     def width(self, num_outputs: int) -> int:
         """As many as scores."""
@@ -90,6 +100,11 @@ class Hidden:
     def is_additive(self) -> bool:
         """Never."""
         return False
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The head and its size."""
+        return {"head": "hidden", "head_units": self.units}
 
     def width(self, num_outputs: int) -> int:
         """The linear part and H units of every score."""

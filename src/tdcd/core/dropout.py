@@ -50,6 +50,14 @@ class SiloDropout:
         kept: Array = (drawn if sending.places is None else drawn.reshape(-1)[sending.places]) >= self.rate
         return kept
 
+    def kept_rows(self, sending: Sending) -> Array | None:
+        """:meth:`kept`; None if the silo always takes part."""
+        return self.kept(sending) if self.rate else None
+
+    def leaves_intercept(self, silo: int) -> bool:
+        """Whether something of a silo's phi stays where it is dropped."""
+        return self.rate > 0 and silo == self.intercept
+
     def dropped(self, phi: Array, sending: Sending, alone: Any = 0) -> Array:
         """Phi with ``alone`` where the silo is dropped: 0, or of the silo with the intercept what that adds."""
         if not self.rate:

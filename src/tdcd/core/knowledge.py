@@ -58,6 +58,10 @@ class Knowledge(Protocol):
         """Which hubs a silo's phi goes to: all others, line 12."""
         return Everyone()
 
+    def sends_phi(self, silo: int) -> bool:
+        """Whether the hub of a silo sends its phi to another one."""
+        return True
+
     def scored_at(self, silo: int) -> int:
         """The silo whose hub works out what the clients of ``silo`` receive: one with labels."""
         return silo
@@ -127,6 +131,10 @@ class LabelsAt(Knowledge):
     def are_labels_everywhere(self) -> bool:
         """No: at one silo."""
         return False
+
+    def sends_phi(self, silo: int) -> bool:
+        """All but that with the labels."""
+        return silo != self.silo
 
     def scored_at(self, silo: int) -> int:
         """The silo with the labels."""

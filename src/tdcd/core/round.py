@@ -145,6 +145,12 @@ class Round:
                 return flow.route.receivers(silo, self.num_silos)
         return ()
 
+    @property
+    def centre(self) -> int | None:
+        """The silo whose hub alone receives phi and answers; None if all hubs exchange it."""
+        receiving = {other for silo in range(self.num_silos) for other in self.receivers("phi", silo)}
+        return receiving.pop() if len(receiving) == 1 and self.receivers("slope", next(iter(receiving))) else None
+
     def broadcasters(self) -> tuple[int, ...]:
         """The silos whose hubs send several others the same."""
         return tuple(

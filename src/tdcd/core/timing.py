@@ -25,6 +25,78 @@ class Timing(Protocol):
         ...
 
 
+class HubTiming(Protocol):
+    """A timing as real hubs follow it: who sends phi of which rounds when."""
+
+    @property
+    def rounds(self) -> int:
+        """D: by how many rounds phi may be sent before it is used."""
+        ...
+
+    @property
+    def longest_period(self) -> int:
+        """The largest m."""
+        ...
+
+    def period(self, silo: int) -> int:
+        """Its m."""
+        ...
+
+    def steps_in(self, silo: int, round_index: int) -> bool:
+        """Whether a silo begins local steps in a round."""
+        ...
+
+    def sends(self, silo: int, round_index: int) -> range:
+        """The rounds whose phi a silo sends in this one, with the block that it begins this one with."""
+        ...
+
+    def sent_in(self, silo: int, round_index: int) -> int:
+        """The round in which a silo sends phi of this one: that of the block that it comes from."""
+        ...
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Any timing as real hubs follow it: phi of round r is sent ``age`` rounds before r."""
+
+    timing: Timing
+    num_silos: int
+
+    @property
+    def rounds(self) -> int:
+        """The largest age."""
+        return self.timing.depth
+
+    @property
+    def longest_period(self) -> int:
+        """The largest m."""
+        return max(self.timing.period(silo) for silo in range(self.num_silos))
+
+    def period(self, silo: int) -> int:
+        """Its m."""
+        return self.timing.period(silo)
+
+    def steps_in(self, silo: int, round_index: int) -> bool:
+        """Whether a silo begins local steps in a round."""
+        return round_index % self.period(silo) == 0
+
+    def sends(self, silo: int, round_index: int) -> range:
+        """Consecutive rounds, since a later round's phi is never sent before an earlier one's."""
+        last = round_index + self.rounds + self.longest_period
+        sent = [later for later in range(round_index, last + 1) if self.sent_in(silo, later) == round_index]
+        return range(sent[0], sent[-1] + 1) if sent else range(0)
+
+    def sent_in(self, silo: int, round_index: int) -> int:
+        """The last round before that in which the silo stepped, and whose block is old enough."""
+        age, period = int(self.timing.age(silo, jnp.asarray(round_index))), self.period(silo)
+        return max(0, (round_index - age) // period * period)
+
+
+def followed(timing: Timing, num_silos: int) -> HubTiming:
+    """The timing as real hubs follow it."""
+    return timing if isinstance(timing, Overlap) else Followed(timing, num_silos)
+
+
 @dataclass(frozen=True)
 class Overlap:
     """In round r everybody steps on the others' phi with their blocks of round r - D; slow silos step every m rounds.

@@ -28,10 +28,20 @@ from tdcd.core.centre import CentreAverage
 from tdcd.core.dropout import SiloDropout
 from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, NumpyBlocks, WholeBlock, is_identity, is_private
 from tdcd.core.fixed_point import FixedBlocks, FixedPoint
-from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
-from tdcd.core.quantised import Quantised
+from tdcd.core.knowledge import Knowledge, LabelsAt, LabelsEverywhere, WrittenOut
+from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap, Timing
 from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
+
+COVERED: dict[str, tuple[type, ...]] = {
+    "timing": (Overlap,),
+    "exchange": (AsItIs, Quantised, FixedPoint),
+    "client_exchange": (AsItIs, Quantised),
+    "block_exchange": (WholeBlock, QuantisedChange, FixedBlocks),
+    "knowledge": (LabelsAt,),
+}
+"""Parts that may differ from Algorithm 1 under Theorem 1, and how: plain SGD, in step or with overlap, periods and few
+bits. Labels at one silo change no step."""
 
 
 class Participation(Protocol):
@@ -106,14 +116,14 @@ class Variant:
         return self.has_slopes and sends_arrays and not self.dropout.rate
 
     @property
+    def takes_plain_steps(self) -> bool:
+        """Whether a local step is exactly :class:`Sgd`'s."""
+        return type(self.update) is Sgd
+
+    @property
     def has_slopes(self) -> bool:
         """Whether a local step follows from the slopes of the loss alone, without differentiation."""
         return isinstance(self.update, Sgd) and isinstance(self.knowledge, WrittenOut)
-
-    @property
-    def label_silo(self) -> int | None:
-        """The only silo that has labels; None if all have them."""
-        return None if self.knowledge.are_labels_everywhere else self.knowledge.scored_at(0)
 
     @property
     def label_clashes(self) -> tuple[tuple[str, str], ...]:
@@ -125,4 +135,22 @@ class Variant:
     @property
     def turns(self) -> int:
         """Rounds of an engine that are one communication round: several where hubs take turns, see ``core.centre``."""
-        return self.hub_update.hubs if isinstance(self.hub_update, CentreAverage) else 1
+        return self.centre[0] if self.centre else 1
+
+    @property
+    def centre(self) -> tuple[int, int] | None:
+        """How many hubs average at a centre, and after how many rounds each time; None if there is none."""
+        update = self.hub_update
+        return (update.hubs, update.every) if isinstance(update, CentreAverage) else None
+
+    @property
+    def few_bits(self) -> tuple[int | None, int | None, int | None]:
+        """The bits of phi between hubs, of phi inside a silo, and of blocks; None where numbers are as they are."""
+        quantised = (self.exchange, self.client_exchange, self.block_exchange)
+        found = [one.bits if isinstance(one, Quantised | QuantisedChange) else None for one in quantised]
+        return found[0], found[1], found[2]
+
+    @property
+    def beyond_theorem(self) -> tuple[str, ...]:
+        """The parts that Theorem 1 does not cover; among them classes that only inherit from covered ones."""
+        return tuple(part for part in self.changed if type(getattr(self, part)) not in COVERED.get(part, ()))

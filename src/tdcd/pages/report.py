@@ -53,8 +53,7 @@ READING = [
 def write_report(run_folder: Path) -> Path:
     """Write ``report.html`` into a run folder, from nothing but what the folder holds.
 
-    The page is one file, needs no network, and is the same bytes for the same folder. Its only script is the button to
-    print.
+    The page is one file, needs no network, and is the same bytes for the same folder.
 
     Returns:
         The page's path.

@@ -1,26 +1,15 @@
 """Which members of the TDCD family Theorem 1 covers: plain SGD, in step or with overlap, periods and few bits."""
 
+from typing import Any
+
 from tdcd.config import Config, ConfigError
 from tdcd.config.schema import TrainSection
 from tdcd.config.weighting import weight_keys
-from tdcd.core.exchange import AsItIs, WholeBlock
-from tdcd.core.fixed_point import FixedBlocks, FixedPoint
-from tdcd.core.knowledge import LabelsAt
-from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 
 VARIANT_KEYS = ("optimizer", "schedule", "clip", "hub_optimizer", "participation", "silo_dropout", "variant")
 """The keys under ``[train]`` that make a member of the family that is not covered."""
-COVERED: dict[str, tuple[type, ...]] = {
-    "timing": (Overlap,),
-    "exchange": (AsItIs, Quantised, FixedPoint),
-    "client_exchange": (AsItIs, Quantised),
-    "block_exchange": (WholeBlock, QuantisedChange, FixedBlocks),
-    "knowledge": (LabelsAt,),
-}
-"""Parts of a variant that may differ from Algorithm 1, and how. What few bits leave open is said as a caveat.
-Labels at one silo change no step."""
 
 
 def refuse_uncovered(config: Config, variant: Variant, where: str = "the configuration") -> None:
@@ -36,9 +25,8 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
     if config.model.head != "sum":
         reason = "Theorem 1 rests on scores that are sums of phi; leave it out"
         raise ConfigError([f"model.head = {config.model.head!r}: {reason}"], where)
-    # Exactly these: a class of one's own that inherits from them may do anything.
-    parts = [part for part in variant.changed if type(getattr(variant, part)) not in COVERED.get(part, ())]
-    if not parts and (config.train.variant is None or not variant.changed):
+    parts = [*variant.beyond_theorem]
+    if not parts and (config.train.variant is None or variant.is_plain):
         return
     train, plain = config.train, TrainSection()
     keys = [
@@ -63,5 +51,6 @@ def patience_caveats(config: Config) -> list[str]:
 
 def covered_timing(variant: Variant) -> Overlap:
     """The overlap and the periods of a variant that is not refused."""
-    assert isinstance(variant.timing, Overlap)
-    return variant.timing
+    timing: Any = variant.timing
+    overlap: Overlap = timing
+    return overlap

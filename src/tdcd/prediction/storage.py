@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 from tdcd.blocks import Block
 from tdcd.blocks.start import start_block
 from tdcd.config import Config, stored_config
-from tdcd.config.losses import chosen_loss, combine_of, head_keys, loss_keys, named_loss
+from tdcd.config.losses import chosen_loss, combine_of, loss_keys, named_loss
 from tdcd.config.resolve import block_keys, block_named, settings_of
 from tdcd.config.user_code import WAY_ON
 from tdcd.core.choices import PYTHON
@@ -61,7 +61,7 @@ def save_file(model: Model, path: Path) -> None:
     if loss is None:
         raise ValueError(f"a file cannot keep a loss of your own ({model.loss.name}): keep the run folder")
     about: dict[str, Any] = {
-        "model": {**keys, **loss, **head_keys(model.head)},
+        "model": {**keys, **loss, **model.head.keys},
         "dtype": model.dtype,
         "labels": model.label_encoding._asdict(),
         "stand_ins": model.stand_ins._asdict(),

@@ -60,6 +60,7 @@ class ModelFiles:
     def __init__(self, run: Path) -> None:
         """Point to the model in the run folder ``run``."""
         self.path, self._new, self._old = run / "model", run / "model.new", run / "model.old"
+        self._read: dict[Path, tuple[dict[str, NDArray[Any]], dict[str, Any]]] = {}
 
     def file(self, name: str) -> Path:
         """The file of a silo's block."""
@@ -67,6 +68,7 @@ class ModelFiles:
 
     def save(self, trees: Sequence[tuple[str, Tree]], facts: Mapping[str, Any]) -> None:
         """Replace all files by one for each named tree, each with the same facts."""
+        self._read.clear()
         shutil.rmtree(self._new, ignore_errors=True)
         self._new.mkdir()
         for name, tree in trees:
@@ -88,7 +90,7 @@ class ModelFiles:
             path = self.file(name)
             if not path.is_file():
                 raise FileNotFoundError(f"{path} is missing: the run cannot be resumed without every silo's block")
-            tensors, facts = read_block(path)
+            tensors, facts = self._block(path)
             if facts["silo"] != name:
                 raise ValueError(f"{path} is the block of silo '{facts['silo']}': {RESTORE}")
             trees.append(_shaped(tensors, template, path))
@@ -102,13 +104,20 @@ class ModelFiles:
                     f"the blocks in {self.path} are of different runs or rounds: {other} is "
                     f"{found[0][other]} at '{found[0]['silo']}' and {facts[other]} at '{facts['silo']}'; {RESTORE}"
                 )
+        self._read.clear()
         return trees, found[0]
 
     def facts(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Every file, and what :meth:`save` wrote about it."""
         self._recover()
         for path in sorted(self.path.glob("*.safetensors")):
-            yield path, read_block(path)[1]
+            yield path, self._block(path)[1]
+
+    def _block(self, path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """What :func:`read_block` gives; kept until the model is loaded, since a resumed run looks at it first."""
+        if path not in self._read:
+            self._read[path] = read_block(path)
+        return self._read[path]
 
     def _recover(self) -> None:
         """Finish a replacement that a crash cut short between its two renames."""

@@ -109,13 +109,15 @@ class RunFolder:
         self._settings = settings_digest(tomllib.loads(text))
         write_durably(self.config_file, text.encode())
 
-    def check_settings(self) -> None:
-        """Refuse settings that are not those of the models, but for what a resumed run may change."""
-        digest = settings_digest(self.config())
+    def checked_config(self) -> dict[str, Any]:
+        """The settings, if they are those of the models; but for what a resumed run may change."""
+        config = self.config()
+        digest = settings_digest(config)
         for path, facts in self.model.facts():
             if facts.get("settings") and facts["settings"] != digest:
                 raise ValueError(f"{self.config_file} is not what {path} was trained with: {RESTORE}")
         self._settings = digest
+        return config
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """Say who holds what, see :func:`federation_facts`."""

@@ -21,7 +21,7 @@ from tdcd.core.combine import Combine
 from tdcd.core.exchange import WIRE_DTYPES, sent_up
 from tdcd.core.round import FlowName, Round, Widths, round_of
 from tdcd.core.settings import Settings
-from tdcd.core.timing import Overlap
+from tdcd.core.timing import HubTiming, followed
 from tdcd.core.trees import leaves_of
 from tdcd.core.variant import Variant
 from tdcd.core.visible import one_line
@@ -104,30 +104,37 @@ class Job:
     config: Config
 
     def __post_init__(self) -> None:
-        """Refuse what only a simulation can do."""
-        problems = []
+        """Refuse what only a simulation can do; labels at one silo by a variant are ``federation.labels``."""
+        knowledge, problems = self.variant.knowledge, []
+        if self.config.silos and not knowledge.are_labels_everywhere:
+            holder = self.config.silos[knowledge.scored_at(0)].name
+            federation = self.config.federation.model_copy(update={"labels": holder})
+            object.__setattr__(self, "config", self.config.model_copy(update={"federation": federation}))
         if not self.config.silos:
             problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
         if self.config.train.algorithm != "tdcd":
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
         if self.config.model.loss is not None:
             objective_of(self.config, self.config.model.loss)
-        problems += _only_simulated(self.variant, self.config.dtype, self.config.federation.labels) + self._late()
+        problems += _only_simulated(self.variant, self.config.dtype) + self._late()
         if problems:
             raise ConfigError(problems)
 
     def _late(self) -> list[str]:
         """What is wrong with a variant's overlap and periods here; those of the file were checked before."""
-        timing, grace = self.variant.timing, self.config.federation.client_grace_s
-        if not isinstance(timing, Overlap) or timing == Overlap():
-            return []
-        problems = [f"train.variant: {timing} does not go with federation.client_grace_s = {grace}"] if grace else []
-        if timing.periods and len(timing.periods) != len(self.config.silos):
-            problems.append(
-                f"train.variant: {timing} has {counted(len(timing.periods), 'period')} for "
-                f"{counted(len(self.config.silos), 'silo')}"
-            )
-        return problems
+        timing, grace, silos = self.variant.timing, self.config.federation.client_grace_s, len(self.config.silos)
+        periods = getattr(timing, "periods", ())
+        if periods and len(periods) != silos:
+            return [f"train.variant: {timing} has {counted(len(periods), 'period')} for {counted(silos, 'silo')}"]
+        is_late = self.timing.rounds or self.timing.longest_period > 1
+        if grace and is_late:
+            return [f"train.variant: {timing} does not go with federation.client_grace_s = {grace}"]
+        return []
+
+    @cached_property
+    def timing(self) -> HubTiming:
+        """When hubs send phi of which rounds."""
+        return followed(self.variant.timing, len(self.config.silos))
 
     @cached_property
     def shared(self) -> dict[str, Any]:
@@ -187,9 +194,8 @@ class Job:
     @cached_property
     def topology(self) -> Topology:
         """Which hubs are sent what."""
-        silo = self.variant.label_silo
         flows = round_of(self.variant, len(self.hubs), Widths(1, 1))
-        return Topology(self.hubs, flows, None if silo is None else self.hubs[silo])
+        return Topology(self.hubs, flows, None if flows.centre is None else self.hubs[flows.centre])
 
     def has_bias(self, silo: int) -> bool:
         """Whether the features of a silo end with a column of ones."""
@@ -225,7 +231,7 @@ class Job:
 
     def sends(self, silo: int, round_index: int) -> list[int]:
         """The rounds whose phi a silo sends in this one."""
-        sent = timing_of(self.variant).sends(silo, round_index)
+        sent = self.timing.sends(silo, round_index)
         return [later for later in sent if later < self.config.train.rounds]
 
     def needs_jax(self, silo: int) -> bool:
@@ -256,13 +262,9 @@ def _shared(config: Config, *, exclude_defaults: bool) -> dict[str, Any]:
     return _flat(keys)
 
 
-def _only_simulated(variant: Variant, dtype: str, labels: str | None) -> list[str]:
+def _only_simulated(variant: Variant, dtype: str) -> list[str]:
     """The parts of a variant that real parties cannot honour, each with the reason."""
     problems = []
-    if variant.label_silo is not None and not labels:
-        problems.append("train.variant: real parties have labels at one silo by federation.labels, not by a variant")
-    if not isinstance(variant.timing, Overlap):
-        problems.append(f"train.variant: only a simulation can follow {variant.timing}; real hubs know tdcd.Overlap")
     if not variant.all_answer:
         problems.append(
             "train.participation: real clients answer when they can, so only a simulation draws who does; "
@@ -281,12 +283,6 @@ def _only_simulated(variant: Variant, dtype: str, labels: str | None) -> list[st
         for exchange, name, kind in sent
         if kind not in (*WIRE_DTYPES, dtype)
     ]
-
-
-def timing_of(variant: Variant) -> Overlap:
-    """When hubs send, which a job has checked."""
-    assert isinstance(variant.timing, Overlap)
-    return variant.timing
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
-from tdcd.core.exchange import Exchange
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Federation, Silo
@@ -36,7 +34,7 @@ def phi_noise(
     squared loss, where this is exact but for the widths: those of a round follow from its own rows, and these from
     all rows, which is never less. With ``gradient = "mean"``, 1 replaces :math:`M / n_k B`, which is never less either.
     """
-    between, to_hub = _levels(variant.exchange), _levels(variant.client_exchange)
+    between, to_hub = (_levels(bits) for bits in variant.few_bits[:2])
     seen = [_phi_and_squares(silo, block) for silo, block in zip(federation.silos, model, strict=True)]
     phis = [phi for phi, _ in seen]
     up = [_largest(phi) / to_hub for phi in phis]
@@ -56,9 +54,9 @@ def phi_noise(
     return found
 
 
-def _levels(exchange: Exchange) -> float:
+def _levels(bits: int | None) -> float:
     """A column's largest magnitude over its width; infinite where numbers are sent as they are."""
-    return 2 ** (exchange.bits - 1) - 1 if isinstance(exchange, Quantised) else np.inf
+    return 2 ** (bits - 1) - 1 if bits else np.inf
 
 
 def _largest(phi: Array) -> Array:
@@ -84,7 +82,7 @@ def counts_bits(variant: Variant, blocks: Sequence[Block]) -> bool:
 
 
 def _few(variant: Variant) -> bool:
-    return any(isinstance(exchange, Quantised) for exchange in (variant.exchange, variant.client_exchange))
+    return any(variant.few_bits[:2])
 
 
 def bits_caveats(variant: Variant, blocks: Sequence[Block], objective: Objective) -> list[str]:
@@ -99,9 +97,9 @@ def bits_caveats(variant: Variant, blocks: Sequence[Block], objective: Objective
             f"phi in few bits: slopes of the {objective.kind.name} loss are curved, so errors with mean zero leave a "
             "bias of the order of their variance, where the theorem assumes none."
         )
-    if isinstance(variant.block_exchange, QuantisedChange):
+    if variant.few_bits[2]:
         found.append(
-            f"blocks in {variant.block_exchange.bits} bits: the theorem has blocks as they are; what rounding adds is "
+            f"blocks in {variant.few_bits[2]} bits: the theorem has blocks as they are; what rounding adds is "
             "not counted."
         )
     return found

@@ -19,7 +19,6 @@ import jax
 import numpy as np
 
 from tdcd.blocks import Block
-from tdcd.config.losses import head_keys
 from tdcd.config.resolve import Plan, block_keys, one_or_each
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import Huber
@@ -54,7 +53,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "dtype": chosen.pop("dtype"),
         "data": {"source": PYTHON, "keep": plan.execution.keep, **reading},
         "federation": {"label_epsilon": objective.label_epsilon},
-        "model": {**_model(plan.blocks), **_loss(objective), **head_keys(objective.combine), "l2": objective.l2},
+        "model": {**_model(plan.blocks), **_loss(objective), **objective.combine.keys, "l2": objective.l2},
         "train": {
             "rounds": plan.config.train.rounds,
             **chosen,
@@ -85,7 +84,7 @@ def _loss(objective: Objective) -> dict[str, Any]:
 
 def _member(variant: Variant) -> dict[str, Any]:
     """The variant as a configuration has Algorithm 1, or the parts that differ in words of their own."""
-    if not variant.changed:
+    if variant.is_plain:
         return {"optimizer": "sgd", "schedule": "constant", "hub_optimizer": "average", "participation": 1.0}
     return {"variant": ", ".join(f"{part}={identity(getattr(variant, part))}" for part in variant.changed)}
 

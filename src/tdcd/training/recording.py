@@ -147,11 +147,10 @@ class TrainingRun:
             self._begin_manifest(self.folder, by)
             return
         self.folder = folder = RunFolder.open(path)
-        folder.check_settings()
-        before = _known_facts(folder)
+        found, before = folder.checked_config(), _known_facts(folder)
         # What is said of the same rows can only differ by damage, and is written anew.
         same_rows = folder.data_digest() == self._data
-        settings = _agreed(folder, self.plan.description, facts, {} if same_rows else before)
+        settings = _agreed(folder, found, self.plan.description, facts, {} if same_rows else before)
         # The folder's settings name the loss that was decided from the labels: only the facts still say so.
         facts["labels"] = before.get("labels", facts["labels"])
         self.state, known = self._saved(folder)
@@ -162,7 +161,7 @@ class TrainingRun:
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
         self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
-        if settings != folder.config():
+        if settings != found:
             folder.write_config(settings)
         folder.write_facts(facts)
         if self._mark != known["history"]:
@@ -299,10 +298,17 @@ def _known_facts(folder: RunFolder) -> dict[str, Any]:
 
 
 def _agreed(
-    folder: RunFolder, config: Mapping[str, Any], facts: Mapping[str, Any], before: Mapping[str, Any]
+    folder: RunFolder,
+    found: Mapping[str, Any],
+    config: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    before: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The folder's settings with as many rounds as ``config`` asks for; anything else in it would be another run."""
-    found = folder.config()
+    """The folder's settings, ``found``, with as many rounds as ``config`` asks for; anything else would be another run.
+
+    Args:
+        facts: of the federation; ``before`` are those of the folder.
+    """
     problems = differences(config, found)
     problems += differences({"federation": facts}, {"federation": before}, FREE_FACTS)
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
@@ -316,7 +322,7 @@ def _agreed(
         )
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")
-    return found if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
+    return {**found} if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
 
 
 def _data_digest(federation: Federation, clients: Mapping[str, str], held_out: Mapping[str, str]) -> str:

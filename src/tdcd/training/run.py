@@ -41,9 +41,7 @@ def resume(
     """
 
     def settings() -> dict[str, Any]:
-        folder = RunFolder.open(out)
-        folder.check_settings()
-        return folder.config()
+        return RunFolder.open(out).checked_config()
 
     before = settings() if hosts is None else hosts.broadcast(settings)
     keys = override(before, assignments)

@@ -84,10 +84,11 @@ def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | No
 
 def _dropped(trained: Trained, hub_blocks: Sequence[Tree]) -> dict[str, NDArray[np.float64]]:
     """What is left of a silo's phi where it is dropped, ``[C]``, if anything is."""
-    dropout, index = trained.variant.dropout, trained.variant.dropout.intercept
-    if not dropout.rate or index is None:
+    dropout, silos = trained.variant.dropout, trained.federation.silos
+    index = next((silo for silo in range(len(silos)) if dropout.leaves_intercept(silo)), None)
+    if index is None:
         return {}
-    silo = trained.federation.silos[index]
+    silo = silos[index]
     with jax.enable_x64(jax.tree.leaves(hub_blocks[index])[0].dtype == np.float64):
         alone = dropout.alone(index, hub_blocks[index], trained.blocks[index].phi, silo.feature_shape[-1])
     return {silo.name: np.asarray(alone, np.float64)}

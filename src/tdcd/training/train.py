@@ -22,7 +22,6 @@ from tdcd.config.baselines import labelled_silos, rewrite
 from tdcd.config.losses import named_loss
 from tdcd.config.resolve import Plan, block_named
 from tdcd.config.schema import NAMED
-from tdcd.core.centre import CentreAverage
 from tdcd.core.choices import KeepModel
 from tdcd.core.exchange import bytes_up
 from tdcd.core.execution import Execution
@@ -433,7 +432,7 @@ def ledger_of(
         settings: in place of the simulation's, as is ``variant``.
     """
     settings, variant = settings or simulation.settings, variant or simulation.variant
-    federation, middle = simulation.federation, variant.hub_update
+    federation = simulation.federation
     clients = [silo.num_clients for silo in federation.silos]
     scored = simulation.num_samples + (0 if federation.test_labels is None else len(federation.test_labels))
     sizes = Sizes(
@@ -451,7 +450,7 @@ def ledger_of(
         [variant.timing.period(silo) for silo in range(len(hub_blocks))],
         _answering(variant, clients),
         tuple(moved),
-        Centre(middle.hubs, middle.every) if isinstance(middle, CentreAverage) else None,
+        Centre(*variant.centre) if variant.centre else None,
     )
 
 

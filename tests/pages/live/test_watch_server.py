@@ -145,7 +145,7 @@ def test_requests_of_the_page_itself(server):
 
 @pytest.mark.parametrize(
     "path",
-    ["/../secret.txt", "/..%2fsecret.txt", "/%2e%2e/secret.txt", "//etc/passwd", "/etc/passwd", "/page/main.js",
+    ["/../secret.txt", "/..%2fsecret.txt", "/%2e%2e/secret.txt", "//etc/passwd", "/etc/passwd", "/browser/main.js",
      "/main.js/", "/main.js%00.css", "/./main.js", "/run/config.toml", "/__init__.py", "/server.py",
      "/\\..\\secret.txt", "/state/", "/STATE", "*", "http://127.0.0.1/state", "/index.html"],
 )  # fmt: skip

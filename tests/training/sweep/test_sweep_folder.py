@@ -11,8 +11,9 @@ from tdcd.core.stopping import Interrupted
 from tdcd.pages.sweep import MOST_CURVES, result_table, write_page
 from tdcd.records.history import read_history
 from tdcd.training.run import finish
-from tdcd.training.sweep import expand, read_grid, read_outcomes, run_sweep
+from tdcd.training.sweep.grid import expand
 from tdcd.training.sweep.plans import plan_alike, planned
+from tdcd.training.sweep.sweep import read_grid, read_outcomes, run_sweep
 
 KEYS = {
     "dtype": "float64",

@@ -3,7 +3,7 @@
 import pytest
 
 from tdcd.config import Config, ConfigError
-from tdcd.training.sweep import expand, varied_keys
+from tdcd.training.sweep.grid import expand, varied_keys
 
 
 def problems(keys):

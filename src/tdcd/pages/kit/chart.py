@@ -147,11 +147,10 @@ def chart(
     """
     body, words = "\n".join(parts), escape(description)
     known = f' data-chart="{escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))}"' if data else ""
-    # A title of the whole would cover what the script shows.
-    title = "" if data else f"<title>{words}</title>\n"
+    # The page's script takes it away before it shows numbers; at the end, the other elements keep their places.
     return Html(
         f'<svg class="chart{kind and " " + kind}" role="img" aria-label="{words}" viewBox="0 0 {width:g} {height:g}"'
-        f"{known}>\n{title}{body}\n</svg>"
+        f"{known}>\n{body}\n<title>{words}</title>\n</svg>"
     )
 
 
@@ -313,6 +312,7 @@ def line_figure(
     log_y: bool | None = None,
     inset: int | None = None,
     keys: bool = True,
+    size: tuple[float, float] = (WIDTH, HEIGHT),
 ) -> Html:
     """Curves over a common axis, as an ``<svg>`` element that describes itself to screen readers.
 
@@ -323,22 +323,22 @@ def line_figure(
         log_y: a logarithmic y axis; by default when all values are positive and span more than a decade.
         inset: also draw the last ``inset`` points of every curve, enlarged in the figure's corner.
         keys: say above the axes which line is which; the page has to where it is not said here.
+        size: width and height, without the further lines of the keys.
     """
     lines = [curve.points() for curve in curves]
     log = spans_decades([line[1] for line in lines]) if log_y is None else log_y
     lines = [_positive(line) for line in lines] if log else lines
     labels = [printable(curve.label) for curve in curves]
-    entries, top = (
-        _legend([printable(f"{curve.label} {curve.note}".rstrip()) for curve in curves]) if keys else ([], _TOP + 6.0)
-    )
-    height = HEIGHT + top - _TOP - _KEY_ROW - 5
-    axes = _axes(lines, log_x, log, top=top, height=height - top - 42)
+    named = [printable(f"{curve.label} {curve.note}".rstrip()) for curve in curves]
+    entries, top = _legend(named, size[0]) if keys else ([], _TOP + 6.0)
+    height = size[1] + top - _TOP - _KEY_ROW - 5
+    axes = _axes(lines, log_x, log, top=top, width=size[0] - 62, height=height - top - 42)
     parts = [axes.frame(printable(xlabel), printable(ylabel)), *map(partial(_curve, axes), lines, count()), *entries]
     if inset is not None:
         parts += _enlarged(axes, [line[:, -inset:] for line in lines])
     parts.append('<path class="cursor"/>')
     data = _data(axes, labels, lines, printable(xlabel))
-    return chart(parts, _description(curves, xlabel, ylabel), height=height, data=data)
+    return chart(parts, _description(curves, xlabel, ylabel), size[0], height, data=data)
 
 
 def _data(axes: Axes, labels: Sequence[str], lines: Sequence[NDArray[np.float64]], xlabel: str) -> dict[str, Any]:
@@ -403,13 +403,13 @@ def _dashes(index: int) -> str:
     return " ".join(f"{LINE_WIDTH * length:g}" for length in DASHES[(index + index // len(COLOURS)) % len(DASHES)])
 
 
-def _legend(labels: Sequence[str]) -> tuple[list[str], float]:
+def _legend(labels: Sequence[str], width: float) -> tuple[list[str], float]:
     """What each curve is, in as many columns as there is room for; and where the axes begin below that."""
-    columns = max(1, min(len(labels), 80 // (6 + max(map(len, labels), default=1))))
+    columns = max(1, min(len(labels), int(width / 5.4) // (6 + max(map(len, labels), default=1))))
     keys = []
     for place, label in enumerate(labels):
         row, column = divmod(place, columns)
-        left, y = 10 + column * (WIDTH - 20) / columns, _TOP + 8 + row * _KEY_ROW
+        left, y = 10 + column * (width - 20) / columns, _TOP + 8 + row * _KEY_ROW
         keys.append(legend(left, y, COLOURS[place % len(COLOURS)], label, _dashes(place), length=24))
     return keys, _TOP + math.ceil(len(labels) / columns) * _KEY_ROW + 5
 

@@ -8,11 +8,13 @@ from tdcd.core.words import counted
 from tdcd.pages.kit.html import Html, escape
 
 # Lengths are in the drawing's own units; the page scales it.
-_SILO_WIDTH, _MARGIN, _GAP = 192, 24, 16
+_MARGIN, _GAP = 24, 16
 _NARROWEST, _WIDEST = 150, 520
 _RAIL_Y, _HUB_Y, _CLIENTS_Y = 14, 46, 104
 _CELL_WIDTH, _CELL_HEIGHT, _LARGEST_RADIUS, _SMALLEST_RADIUS, _USUAL_RADIUS = 44, 54, 16, 4, 12
 _MORE_HEIGHT, _NAME_HEIGHT, _LETTER_WIDTH = 22, 50, 8
+FEW = 2
+"""More silos in a line can scroll on a narrow screen."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,17 @@ class _Box:
         return places
 
 
-def federation_svg(silos: Sequence[Silo], words: str, *, num_hidden: int = 0, per_line: int = 5) -> Html:
+def federation_svg(
+    silos: Sequence[Silo], words: str, *, num_hidden: int = 0, per_line: int = 5, width: int = 960
+) -> Html:
     """Silos as boxes, clients as circles, and the links between.
 
     Args:
         words: the federation in a few words, for screen readers.
         num_hidden: further silos, which are counted.
         per_line: as many silos next to each other at most.
+        width: in the drawing's own units.
     """
-    width = per_line * _SILO_WIDTH
     rows = [client.rows or 0 for silo in silos for client in silo.clients]
     most_rows = max(rows, default=0)
     parts: list[str] = []
@@ -106,8 +110,9 @@ def federation_svg(silos: Sequence[Silo], words: str, *, num_hidden: int = 0, pe
         parts.append(f'<text class="more" x="{width / 2:g}" y="{top + 8}">… {counted(num_hidden, "more silo")}</text>')
         top += _MORE_HEIGHT
     body = "\n".join(parts)
+    kind = "federation many" if per_line > FEW else "federation"
     return Html(
-        f'<svg class="federation" role="img" aria-label="{escape(words)}" viewBox="0 0 {width} {top}">\n{body}\n</svg>'
+        f'<svg class="{kind}" role="img" aria-label="{escape(words)}" viewBox="0 0 {width} {top}">\n{body}\n</svg>'
     )
 
 

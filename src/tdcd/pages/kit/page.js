@@ -40,6 +40,8 @@ function line(kind, text) {
 
 /** Show what the curves of a drawing are where the pointer is. */
 function point(drawing, event) {
+  // The browser would show its description over the numbers.
+  drawing.querySelector(":scope > title")?.remove();
   const chart = JSON.parse(drawing.dataset.chart);
   const curves = chart.curves.filter((curve) => curve.y.length);
   if (!curves.length) return;

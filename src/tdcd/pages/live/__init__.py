@@ -7,10 +7,11 @@ is watched.
 
     folders.py      the runs in the folders that were given: simulations, sweeps, trials, hubs
     history.py      history.jsonl, read on from where the last look ended
-    curve.py        its figures, thinned to a few thousand points however long the run is
-    run.py          one run as the page shows it: state in words, figures, time left
+    curve.py        its figures, thinned to a few hundred points however long the run is
+    run.py          the facts of one run: state in words, figures, time left
     parties.py      who is connected, waited for and left out; who worked and who waited
-    watcher.py      all of it as one JSON document, with only the points that a page does not have yet
+    page.py         the page, made of the kit, by parts; with only those that a browser does not have yet
+    watcher.py      all runs, as of the last look
     server.py       the web server
-    page/           HTML, CSS and JavaScript
+    browser/        what shows the parts: HTML, CSS and JavaScript
 """

@@ -5,18 +5,18 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import numpy as np
 
-from tdcd.core.visible import all_visible
+from tdcd.core.visible import visible
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, DASHES, Curve, line_figure
-from tdcd.pages.kit.federation import Party, Silo, federation_svg
+from tdcd.pages.kit.federation import FEW, Party, Silo, federation_svg
 from tdcd.pages.kit.html import Html, escape
 from tdcd.pages.kit.words import bytes_in_words, duration, figure, metric_title
 from tdcd.pages.live.curve import ThinnedHistory
@@ -28,6 +28,8 @@ MOST_LINES = len(COLOURS) * len(DASHES)
 MANY_POINTS, SELDOM_S = 200, 5.0
 """Curves with more points are drawn once in some seconds: of a long curve, a second's points cannot be seen."""
 DAMAGED_FILES = "Files of this run are damaged; the training is not affected by that."
+SMALL = 324, 216
+"""The size of a chart: two have room next to each other where two runs do."""
 KINDS = {"simulation": "simulation", "hub": "hub", "trial": "trial of all parties", "nothing": "no run yet"}
 CALM = ("running", "finished", "empty", "reading")
 LINKS = {"client_to_hub": "clients to hubs", "hub_to_client": "hubs to clients", "hub_to_hub": "hub to hub"}
@@ -90,9 +92,9 @@ class Drawn:
     """Charts as they were drawn last, by whose they are; long ones stay as they are for some seconds."""
 
     clock: Callable[[], float] = time.monotonic
-    _known: dict[str, tuple[object, float, Html]] = field(default_factory=dict)
+    _known: dict[tuple[str, object], tuple[object, float, Html]] = field(default_factory=dict)
 
-    def again(self, key: str, content: object, points: int, draw: Callable[[], Html]) -> Html:
+    def again(self, key: tuple[str, object], content: object, points: int, draw: Callable[[], Html]) -> Html:
         """What ``draw`` gives, or gave last if there is no other ``content``, or if it is too soon for ``points``."""
         known, now = self._known.get(key), self.clock()
         if known and (known[0] == content or (points > MANY_POINTS and now - known[1] < SELDOM_S)):
@@ -100,9 +102,9 @@ class Drawn:
         self._known[key] = content, now, draw()
         return self._known[key][2]
 
-    def keep(self, keys: Sequence[str]) -> None:
-        """Forget all others."""
-        self._known = {key: known for key, known in self._known.items() if key in keys}
+    def forget(self, runs: Container[int]) -> None:
+        """Forget the charts of all but these ``runs``."""
+        self._known = {key: known for key, known in self._known.items() if key[0] != "run" or key[1] in runs}
 
 
 def part(name: str, markup: Html, have: frozenset[str]) -> dict[str, Any]:
@@ -177,13 +179,13 @@ def _figures(run: Facts, drawn: Drawn) -> Html:
             metrics.setdefault(name.rpartition(".")[0], []).append(name)
         return html.figures(
             (
-                line_figure([_curve(curve, name) for name in names], "round", metric_title(metric)),
+                line_figure([_curve(curve, name) for name in names], "round", metric_title(metric), size=SMALL),
                 _capital(metric_title(metric)),
             )
             for metric, names in metrics.items()
         )
 
-    return drawn.again(f"run {run['id']}", (id(curve), curve.num_lines), len(curve.points), draw)
+    return drawn.again(("run", run["id"]), (id(curve), curve.num_lines), len(curve.points), draw)
 
 
 def _capital(words: str) -> str:
@@ -212,9 +214,9 @@ def _federation(run: Facts) -> Html:
         *((f"{client['name']} of {silo['name']}", client) for silo in silos for client in silo["clients"]),
     ]
     words = f"The federation: {counted(run['num_silos'], 'silo')}"
-    drawing = federation_svg(
-        [*map(_silo, silos)], words, num_hidden=max(0, hidden), per_line=2 if len(silos) < 5 else 4
-    )
+    per_line = FEW if len(silos) <= 2 * FEW else FEW + 1
+    drawn = [*map(_silo, silos)]
+    drawing = federation_svg(drawn, words, num_hidden=max(0, hidden), per_line=per_line, width=280 * per_line)
     return html.join([html.wide(drawing), *_states(parties)])
 
 
@@ -367,14 +369,14 @@ def _all_runs(runs: Sequence[Facts], name: str, drawn: Drawn) -> Html:
         return html.figures(
             [
                 (
-                    line_figure(lines, "round", metric_title(name.rpartition(".")[0]), keys=False),
+                    line_figure(lines, "round", metric_title(name.rpartition(".")[0]), keys=False, size=SMALL),
                     _capital(column_title(name)),
                 )
             ]
         )
 
     content = [(label, curve.num_lines, len(curve.points)) for label, curve in curves]
-    return drawn.again(f"together {name}", content, sum(len(curve.points) for _, curve in curves), draw)
+    return drawn.again(("together", name), content, sum(len(curve.points) for _, curve in curves), draw)
 
 
 def title(runs: Sequence[Facts]) -> str:
@@ -388,12 +390,13 @@ def title(runs: Sequence[Facts]) -> str:
 def as_json(runs: Sequence[Facts], hidden: int, drawn: Drawn, asked: Asked, **more: Any) -> str:
     """All that the page shows, without the parts that it has."""
     shown = [run["id"] for run in runs if is_open(run, runs, asked)]
+    drawn.forget({run["id"] for run in runs})
     answer = {
         **more,
-        "title": title(runs),
+        "title": visible(title(runs)),
         "together": None,
         "runs": [
-            {key: run.get(key) for key in ("id", "name", "state", "round")}
+            {"id": run["id"], "name": visible(run["name"]), "state": run["state"], "round": run.get("round")}
             | {"parts": [part(name, markup, asked.have) for name, markup in _safe_parts(run, drawn)]}
             for run in runs
             if run["id"] in shown
@@ -401,7 +404,7 @@ def as_json(runs: Sequence[Facts], hidden: int, drawn: Drawn, asked: Asked, **mo
     }
     if len(runs) > 1:
         answer["together"] = part("together", together(runs, hidden, shown, asked.chosen, drawn), asked.have)
-    return json.dumps(all_visible(answer), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
 
 
 def _safe_parts(run: Facts, drawn: Drawn) -> list[tuple[str, Html]]:

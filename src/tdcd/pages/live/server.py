@@ -125,7 +125,7 @@ class WatchServer(ThreadingHTTPServer):
 def _page_files() -> dict[str, tuple[str, bytes]]:
     """The files of the page by path: their content type and content."""
     found = {}
-    for file in (*files("tdcd.pages.kit").iterdir(), *files("tdcd.pages.live").joinpath("page").iterdir()):
+    for file in (*files("tdcd.pages.kit").iterdir(), *files("tdcd.pages.live").joinpath("browser").iterdir()):
         kind = TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
             path = "/" if file.name == "index.html" else f"/{file.name}"

@@ -20,7 +20,6 @@ from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
 from tdcd.runtime.compute.links import Layout, Links, precision
 from tdcd.runtime.compute.local_steps import ClientRows, LocalSteps, Presence, flat, pad, places_in
-from tdcd.runtime.job import timing_of
 from tdcd.runtime.messages.structure import Arrays
 
 AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
@@ -74,9 +73,9 @@ class ClientCompute:
         row_bytes = self._features[:1].nbytes * self._padding.usual
         per_round = max(1, settings.num_exchanged * row_bytes)
         self._at_once = max(1, min(AT_ONCE, BYTES_AT_ONCE // per_round))
-        timing = timing_of(self._variant)
+        timing = self._variant.timing
         # Phi is of later rounds than the steps.
-        spread = timing.rounds + timing.longest_period
+        spread = timing.depth + timing.period(silo)
         self._laid_out = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
         self._step_size = np.asarray(np.asarray(settings.step_size, settings.dtype) * timing.period(silo))
         self._held = np.asarray(len(samples), settings.dtype)
@@ -109,7 +108,7 @@ class ClientCompute:
         places = places_in(counts.ravel(), width)
         padded.ravel()[places] = rows.take(samples)
         ends = counts.sum(axis=1).cumsum().tolist()
-        of_rounds = [slice(*both) for both in pairwise([0, *ends])]
+        of_rounds = [slice(*bounds) for bounds in pairwise([0, *ends])]
         # NumPy gathers faster than a compiled program does.
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
         nothing = [None] * len(counts)
@@ -127,7 +126,7 @@ class ClientCompute:
         kept = self.links.kept(round_index, rows.samples)
         if kept is None:
             return rows
-        if self._silo != self._variant.dropout.intercept:
+        if not self._variant.dropout.leaves_intercept(self._silo):
             weights = pad(rows, kept.astype(self.settings.dtype)[:, None])[..., 0]
             return rows._replace(kept=kept, weights=weights if rows.weights is None else weights * rows.weights)
         flat(rows.features)[rows.places[~kept], :-1] = 0

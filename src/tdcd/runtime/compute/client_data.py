@@ -110,8 +110,8 @@ def shards(planned: Plan) -> dict[str, ClientData]:
     target: dict[str, Any] = {"task": planned.objective.kind.tasks[0], "label_scale": scale, "label_mean": mean}
     if federation.classes:
         target["classes"] = [*federation.classes]
-    for silo in federation.silos:
-        has_labels = planned.config.federation.labels in (None, silo.name)
+    for number, silo in enumerate(federation.silos):
+        has_labels = planned.variant.knowledge.scored_at(number) == number
         for index, (name, rows) in enumerate(zip(silo.clients, silo.rows, strict=True)):
             # Nobody trains on the held-out rows; the clients take turns in holding them.
             test = np.arange(index, num_test, silo.num_clients)

@@ -26,7 +26,7 @@ from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.compute.secure_sums import Masks, What, add_steps
-from tdcd.runtime.job import IncompatibleParties, Job, timing_of
+from tdcd.runtime.job import IncompatibleParties, Job
 from tdcd.runtime.messages.messages import Remaining
 from tdcd.runtime.messages.structure import Array, Arrays
 
@@ -113,7 +113,7 @@ class HubCompute:
         """What clients send of their blocks: the dtype and shape of every array, by name."""
         self._at_once = max(1, min(AT_ONCE, SAMPLES_AT_ONCE // (self.num_exchanged * self.batch_size)))
         # Phi is of later rounds than the steps.
-        spread = timing_of(self.variant).rounds + timing_of(self.variant).longest_period
+        spread = job.timing.rounds + job.timing.longest_period
         self._all_holdings = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
         self._shares = lru_cache(maxsize=2)(self._shares_of)
         self.sends = lru_cache(maxsize=2)(partial(job.sends, silo))
@@ -293,7 +293,7 @@ class HubCompute:
         masks: dict[str, NDArray[np.uint8]] = {}
         sets: tuple[tuple[What, bool], ...] = (("train", False), ("test", True))
         for name, held_out in sets:
-            places = [both[held_out][both[held_out] >= 0] for both in self._places]
+            places = [numbers[held_out][numbers[held_out] >= 0] for numbers in self._places]
             total = int(self.sample_index.held_out.sum()) if held_out else self.sample_index.num_samples
             scores = np.empty((total, self.phi_width), self.settings.dtype)
             for answer, place in zip(answers, places, strict=True):
@@ -313,7 +313,7 @@ class HubCompute:
     def intercept(self, block: Tree) -> NDArray[Any] | None:
         """``[C]``: what is left of the silo's phi where it is dropped; None if nothing is."""
         dropout = self.variant.dropout
-        if not dropout.rate or dropout.intercept != self.silo:
+        if not dropout.leaves_intercept(self.silo):
             return None
         with precision(self.settings.dtype):
             return np.asarray(dropout.alone(self.silo, block, self._model.phi, self._num_features))

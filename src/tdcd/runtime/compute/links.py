@@ -73,7 +73,7 @@ class Links:
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
         """What a round's phi is between hubs."""
         self._is_plain = is_identity(variant.exchange)
-        self._stays = self._is_plain or variant.label_silo == silo
+        self._stays = self._is_plain or not variant.knowledge.sends_phi(silo)
         self._are_rows_plain = is_identity(variant.client_exchange)
         self._are_blocks_whole = sends_whole(variant.block_exchange)
         self._sent_up: Any = None
@@ -87,12 +87,14 @@ class Links:
         """The dither of all samples of a round, for all clients."""
         return np.asarray(self._sending(round_index, self._silo, stream).dither())
 
-    def _keep(self, round_index: int) -> NDArray[np.bool_]:
-        return np.asarray(self._variant.dropout.kept(self._sending(round_index, self._silo))).ravel()
+    def _keep(self, round_index: int) -> NDArray[np.bool_] | None:
+        kept = self._variant.dropout.kept_rows(self._sending(round_index, self._silo))
+        return None if kept is None else np.asarray(kept).ravel()
 
     def kept(self, round_index: int, places: Any) -> NDArray[np.bool_] | None:
         """``[n]``: which of these samples of a round the silo is not dropped from; None if it never is."""
-        return self._kept(round_index)[places] if self._variant.dropout.rate else None
+        kept = self._kept(round_index)
+        return None if kept is None else kept[places]
 
     def to_hubs(self, round_index: int, phi: NDArray[Any]) -> Arrays:
         """The silo's phi ``[E, B, C]`` as the other hubs are sent it; as it is where it stays with its hub."""
@@ -174,7 +176,7 @@ class Links:
         if self._are_rows_plain:
             return sent["phi"]
         found = np.asarray(self._variant.client_exchange.decode(sent, self._of_rows(round_index, stream, places)))
-        if stream != TO_HUB or self._silo == self._variant.dropout.intercept:
+        if stream != TO_HUB or self._variant.dropout.leaves_intercept(self._silo):
             return found
         # Few bits make small numbers of the zeros where the silo is dropped.
         kept = self.kept(round_index, places)

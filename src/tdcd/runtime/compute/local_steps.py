@@ -22,7 +22,6 @@ from tdcd.core.knowledge import Known, WrittenOut
 from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective
 from tdcd.core.trees import Tree, map_tree
-from tdcd.core.update import Sgd
 from tdcd.core.variant import Variant
 from tdcd.runtime.compute.links import precision
 
@@ -104,7 +103,7 @@ class LocalSteps:
         """Whether NumPy steps as the package does; an update that inherits from it may do ``step_size *= 0.5``, or give
         arrays of JAX.
         """
-        return type(self.variant.update) is Sgd
+        return self.variant.takes_plain_steps
 
     def row_weights(self, counts: Array, width: int, held: Any) -> Array:
         """What the rule multiplies the loss of each row by, of a width that rows are padded to."""

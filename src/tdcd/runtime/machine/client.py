@@ -23,7 +23,7 @@ from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.compute.links import Layout
 from tdcd.runtime.compute.local_steps import ClientRows, Presence
-from tdcd.runtime.job import Job, block_beyond, scores_beyond, timing_of
+from tdcd.runtime.job import Job, block_beyond, scores_beyond
 from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.machine.masks import ClientMasks
 from tdcd.runtime.messages.messages import (
@@ -150,7 +150,7 @@ class Client:
         if self._compute is None or self._prefetched_in == self.round:
             return
         self._prefetched_in = self.round
-        following = 0 if self.round < 0 else self.round + timing_of(self.job.variant).period(self.silo)
+        following = 0 if self.round < 0 else self.round + self.job.timing.period(self.silo)
         if following < self.job.config.train.rounds:
             for round_index in (following, *self._sends(following)):
                 self._compute.rows(round_index)

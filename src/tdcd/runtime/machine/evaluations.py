@@ -23,7 +23,7 @@ from tdcd.records.metrics import metrics
 from tdcd.records.patience import Best, Stopping
 from tdcd.records.verdict import NO_COURSES
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.job import Job, timing_of
+from tdcd.runtime.job import Job
 from tdcd.runtime.machine.exchange import HubExchange, Key, figures_of
 from tdcd.runtime.machine.instructions import Append, HubState
 from tdcd.runtime.machine.parts import Header, figures_part, union
@@ -216,7 +216,7 @@ class Evaluations:
     def __init__(self, silo: int, job: Job, compute: HubCompute, restored: HubState | None = None) -> None:
         """Take up what was saved."""
         self.candidates = Candidates(job.stopping, compute.tree, restored)
-        self._silo, self._timing = silo, timing_of(job.variant)
+        self._silo, self._timing = silo, job.timing
         self._has_labels = job.has_labels(silo)
         self._sends_figures = job.topology.label_hub == job.hubs[silo]
         self.figures_in = lru_cache(maxsize=2)(self._figures_in)

@@ -9,7 +9,7 @@ it alone carries digests between the others. A hub that sent one hub two differe
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, get_args
 
-from tdcd.core.timing import Overlap
+from tdcd.core.timing import HubTiming
 from tdcd.runtime.job import WAY_ON, IncompatibleParties, Lost, Topology
 from tdcd.runtime.messages.messages import (
     AnyPart,
@@ -45,14 +45,14 @@ def exchange_of(round_index: int) -> list[Key]:
     return [(PhiPart, round_index), (SlopePart, round_index)]
 
 
-def kept_rounds(timing: Overlap) -> int:
+def kept_rounds(timing: HubTiming) -> int:
     """For how many rounds a hub keeps what it sent its peers: those who go back may also lack what is D rounds older,
     and be D rounds behind.
     """
     return KEPT_PERIODS * timing.longest_period + 2 * timing.rounds
 
 
-def most_unsaved(timing: Overlap) -> int:
+def most_unsaved(timing: HubTiming) -> int:
     """By how many rounds a hub may be past the state that it would go back to, and still be sent what it needs.
 
     A peer is at most ``rounds + longest_period`` ahead of a hub, which may want parts that are ``rounds`` older than
@@ -61,7 +61,7 @@ def most_unsaved(timing: Overlap) -> int:
     return kept_rounds(timing) - timing.longest_period - 2 * timing.rounds
 
 
-def begun(failed_in: int, round_index: int, timing: Overlap, last: int) -> list[Key]:
+def begun(failed_in: int, round_index: int, timing: HubTiming, last: int) -> list[Key]:
     """What shows that a peer began a round in which something failed: if all peers did, nothing failed before.
 
     A hub that has left that round received it then, but for what peers sent ahead.
@@ -82,7 +82,7 @@ def lost(hub: str, round_index: int, gone: Gone) -> Lost:
 class HubExchange:
     """What one hub sends its peers, and receives from them."""
 
-    def __init__(self, name: str, topology: Topology, run: str, timing: Overlap) -> None:
+    def __init__(self, name: str, topology: Topology, run: str, timing: HubTiming) -> None:
         """Take this hub's name, and who is sent what."""
         self.name, self.hubs, self.topology, self.run, self._timing = name, topology.hubs, topology, run, timing
         self.peers = [hub for hub in self.hubs if hub != name]

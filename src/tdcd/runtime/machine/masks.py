@@ -32,10 +32,10 @@ class MaskAgreement:
 
     def __init__(self, job: Job, silo: int, keys: Keys, nonce: str) -> None:
         """Take the hub's keys, and its nonce of the run."""
-        sends = job.variant.knowledge.route.receivers
+        sends_phi = job.variant.knowledge.sends_phi
         self._own, self._keys, self._nonce = job.hubs[silo], keys, nonce
         # The hub with the labels only adds up what it gets.
-        self._group = [hub for index, hub in enumerate(job.hubs) if sends(index, len(job.hubs))]
+        self._group = [hub for index, hub in enumerate(job.hubs) if sends_phi(index)]
         self._are_used = job.config.exchange.protect == "mask"
         self._pair: KeyPair | None = None
 

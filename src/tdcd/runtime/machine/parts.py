@@ -275,7 +275,7 @@ def _check_scores(message: ScoresPart, job: Job, compute: HubCompute) -> None:
     if (message.absent or message.unscored) and job.config.federation.client_grace_s is None:
         raise RejectedMessage(LEAVES_OUT)
     dropout = job.variant.dropout
-    if (message.intercept is None) != (not dropout.rate or dropout.intercept != job.hubs.index(message.sender)):
+    if (message.intercept is not None) != dropout.leaves_intercept(job.hubs.index(message.sender)):
         raise RejectedMessage("'intercept' is what the silo with the column of ones sends, with silo dropout")
     if message.intercept is not None:
         take(message.intercept, "intercept", job.settings.dtype, [compute.phi_width])

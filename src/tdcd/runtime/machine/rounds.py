@@ -17,11 +17,11 @@ may continue without a client, see :mod:`tdcd.runtime.machine.questions`.
 from collections.abc import Callable, Collection, Sequence
 
 from tdcd.core.objective import Tree
-from tdcd.core.timing import Overlap
+from tdcd.core.timing import HubTiming
 from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.job import Job, timing_of
+from tdcd.runtime.job import Job
 from tdcd.runtime.machine.evaluations import Evaluations, Records
 from tdcd.runtime.machine.exchange import HubExchange, Key, begun, exchange_of, figures_of, kept_rounds, lost
 from tdcd.runtime.machine.instructions import Absence, Append, End, HubState, Instruction, Save
@@ -119,7 +119,7 @@ class HubBlock:
 
 
 def awaited(
-    phase: str, round_index: int, own: HubBlock, evaluations: Evaluations, timing: Overlap, last: int
+    phase: str, round_index: int, own: HubBlock, evaluations: Evaluations, timing: HubTiming, last: int
 ) -> list[Key]:
     """The parts that have to be there before a hub leaves this phase of this round; ``last`` is the last round."""
     if phase == "exchanging":
@@ -147,7 +147,7 @@ class Rounds:
         """Stand at the start of round 0, or of the round that was saved; ``preparation`` goes with a shared model."""
         self.job, self.silo, self.compute, self.run, self.preparation = job, silo, compute, run, preparation
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
-        self.timing, self._last = timing_of(job.variant), job.config.train.rounds
+        self.timing, self._last = job.timing, job.config.train.rounds
         self.round, self.phase = 0 if restored is None else restored.round, ""
         self._steps: dict[str, Callable[[], list[Instruction]]] = {
             "evaluating": self._scored,

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
-from tdcd.runtime.job import timing_of
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.exchange import most_unsaved
 from tdcd.runtime.machine.hub import Hub
@@ -85,7 +84,7 @@ class HubDriver:
         self._missing_since: dict[str, float] = {}
         self._num_unaware = -1 if hub.shutdown is None else len(hub.shutdown.unaware)
         self._disk_errors, self._last_error = 0, ""
-        self._timing = timing_of(hub.job.variant)
+        self._timing = hub.job.timing
         self._saving: HubState | None = None
         self._is_held = False
         """Whether the hub stays where it is until a state is durable."""

@@ -5,13 +5,13 @@ import logging
 import math
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Literal, NamedTuple
@@ -90,7 +90,7 @@ METRICS = (
         "tdcd_info",
         "gauge",
         "Always 1; who this is, and the version of tdcd.",
-        lambda now: [({"party": now.facts["party"], "version": version("tdcd")}, 1)],
+        lambda now: [({"party": now.facts["party"], "version": sys.modules["tdcd"].__version__}, 1)],
     ),
     Metric(
         "tdcd_phase",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence, Set
 
 from tdcd.records.timeline import TIMELINE, Timeline
-from tdcd.runtime.job import Job, timing_of
+from tdcd.runtime.job import Job
 from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.process.log import event
 from tdcd.runtime.storage.hub_folder import HubFolder
@@ -81,7 +81,7 @@ def _taken_up(hub: str, folder: HubFolder) -> Timeline:
 
 def phi_ages(job: Job, silo: str, round_index: int) -> dict[str, int]:
     """By other silo: how many rounds old its block is whose phi is used in a round; nothing if it is this round's."""
-    timing = timing_of(job.variant)
+    timing = job.timing
     if not timing.rounds and timing.longest_period == 1:
         return {}
     names = [one.name for one in job.config.silos]

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tdcd.config import Config, SiloSection, check_config, override, read_config
+from tdcd.config.members import variant_of
 from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import Plan, plan
 from tdcd.federation.party_names import client_of
@@ -60,10 +61,10 @@ def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, 
     ids = folder / "ids.txt"
     ids.write_text("".join(f"{one}\n" for one in (*assembled.ids, *assembled.test_ids)), encoding="utf-8")
     options: dict[str, list[str]] = {}
+    knowledge = variant_of(config).knowledge
     for index, silo in enumerate(config.silos):
         tables = _tables(config, assembled, index, folder)
-        has_labels = config.federation.labels in (None, silo.name)
-        labels = _labels(config, assembled, silo, tables, folder) if has_labels else []
+        labels = _labels(config, assembled, silo, tables, folder) if knowledge.scored_at(index) == index else []
         for client, path in tables.items():
             options[client_of(silo.name, client)] = ["--data", str(path), "--ids", str(ids), *labels]
     return options
@@ -107,7 +108,7 @@ def _labels(
         federation, names = assembled.federation, assembled.label_encoding.classes
         drawn = [names[int(number)] for number in federation.labels] + [*assembled.test_labels]
         ids = [*assembled.ids, *assembled.test_ids]
-        own = [some for some in (federation.weights, federation.test_weights) if some is not None]
+        own = [weights for weights in (federation.weights, federation.test_weights) if weights is not None]
         weights = (silo.weight or holder.weight or "", np.concatenate(own).tolist()) if own else None
         write_randomized(out, (silo.id, label), ids, drawn, config.federation.label_epsilon, weights)
         return ["--labels", str(out)]

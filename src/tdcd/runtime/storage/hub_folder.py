@@ -35,7 +35,7 @@ from tdcd.records.manifest import Manifest, keyed, schedule_of
 from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.compute.sample_index import SampleIndex
-from tdcd.runtime.job import Job, timing_of
+from tdcd.runtime.job import Job
 from tdcd.runtime.machine.exchange import kept_rounds
 from tdcd.runtime.machine.handshake import Handshake
 from tdcd.runtime.machine.hub import Shutdown
@@ -185,7 +185,7 @@ class HubFolder:
             job.clients(silo),
             self._checkpoints.newest,
         )
-        kept = kept_rounds(timing_of(job.variant)) if job.peers(silo) else math.inf
+        kept = kept_rounds(job.timing) if job.peers(silo) else math.inf
         state, self.complaints = state_to_continue(self.path, self._checkpoints, records, kept)
         self.restored = state
         self._checkpoints.durable = 0 if state is None else state.round

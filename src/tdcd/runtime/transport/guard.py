@@ -157,9 +157,9 @@ class Guard:
                 self._take_calls()
             else:
                 self._serve(key.data, key.fileobj, events)  # type: ignore[arg-type]
-        if timed := self._timed():
+        if self._strangers or self._opening or self._leaving:
             now = time.monotonic()
-            for late in [one for one in timed if now - one.since > self._patience]:
+            for late in [one for one in self._timed() if now - one.since > self._patience]:
                 self._turn_away(late)
             self._pass_on_to_zenoh()
         if self._deaf_until and time.monotonic() > self._deaf_until and not self._is_closing:
@@ -168,6 +168,8 @@ class Guard:
 
     def _next_look(self) -> float | None:
         """Seconds until somebody's time is up."""
+        if not (self._strangers or self._opening or self._leaving or self._deaf_until):
+            return None  # As almost always: there are only links.
         ends = [one.since + self._patience for one in self._timed()]
         ends += [self._deaf_until] if self._deaf_until else []
         return max(0.0, min(ends) - time.monotonic()) if ends else None
@@ -267,13 +269,16 @@ class Guard:
 
     def _send(self, connection: _Connection, target: socket.socket, data: memoryview) -> bool:
         """Send, or keep what there is no room for; whether all is sent and there is more to come."""
-        with contextlib.suppress(BlockingIOError):
-            data = data[target.send(data) :]
-        if data:
-            connection.unsent[target] = memoryview(bytes(data))
-        elif len(connection.ended) == 1 and target not in connection.ended:
+        try:
+            sent = target.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            connection.unsent[target] = memoryview(bytes(data[sent:]))
+            return False
+        if len(connection.ended) == 1 and target not in connection.ended:
             target.shutdown(socket.SHUT_WR)
-        return not (data or connection.ended)
+        return not connection.ended
 
     def _watch(self, connection: _Connection) -> None:
         """Wait for what an end says while the other one has room for it, and for room where there is none."""
@@ -399,8 +404,8 @@ def _listen(address: str) -> socket.socket:
     host = host.strip("[]")
     found = socket.getaddrinfo(host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, where = found[0][0], found[0][4]
-    both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server(where, family=family, backlog=1024, dualstack_ipv6=both)
+    is_dual = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server(where, family=family, backlog=1024, dualstack_ipv6=is_dual)
 
 
 def loopback_port() -> int:

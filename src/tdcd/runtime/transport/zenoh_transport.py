@@ -195,7 +195,7 @@ class ZenohTransport:
             expires=0 if facts is None else int(facts.not_after.timestamp()),
         )
         self._attached = _attached(LAST, self._process), _attached(MORE, self._process)
-        self._places = {peer: PeerProcesses(self._process, party, peer) for peer in ordered}
+        self._processes = {peer: PeerProcesses(self._process, party, peer) for peer in ordered}
         self._expiries = {party: self._process.expires} if self._process.expires else {}
         self._publishers: dict[str, tuple[str, zenoh.Publisher]] = {}
         self._with_unsent: SimpleQueue[str | None] = SimpleQueue()
@@ -225,7 +225,7 @@ class ZenohTransport:
     def unfit(self) -> dict[str, str]:
         """See :class:`Transport <tdcd.runtime.transport.transport.Transport>`."""
         with self._lock:
-            return {peer: place.unfit for peer, place in self._places.items() if place.unfit}
+            return {peer: processes.unfit for peer, processes in self._processes.items() if processes.unfit}
 
     @property
     def expiries(self) -> dict[str, int]:
@@ -236,13 +236,13 @@ class ZenohTransport:
     def send(self, receiver: str, data: bytes) -> None:
         """See :meth:`Transport.send <tdcd.runtime.transport.transport.Transport.send>`."""
         self._mailbox.check(receiver, data)
-        place, chosen = self._places[receiver], self._places[receiver].chosen
-        if chosen is None or not place.is_up:
+        processes, chosen = self._processes[receiver], self._processes[receiver].chosen
+        if chosen is None or not processes.is_up:
             return
         publisher, last, more = self._publisher(receiver, chosen), *self._attached
         for piece, is_last in pieces(data, PIECE_BYTES):
             # Who is away, or came back in the meantime, could not put the pieces together.
-            if self._places[receiver] is not place or not place.accepts(chosen.nonce):
+            if self._processes[receiver] is not processes or not processes.accepts(chosen.nonce):
                 return
             publisher.put(piece, attachment=last if is_last else more)
         self.sent_bytes[receiver] += len(data)
@@ -267,8 +267,8 @@ class ZenohTransport:
         """Say to processes of peers whether they are chosen, in a thread of its own: those that read never wait."""
         while (peer := self._with_unsent.get()) is not None:
             with self._lock:
-                place, name = self._places[peer], self._names[peer]
-                unsent, place.unsent = place.unsent, {}
+                processes, name = self._processes[peer], self._names[peer]
+                unsent, processes.unsent = processes.unsent, {}
             for nonce, (what, word) in unsent.items():
                 key = message_key(name, self._own_name, nonce)
                 # Nobody waits for one that is not chosen and does not read.
@@ -278,8 +278,8 @@ class ZenohTransport:
                         key, word, congestion_control=waits, express=True, attachment=_attached(what, self._process)
                     )
                 with self._lock:
-                    if what == CHOSEN and self._places[peer] is place:
-                        self._note(peer, place.announced(nonce))
+                    if what == CHOSEN and self._processes[peer] is processes:
+                        self._note(peer, processes.announced(nonce))
 
     def receive(self, timeout: float | None) -> Event | None:
         """See :meth:`Transport.receive <tdcd.runtime.transport.transport.Transport.receive>`."""
@@ -337,9 +337,9 @@ class ZenohTransport:
             self._names[peer] = name
             self.revoked.add(peer)
             self._mailbox.forget_messages(peer)
-            if self._places[peer].is_up:
+            if self._processes[peer].is_up:
                 self._mailbox.put(Left(peer))
-            self._places[peer] = PeerProcesses(self._process, self.party, peer)
+            self._processes[peer] = PeerProcesses(self._process, self.party, peer)
         _, publisher = self._publishers.pop(peer, ("", None))
         if publisher is not None:
             publisher.undeclare()  # type: ignore[no-untyped-call]
@@ -371,8 +371,8 @@ class ZenohTransport:
                 return
             if mark in (CHOSEN, TAKEN):
                 word = sample.payload.to_bytes()[:MOST_WORD_BYTES].decode(errors="replace")
-                self._note(sender, self._places[sender].received_choice(nonce, mark, word))
-            elif mark in (LAST, MORE) and self._places[sender].accepts(nonce):
+                self._note(sender, self._processes[sender].received_choice(nonce, mark, word))
+            elif mark in (LAST, MORE) and self._processes[sender].accepts(nonce):
                 self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark == LAST)
 
     def _on_presence(self, peer: str, name: str, sample: zenoh.Sample) -> None:
@@ -382,18 +382,18 @@ class ZenohTransport:
                 return
             if sample.kind == zenoh.SampleKind.PUT:
                 self.revoked.discard(peer)
-                self._note(peer, self._places[peer].came(word))
+                self._note(peer, self._processes[peer].came(word))
             else:
-                self._note(peer, self._places[peer].went(word))
+                self._note(peer, self._processes[peer].went(word))
 
     def _note(self, peer: str, events: list[Event]) -> None:
         """Pass events on, and remember until when those who have joined may stay."""
-        place = self._places[peer]
+        processes = self._processes[peer]
         for event in events:
             self._mailbox.put(event)
-        if place.is_up and place.chosen is not None and place.chosen.expires:
-            self._expiries[peer] = place.chosen.expires
-        if place.unsent:
+        if processes.is_up and processes.chosen is not None and processes.chosen.expires:
+            self._expiries[peer] = processes.chosen.expires
+        if processes.unsent:
             self._with_unsent.put(peer)
 
 

@@ -60,7 +60,7 @@ class GroupedEngine:
         """Linear blocks, and Algorithm 1 itself."""
         if not problem.is_linear:
             return "it runs linear blocks only"
-        if problem.variant.changed:
+        if not problem.variant.is_plain:
             return f"it runs Algorithm 1 as it is, and {', '.join(problem.variant.changed)} differs"
         return None if problem.weights is None else "it gives all samples the same weight, and these have their own"
 

@@ -1,0 +1,51 @@
+"""What a member of the family is stays in core: no other line asks which one it has."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import tdcd
+
+pytestmark = pytest.mark.quick
+
+PACKAGE = Path(tdcd.__file__).parent
+PARTS = (
+    "AsItIs|WholeBlock|Quantised|QuantisedChange|FixedPoint|FixedBlocks|GaussianNoise|SummedExchange|NumpyBlocks|"
+    "LabelsEverywhere|LabelsAt|WrittenOut|Overlap|Followed|SiloDropout|Everybody|RandomClients|HubsInTurn|Sgd|"
+    "ClientOptimizer|HubOptimizer|TakeAverage|CentreAverage|Sum|Hidden"
+)
+ASKS = re.compile(
+    rf"isinstance\(.*\b({PARTS})\b|type\(.*\) (is|in|==).*\b({PARTS})\b|[=!]= \(?({PARTS})\(|label_silo is|"
+    r"knowledge\.label_silo|variant\.label_silo|\b(if|not|and|or) .*dropout\.(rate|intercept)\b"
+)
+
+
+def asking(path):
+    """The statements of a module that ask which part they have."""
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.If | ast.IfExp | ast.Assert | ast.Return | ast.Assign | ast.AugAssign | ast.While):
+            line = ast.get_source_segment(text, node.test if hasattr(node, "test") else node) or ""
+            if ASKS.search(" ".join(line.split())):
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno}: {line.splitlines()[0]}"
+
+
+def test_nobody_outside_core_asks_which_member_it_is():
+    outside = [path for path in sorted(PACKAGE.rglob("*.py")) if "core" not in path.relative_to(PACKAGE).parts[:1]]
+    assert len(outside) > 100
+    assert [found for path in outside for found in asking(path)] == []
+
+
+def test_the_search_finds_what_it_looks_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("test_members.PACKAGE", tmp_path)
+    lines = [
+        "if isinstance(variant.exchange, FixedPoint): pass",
+        "x = variant.exchange == AsItIs()",
+        "if mode.label_silo is None: pass",
+        "assert not variant.dropout.rate",
+    ]
+    for number, line in enumerate(lines):
+        (tmp_path / f"m{number}.py").write_text(line)
+        assert len([*asking(tmp_path / f"m{number}.py")]) == 1
