@@ -41,6 +41,10 @@ ELSEWHERE: Mapping[str, str] = {
     "federation.client_grace_s": REAL,
     **{f"model.{key}": BLOCKS for key in ("block", "hidden", "channels", "kernel", "embedding", "module")},
     "model.l2": "give it to tdcd.train: Objective(..., l2=...)",
+    **{
+        f"model.{key}": "give it to tdcd.train: Objective(..., combine=Hidden(...)), from tdcd.core.combine"
+        for key in ("head", "head_units")
+    },
     "evaluate.every": "give it to tdcd.train: evaluate_every=...",
     "evaluate.patience": "give it to tdcd.train: patience=...",
     "evaluate.keep": "give it to tdcd.train: keep=...",
