@@ -10,8 +10,10 @@ TESTS = Path(__file__).parent
 SUPPORT = TESTS / "support"
 
 
-def test_two_folders_with_fixtures_of_their_own_collect():
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/data", "tests/report"]
+def test_folders_with_fixtures_of_their_own_collect_together():
+    folders = sorted(str(path.parent) for path in TESTS.glob("*/**/conftest.py"))
+    assert len(folders) > 1
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *folders]
     done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
