@@ -56,7 +56,7 @@ def planned(sections, train, **keys):
 def losses(*plans):
     simulation = simulate(*plans)
     state = simulation.advance(simulation.init(), 0, ROUNDS)
-    return [figures.train_loss for figures in measure(simulation, state.blocks)]
+    return [figures.train_loss for figures in measure(simulation, state.blocks, ROUNDS)]
 
 
 @pytest.mark.parametrize("name", GOLDEN)

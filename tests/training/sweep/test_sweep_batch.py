@@ -54,12 +54,12 @@ def test_a_batch_equals_its_runs(block, loss, train, engine):
     assert together.engine == engine
     start = together.init()
     found = together.advance(together.advance(start, 0, 7), 7, 2)
-    figures = measure(together, found.blocks)
+    figures = measure(together, found.blocks, 9)
     for planned, own, state in zip(plans, figures, together.part(found), strict=True):
         simulation, expected = by_itself(planned, 9)
         for one, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(one, leaf, rtol=0, atol=1e-10)
-        (alone,) = measure(simulation, expected.blocks)
+        (alone,) = measure(simulation, expected.blocks, 9)
         assert own.train_loss == pytest.approx(alone.train_loss, rel=1e-10)
         assert own.test_loss == pytest.approx(alone.test_loss, rel=1e-10)
         for split, names in alone.metrics.items():
