@@ -84,9 +84,9 @@ def test_rounds_that_need_another_padding_are_the_same(monkeypatch):
 def test_chunks_of_samples_leave_no_trace(monkeypatch):
     together = simulate(*plans_of("linear", loss="softmax"))
     blocks = jax.tree.map(lambda leaf: leaf + 0.1 * np.arange(leaf.size).reshape(leaf.shape), together.init().blocks)
-    whole = measure(together, blocks)
+    whole = measure(together, blocks, 0)
     monkeypatch.setattr("tdcd.simulation.simulate.SCORES_AT_ONCE", 2 * 10 * 60)
-    parts = measure(together, blocks)
+    parts = measure(together, blocks, 0)
     for one, other in zip(whole, parts, strict=True):
         assert one.train_loss == pytest.approx(other.train_loss, rel=1e-12)
         assert one.metrics["train"] == pytest.approx(other.metrics["train"], rel=1e-12)
