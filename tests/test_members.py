@@ -12,9 +12,9 @@ pytestmark = pytest.mark.quick
 
 PACKAGE = Path(tdcd.__file__).parent
 PARTS = (
-    "AsItIs|WholeBlock|Quantised|QuantisedChange|FixedPoint|FixedBlocks|GaussianNoise|SummedExchange|NumpyBlocks|"
-    "LabelsEverywhere|LabelsAt|WrittenOut|Overlap|Followed|SiloDropout|Everybody|RandomClients|HubsInTurn|Sgd|"
-    "ClientOptimizer|HubOptimizer|TakeAverage|CentreAverage|Sum|Hidden"
+    "Identity|WholeBlock|Quantised|QuantisedChange|FixedPoint|FixedBlocks|GaussianNoise|SummedCodec|NumpyBlocks|"
+    "LabelsEverywhere|LabelsAt|WrittenOut|Overlap|Followed|SiloDropout|FullParticipation|RandomClients|HubsInTurn|Sgd|"
+    "ClientOptimizer|HubOptimizer|Average|CentreAverage|Sum|Hidden"
 )
 ASKS = re.compile(
     rf"isinstance\(.*\b({PARTS})\b|type\(.*\) (is|in|==).*\b({PARTS})\b|[=!]= \(?({PARTS})\(|label_silo is|"
@@ -42,7 +42,7 @@ def test_the_search_finds_what_it_looks_for(tmp_path, monkeypatch):
     monkeypatch.setattr("test_members.PACKAGE", tmp_path)
     lines = [
         "if isinstance(variant.exchange, FixedPoint): pass",
-        "x = variant.exchange == AsItIs()",
+        "x = variant.exchange == Identity()",
         "if mode.label_silo is None: pass",
         "assert not variant.dropout.rate",
     ]

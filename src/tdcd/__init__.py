@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
+    from tdcd.core.codecs.noise import GaussianNoise
+    from tdcd.core.codecs.quantised import Quantised, QuantisedChange
     from tdcd.core.combine import Hidden
     from tdcd.core.dropout import SiloDropout
     from tdcd.core.knowledge import Knowledge, LabelsAt
     from tdcd.core.losses import Huber, Loss
-    from tdcd.core.noise import GaussianNoise
     from tdcd.core.objective import Objective
-    from tdcd.core.quantised import Quantised, QuantisedChange
     from tdcd.core.settings import Settings
     from tdcd.core.timing import Overlap
     from tdcd.core.variant import Variant
@@ -79,10 +79,10 @@ _MODULES = {
     "tdcd.core.combine": ("Hidden",),
     "tdcd.core.dropout": ("SiloDropout",),
     "tdcd.core.knowledge": ("Knowledge", "LabelsAt"),
-    "tdcd.core.noise": ("GaussianNoise",),
+    "tdcd.core.codecs.noise": ("GaussianNoise",),
     "tdcd.core.losses": ("Huber", "Loss"),
     "tdcd.core.objective": ("Objective",),
-    "tdcd.core.quantised": ("Quantised", "QuantisedChange"),
+    "tdcd.core.codecs.quantised": ("Quantised", "QuantisedChange"),
     "tdcd.core.settings": ("Settings",),
     "tdcd.core.timing": ("Overlap",),
     "tdcd.core.variant": ("Variant",),

@@ -198,7 +198,7 @@ def test_what_cannot_be_audited_is_refused(keys, options, sentence):
     ],
 )
 def test_a_variant_with_a_wire_form_of_its_own_is_refused(part, value, tmp_path, monkeypatch):
-    code = f"import tdcd\nfrom tdcd.core.quantised import *\nVARIANT = tdcd.Variant({part}={value})\n"
+    code = f"import tdcd\nfrom tdcd.core.codecs.quantised import *\nVARIANT = tdcd.Variant({part}={value})\n"
     (tmp_path / "wire_variant.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "wire_variant", raising=False)

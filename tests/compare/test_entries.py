@@ -9,8 +9,8 @@ from tdcd.compare import compare, network_of, num_runs, plan_all
 from tdcd.compare.entries import parse_entries
 from tdcd.compare.tables import summary
 from tdcd.config import ConfigError, check_config
+from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.optimizers import ClientOptimizer
-from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.pages.comparison import write_page
 from tdcd.training.run import run

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tdcd.core.exchange import Sending, SummedExchange, seed_words
-from tdcd.core.fixed_point import BeyondRangeError, FixedPoint
+from tdcd.core.codecs.codec import Sending, SummedCodec, seed_words
+from tdcd.core.codecs.fixed_point import BeyondRangeError, FixedPoint
 from tdcd.core.variant import Variant
 
 pytestmark = pytest.mark.quick
@@ -36,7 +36,7 @@ def test_sums_are_right_to_the_resolution_and_alike_in_both_libraries():
     exact = sum(part.astype(np.float64) for part in parts)
     assert np.abs(fixed.numbers(sum(one["phi"] for one in sent), np.float64) - exact).max() <= 1.5 * 2.0**-fixed.bits
     assert (found == fixed.numbers(sum(one["phi"] for one in sent), np.float32)).all()
-    assert isinstance(fixed, SummedExchange)
+    assert isinstance(fixed, SummedCodec)
     assert Variant(exchange=fixed).changed == ("exchange",)
 
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from support.problems import Problem, Shape
 from tdcd.blocks import Linear, Mlp
+from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.dropout import SiloDropout
-from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import LabelsAt
 from tdcd.core.objective import Objective
 from tdcd.core.participation import RandomClients
-from tdcd.core.quantised import Quantised
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 

@@ -8,9 +8,9 @@ import pytest
 from support import oracle
 from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
-from tdcd.core.exchange import BETWEEN_HUBS, BLOCKS, TO_CLIENTS, TO_HUB, Sending, half_open, seed_words
+from tdcd.core.codecs.codec import BETWEEN_HUBS, BLOCKS, TO_CLIENTS, TO_HUB, Sending, half_open, seed_words
+from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.objective import Objective
-from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 

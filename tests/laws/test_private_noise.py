@@ -9,8 +9,8 @@ from support.in_process import InProcess
 from support.problems import Problem, Shape, distance
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd import Variant
-from tdcd.core.exchange import Sending, encode_scores, seed_words
-from tdcd.core.noise import GaussianNoise
+from tdcd.core.codecs.codec import Sending, encode_scores, seed_words
+from tdcd.core.codecs.noise import GaussianNoise
 from tdcd.core.objective import Objective
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
@@ -20,7 +20,7 @@ from tdcd.runtime.messages.messages import PhiPart
 NOISE = GaussianNoise(clip=0.5, sigma=0.2)
 OWN = """
 from tdcd import Variant
-from tdcd.core.noise import GaussianNoise
+from tdcd.core.codecs.noise import GaussianNoise
 
 noisy = Variant(exchange=GaussianNoise(clip=0.5, sigma=0.2))
 """

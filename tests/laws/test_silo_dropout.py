@@ -6,12 +6,12 @@ import pytest
 from support import oracle
 from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
+from tdcd.core.codecs.codec import Sending, seed_words
+from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.dropout import SiloDropout
-from tdcd.core.exchange import Sending, seed_words
 from tdcd.core.knowledge import LabelsAt
 from tdcd.core.objective import Objective
 from tdcd.core.participation import RandomClients
-from tdcd.core.quantised import Quantised
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 

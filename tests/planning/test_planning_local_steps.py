@@ -18,7 +18,7 @@ from tdcd.config.resolve import plan
 from tdcd.core.network import PRESETS
 from tdcd.core.pace import Work
 from tdcd.core.timing import Overlap
-from tdcd.core.variant import AsItIs, Variant
+from tdcd.core.variant import Identity, Variant
 from tdcd.planning import Forecast, rank_variants, recommend_local_steps
 from tdcd.planning.cost import Cost, computing, round_costs, with_local_steps
 from tdcd.planning.forecast import recommend
@@ -230,7 +230,7 @@ def test_a_variant_that_the_theorem_does_not_cover_is_refused(train, named):
 
 
 @dataclass(frozen=True)
-class Halved(AsItIs):
+class Halved(Identity):
     """Phi in half the bytes."""
 
     def layout(self, shape, dtype):

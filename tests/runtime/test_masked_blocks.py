@@ -9,7 +9,7 @@ from support.in_process import InProcess
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
-from tdcd.core.fixed_point import BeyondRangeError, FixedBlocks
+from tdcd.core.codecs.fixed_point import BeyondRangeError, FixedBlocks
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import IncompatibleParties
@@ -39,7 +39,7 @@ def protected():
 def test_the_run_is_that_of_plain_fixed_point_and_the_simulation(protected, tmp_path, monkeypatch):
     _, data, masked, result = protected
     (tmp_path / "plain_blocks.py").write_text(
-        "from tdcd import Variant\nfrom tdcd.core.fixed_point import FixedBlocks\n"
+        "from tdcd import Variant\nfrom tdcd.core.codecs.fixed_point import FixedBlocks\n"
         "plain = Variant(block_exchange=FixedBlocks())\n"
     )
     monkeypatch.delitem(sys.modules, "plain_blocks", raising=False)

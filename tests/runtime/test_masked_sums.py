@@ -10,7 +10,7 @@ from test_align import talk_all
 from support.in_process import SECRET, InProcess
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError, check_config
-from tdcd.core.fixed_point import BeyondRangeError, FixedPoint
+from tdcd.core.codecs.fixed_point import BeyondRangeError, FixedPoint
 from tdcd.prediction.scores import SiloScores, combine
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_data import shards
@@ -40,7 +40,7 @@ def plain(tmp_path, monkeypatch, **sections):
     """The same configuration with fixed point and no masks."""
     timing = sections.get("train", {}).get("overlap", 0)
     (tmp_path / "plain_fixed.py").write_text(
-        "from tdcd import Overlap, Variant\nfrom tdcd.core.fixed_point import FixedPoint\n"
+        "from tdcd import Overlap, Variant\nfrom tdcd.core.codecs.fixed_point import FixedPoint\n"
         f"plain = Variant(exchange=FixedPoint(256.0, 3), timing=Overlap({timing}, {(1, 1, 3) if timing else ()}))\n"
     )
     monkeypatch.delitem(sys.modules, "plain_fixed", raising=False)

@@ -10,7 +10,7 @@ from support.in_process import InProcess, largest_difference
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
-from tdcd.core.exchange import WIRE_DTYPES, Sending, seed_words
+from tdcd.core.codecs.codec import WIRE_DTYPES, Sending, seed_words
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages.messages import PhiPart

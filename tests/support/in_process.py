@@ -5,7 +5,7 @@ from collections import Counter, defaultdict, deque
 
 import numpy as np
 
-from tdcd.core.exchange import seed_words, simulated_secret
+from tdcd.core.codecs.codec import seed_words, simulated_secret
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.hub import Hub

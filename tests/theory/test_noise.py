@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ridge_problem import Array, Ridge, expected_square, federation_of, slopes_of
 
 from tdcd import Linear, Mlp, Objective, Settings, Simulation
-from tdcd.core.quantised import Quantised, QuantisedChange
+from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.schedule import batch_ids
 from tdcd.core.variant import Variant
 from tdcd.federation.partition import contiguous_rows

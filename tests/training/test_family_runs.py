@@ -265,7 +265,9 @@ def test_only_the_silo_with_labels_of_a_variant_could_train_alone(tmp_path, monk
 
 def own_variant(folder, monkeypatch, parts, evaluate):
     """A configuration whose variant is in a module of its own."""
-    imports = "import tdcd\nfrom tdcd.core.knowledge import LabelsAt\nfrom tdcd.core.quantised import Quantised\n"
+    imports = (
+        "import tdcd\nfrom tdcd.core.knowledge import LabelsAt\nfrom tdcd.core.codecs.quantised import Quantised\n"
+    )
     imports += "from tdcd.core.timing import Overlap\n"
     (folder / "labels_variant.py").write_text(f"{imports}VARIANT = tdcd.Variant({parts})\n")
     monkeypatch.chdir(folder)

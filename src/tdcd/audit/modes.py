@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config.resolve import Plan
-from tdcd.core.exchange import AsItIs, WholeBlock
+from tdcd.core.codecs.codec import Identity, WholeBlock
+from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.knowledge import Knowledge, LabelsAt, LabelsEverywhere
 from tdcd.core.losses import needs_labels
-from tdcd.core.quantised import Quantised
 from tdcd.core.randomized import Response
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
@@ -45,7 +45,7 @@ class Mode:
 
     def variant(self, base: Variant) -> Variant:
         """The member of the family that trains in this mode."""
-        exchange = AsItIs() if self.bits == 32 else Quantised(self.bits)
+        exchange = Identity() if self.bits == 32 else Quantised(self.bits)
         # Slopes are of this round's blocks.
         timing = base.timing if self.knowledge.are_labels_everywhere else Overlap()
         parts: dict[str, Any] = {

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tdcd.audit.modes import Mode, randomised
 from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
-from tdcd.core.exchange import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, Exchange, Sending, is_identity, seed_words
+from tdcd.core.codecs.codec import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, Codec, Sending, is_identity, seed_words
 from tdcd.core.objective import Tree
 from tdcd.core.randomized import Response
 from tdcd.core.settings import draws_of
@@ -213,7 +213,7 @@ class _Recorder:
             )
 
 
-def _sent(exchange: Exchange, phi: Any, sending: Sending) -> NDArray[Any]:
+def _sent(exchange: Codec, phi: Any, sending: Sending) -> NDArray[Any]:
     return np.asarray(exchange.decode(exchange.encode(phi, sending), sending))
 
 

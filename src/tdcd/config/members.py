@@ -6,11 +6,11 @@ from typing import Any
 from tdcd.config.errors import ConfigError, clashing
 from tdcd.config.schema import Config, TrainSection
 from tdcd.config.user_code import find_function
+from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.dropout import SiloDropout
-from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import LabelsAt
 from tdcd.core.participation import RandomClients
-from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 from tdcd.core.words import there_are

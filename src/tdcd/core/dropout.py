@@ -17,7 +17,7 @@ import numpy as np
 
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Apply, Minibatch
-from tdcd.core.exchange import AsItIs, Exchange, Sending, SummedExchange, Wire, sum_others
+from tdcd.core.codecs.codec import Codec, Identity, Sending, SummedCodec, Wire, sum_others
 from tdcd.core.lazy import Array, compiled, jax, jnp, library_of
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of
@@ -70,14 +70,14 @@ class SiloDropout:
         """Phi as its receiver uses it: few bits make small numbers of the zeros, which are put in again."""
         return phi if sending.silo == self.intercept else self.dropped(phi, sending)
 
-    def decode(self, exchange: Exchange, sent: Wire, sending: Sending) -> Array:
+    def decode(self, exchange: Codec, sent: Wire, sending: Sending) -> Array:
         """What was sent to the phi that its receivers use."""
         phi = exchange.decode(sent, sending)
-        return phi if exchange == AsItIs() else self.cleared(phi, sending)
+        return phi if exchange == Identity() else self.cleared(phi, sending)
 
-    def sum_others(self, exchange: Exchange, sent: Sequence[Wire], silo: int, sendings: Sequence[Sending]) -> Array:
+    def sum_others(self, exchange: Codec, sent: Sequence[Wire], silo: int, sendings: Sequence[Sending]) -> Array:
         """The other silos' phi, summed: line 13."""
-        if not self.rate or isinstance(exchange, SummedExchange):
+        if not self.rate or isinstance(exchange, SummedCodec):
             return sum_others(exchange, sent, silo, sendings)
         return algorithm.sum_others([self.decode(exchange, *both) for both in zip(sent, sendings, strict=True)], silo)
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from tdcd.core.exchange import scores_codec
+from tdcd.core.codecs.codec import scores_codec
 
 if TYPE_CHECKING:
     from tdcd.core.variant import Variant
@@ -98,8 +98,8 @@ class Flow:
     width: int = 1
     """The numbers of each sample, or of a vector."""
     codec: Any = None
-    """Of samples a :class:`~tdcd.core.exchange.Exchange`, of a block on its way up a
-    :class:`~tdcd.core.exchange.BlockExchange`; None: numbers as they are."""
+    """Of samples a :class:`~tdcd.core.codecs.codec.Codec`, of a block on its way up a
+    :class:`~tdcd.core.codecs.codec.BlockCodec`; None: numbers as they are."""
     route: Route = Everyone()
     """Between hubs; inside a silo a client and its hub are the only ones."""
     silos: tuple[int, ...] | None = None

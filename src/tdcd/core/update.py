@@ -50,11 +50,11 @@ class Sgd:
 
 def takes_average(update: HubUpdate) -> bool:
     """Whether the average is the hub's next block."""
-    return isinstance(update, TakeAverage)
+    return isinstance(update, Average)
 
 
 @dataclass(frozen=True)
-class TakeAverage:
+class Average:
     """The average is the hub's next block. Paper, Algorithm 1, line 5."""
 
     def start(self, block: Tree) -> State:

@@ -4,13 +4,13 @@
 part              the question that it answers                                          default
 ================= ===================================================================== =====================
 ``update``        how does a gradient move a client's block within a round?             :class:`Sgd`
-``hub_update``    how does the clients' average become the hub's next block?            :class:`TakeAverage`
-``exchange``      what does a silo's phi look like on the wire between hubs?            :class:`AsItIs`
-``client_exchange``  what does phi look like on the wire between a client and its hub?     :class:`AsItIs`
+``hub_update``    how does the clients' average become the hub's next block?            :class:`Average`
+``exchange``      what does a silo's phi look like on the wire between hubs?            :class:`Identity`
+``client_exchange``  what does phi look like on the wire between a client and its hub?     :class:`Identity`
 ``block_exchange``   what does a client's block look like on the wire to its hub?          :class:`WholeBlock`
 ``timing``        which round's block does phi come from, and when does a silo step?    :class:`Overlap`
 ``knowledge``     what does a client know of a row, and which loss follows from it?     :class:`LabelsEverywhere`
-``participation`` which clients answer in a round?                                      :class:`Everybody`
+``participation`` which clients answer in a round?                                      :class:`FullParticipation`
 ``dropout``       which silos does a sample's score go without in training?             none
 ================= ===================================================================== =====================
 
@@ -25,18 +25,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.centre import CentreAverage
+from tdcd.core.codecs.codec import BlockCodec, Codec, Identity, NumpyBlocks, WholeBlock, is_identity, is_private
+from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.dropout import SiloDropout
-from tdcd.core.exchange import AsItIs, BlockExchange, Exchange, NumpyBlocks, WholeBlock, is_identity, is_private
-from tdcd.core.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.knowledge import Knowledge, LabelsAt, LabelsEverywhere, WrittenOut
-from tdcd.core.quantised import Quantised, QuantisedChange
 from tdcd.core.timing import Overlap, Timing
-from tdcd.core.update import HubUpdate, Sgd, TakeAverage, Update
+from tdcd.core.update import Average, HubUpdate, Sgd, Update
 
 COVERED: dict[str, tuple[type, ...]] = {
     "timing": (Overlap,),
-    "exchange": (AsItIs, Quantised, FixedPoint),
-    "client_exchange": (AsItIs, Quantised),
+    "exchange": (Identity, Quantised, FixedPoint),
+    "client_exchange": (Identity, Quantised),
     "block_exchange": (WholeBlock, QuantisedChange, FixedBlocks),
     "knowledge": (LabelsAt,),
 }
@@ -53,7 +53,7 @@ class Participation(Protocol):
 
 
 @dataclass(frozen=True)
-class Everybody:
+class FullParticipation:
     """All clients answer in every round."""
 
     def answering(self, seed: int, round_index: int, silo: int, num_clients: int) -> NDArray[np.bool_]:
@@ -70,13 +70,13 @@ class Variant:
     """
 
     update: Update = Sgd()  # noqa: RUF009  (frozen)
-    hub_update: HubUpdate = TakeAverage()  # noqa: RUF009
-    exchange: Exchange = AsItIs()  # noqa: RUF009
-    client_exchange: Exchange = AsItIs()  # noqa: RUF009
-    block_exchange: BlockExchange = WholeBlock()  # noqa: RUF009
+    hub_update: HubUpdate = Average()  # noqa: RUF009
+    exchange: Codec = Identity()  # noqa: RUF009
+    client_exchange: Codec = Identity()  # noqa: RUF009
+    block_exchange: BlockCodec = WholeBlock()  # noqa: RUF009
     timing: Timing = Overlap()  # noqa: RUF009
     knowledge: Knowledge = LabelsEverywhere()  # noqa: RUF009
-    participation: Participation = Everybody()
+    participation: Participation = FullParticipation()
     dropout: SiloDropout = SiloDropout()  # noqa: RUF009
 
     @property
@@ -107,7 +107,7 @@ class Variant:
     @property
     def all_answer(self) -> bool:
         """Whether all clients answer in every round."""
-        return isinstance(self.participation, Everybody)
+        return isinstance(self.participation, FullParticipation)
 
     @property
     def is_numpy(self) -> bool:

@@ -6,8 +6,8 @@ from itertools import product
 from typing import NamedTuple
 
 from tdcd.config.resolve import Plan
-from tdcd.core.exchange import AsItIs
-from tdcd.core.quantised import Quantised
+from tdcd.core.codecs.codec import Identity
+from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.timing import Overlap
 
 OVERLAPS = (0, 1, 2, 4)
@@ -39,7 +39,7 @@ class Candidate(NamedTuple):
         """The plan with this overlap, these periods and these bits."""
         if planned.config.exchange.protect == "mask":
             return planned._replace(variant=replace(planned.variant, timing=self.timing))
-        exchange = AsItIs() if self.phi_bits == AS_IT_IS else Quantised(self.phi_bits)
+        exchange = Identity() if self.phi_bits == AS_IT_IS else Quantised(self.phi_bits)
         variant = replace(planned.variant, timing=self.timing, exchange=exchange, client_exchange=exchange)
         return planned._replace(variant=variant)
 

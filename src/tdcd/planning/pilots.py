@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 
 from tdcd.config.resolve import Plan
-from tdcd.core.fixed_point import BeyondRangeError
+from tdcd.core.codecs.fixed_point import BeyondRangeError
 from tdcd.planning.cost import Cost
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation

@@ -17,8 +17,8 @@ from tdcd.config.losses import combine_of
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import block_named, has_bias, objective_of, settings_of
 from tdcd.config.weighting import weight_keys
+from tdcd.core.codecs.codec import WIRE_DTYPES, sent_up
 from tdcd.core.combine import Combine
-from tdcd.core.exchange import WIRE_DTYPES, sent_up
 from tdcd.core.round import FlowName, Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.timing import HubTiming, followed

@@ -12,7 +12,7 @@ from jax import Array
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.core import algorithm
-from tdcd.core.fixed_point import FixedPoint
+from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.core.fixed_point import BeyondRangeError, FixedBlocks, beyond
+from tdcd.core.codecs.fixed_point import BeyondRangeError, FixedBlocks, beyond
 from tdcd.core.objective import Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.silos import Silo

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
-from tdcd.core.exchange import Sending, encode_scores, seed_words
+from tdcd.core.codecs.codec import Sending, encode_scores, seed_words
+from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.execution import Execution
-from tdcd.core.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings

@@ -11,7 +11,7 @@ from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm
-from tdcd.core.exchange import TO_CLIENTS, TO_HUB
+from tdcd.core.codecs.codec import TO_CLIENTS, TO_HUB
 from tdcd.core.knowledge import Known
 from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective, Tree

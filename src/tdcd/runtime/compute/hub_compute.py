@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm, lazy
-from tdcd.core.exchange import TO_CLIENTS, TO_HUB
+from tdcd.core.codecs.codec import TO_CLIENTS, TO_HUB
 from tdcd.core.knowledge import Knowledge
 from tdcd.core.lazy import compiled
 from tdcd.core.objective import Objective, Tree

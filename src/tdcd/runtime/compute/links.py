@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core import algorithm
-from tdcd.core.exchange import (
+from tdcd.core.codecs.codec import (
     BLOCKS,
     TO_HUB,
-    BlockExchange,
-    Exchange,
+    BlockCodec,
+    Codec,
     Sending,
     Wire,
     encode_scores,
@@ -223,7 +223,7 @@ class Links:
 
 @compiled("silo", "shape", "exchange")
 def _encode(
-    phi: Array, seed: Array, round_index: Array, secret: Any, *, silo: int, shape: tuple[int, ...], exchange: Exchange
+    phi: Array, seed: Array, round_index: Array, secret: Any, *, silo: int, shape: tuple[int, ...], exchange: Codec
 ) -> Wire:
     return exchange.encode(phi, Sending(seed, round_index, silo, shape, secret=secret))
 
@@ -245,14 +245,14 @@ def _others(
 
 @compiled("exchange")
 def _encode_block(
-    block: Tree, before: Tree, seed: Array, round_index: Array, silo: Any, client: Any, *, exchange: BlockExchange
+    block: Tree, before: Tree, seed: Array, round_index: Array, silo: Any, client: Any, *, exchange: BlockCodec
 ) -> Tree:
     return exchange.encode(block, before, Sending(seed, round_index, silo, stream=BLOCKS + client))
 
 
 @compiled("exchange")
 def _decode_blocks(
-    sent: Tree, before: Tree, seed: Array, round_index: Array, silo: Any, clients: Array, *, exchange: BlockExchange
+    sent: Tree, before: Tree, seed: Array, round_index: Array, silo: Any, clients: Array, *, exchange: BlockCodec
 ) -> Tree:
     def one(sent: Tree, client: Array) -> Tree:
         return exchange.decode(sent, before, Sending(seed, round_index, silo, stream=BLOCKS + client))

@@ -13,7 +13,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from tdcd.core.fixed_point import FixedPoint, beyond
+from tdcd.core.codecs.fixed_point import FixedPoint, beyond
 from tdcd.runtime.certificates.agreement import derive
 from tdcd.runtime.job import IncompatibleParties
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tdcd.config.protection import FEWEST, FEWEST_LEFT
-from tdcd.core.fixed_point import beyond
+from tdcd.core.codecs.fixed_point import beyond
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, named_leaves
 from tdcd.core.words import counted

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.activations import activation_size_per_row
-from tdcd.core.exchange import seed_words
+from tdcd.core.codecs.codec import seed_words
 from tdcd.federation.hosts import row_bytes
 from tdcd.federation.placement import Placement, Placer, padded_slots, place_alike, shared
 from tdcd.federation.silos import Silo

@@ -1,6 +1,6 @@
 """The compiled round of the general engine: any blocks, any variant, every client's rows in an array of their own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,16 +14,14 @@ from tdcd.blocks.base import Block, phi_of_first
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
-from tdcd.core.exchange import BLOCKS, TO_CLIENTS, TO_HUB, Sending, is_identity, sends_whole
+from tdcd.core.codecs.codec import BLOCKS, TO_CLIENTS, TO_HUB, Codec, Sending, Wire, is_identity, sends_whole
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Placement
 from tdcd.simulation.devices import WHOLE, Devices, spec
-from tdcd.simulation.engines.alike import alike, in_one_batch
 from tdcd.simulation.engines.base import State, TracedObjective
 from tdcd.simulation.engines.clients_layout import Own, Shared
-from tdcd.simulation.engines.exchanged import Exchanged, sent
 from tdcd.simulation.ranges import add_parts, in_range, magnitudes_of, track_largest
 
 
@@ -296,3 +294,52 @@ def _remember(block: Tree, past: Any) -> Any:
     if not jax.tree.leaves(past):
         return past
     return jax.tree.map(lambda now, old: jnp.concatenate([now[None], old[:-1]]), block, past)
+
+
+class Exchanged:
+    """What hubs send each other in a round."""
+
+    def __init__(self, phis: list[Array], variant: Variant, seed: Any, round_index: Array) -> None:
+        """Take every hub's phi."""
+        exchange, self._dropout = variant.exchange, variant.dropout
+        self.phis, self._exchange, self._route = phis, exchange, variant.knowledge.route
+        self._sendings = [Sending(seed, round_index, silo, phi.shape) for silo, phi in enumerate(phis)]
+        self._sent: list[Wire] = [exchange.encode(*both) for both in zip(phis, self._sendings, strict=True)]
+
+    def own(self, silo: int) -> Array:
+        """The hub's own phi, as it sent it; as it is, if it is not sent."""
+        if not self._route.receivers(silo, len(self.phis)):
+            return self.phis[silo]
+        return self._dropout.decode(self._exchange, self._sent[silo], self._sendings[silo])
+
+    def others(self, silo: int) -> Array:
+        """The sum of the other silos' phi, as they sent it: lines 12 and 13."""
+        return self._dropout.sum_others(self._exchange, self._sent, silo, self._sendings)
+
+
+def sent(exchange: Codec, phi: Array, sending: Sending) -> Array:
+    """Phi after it was sent."""
+    return exchange.decode(exchange.encode(phi, sending), sending)
+
+
+def alike(models: Sequence[Block], variant: Variant, shared: Shared, own: Own) -> list[tuple[int, ...]]:
+    """The silos in batches: those of one have equal models, periods and numbers of clients, rows and features."""
+    batches: dict[Any, tuple[int, ...]] = {}
+    tables = shared.features or [placement.rows for placement in own.placements]
+    for silo, (model, features, placement) in enumerate(zip(models, tables, own.placements, strict=True)):
+        # A client's loss depends on the silo where only one has labels.
+        apart = None if variant.knowledge.are_labels_everywhere else silo
+        period = variant.timing.period(silo)
+        shape = (features.shape[1:], features.dtype, placement.positions.shape)
+        key = (model, shape, period, apart)
+        batches[key] = (*batches.get(key, ()), silo)
+    return list(batches.values())
+
+
+def in_one_batch(steps: Callable[..., Tree], ready: Sequence[tuple[Any, ...]]) -> list[Tree]:
+    """What ``steps`` makes of each silo's arguments, computed for all of them at once."""
+    if len(ready) == 1:
+        return [steps(*ready[0])]
+    stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *ready)
+    stepped = jax.vmap(steps)(*stacked)
+    return [jax.tree.map(lambda leaf, silo=silo: leaf[silo], stepped) for silo in range(len(ready))]

@@ -87,7 +87,7 @@ def seed_words(seed: int) -> NDArray[np.uint32]:
     return np.array(divmod(seed, 2**32), np.uint32)
 
 
-class Exchange(Protocol):
+class Codec(Protocol):
     """What phi looks like on the wire: a silo's between hubs, or that of a client's rows between it and its hub.
 
     Arrays are JAX's in a compiled program, and may be NumPy's between a client and its hub.
@@ -109,7 +109,7 @@ class Exchange(Protocol):
 
 
 @dataclass(frozen=True)
-class AsItIs:
+class Identity:
     """Phi is sent as it is. Paper, Algorithm 1, line 12."""
 
     def encode(self, phi: Array, sending: Sending) -> Wire:
@@ -126,7 +126,7 @@ class AsItIs:
         return {"phi": (dtype, shape)}
 
 
-def scores_codec(exchange: Exchange) -> Exchange | None:
+def scores_codec(exchange: Codec) -> Codec | None:
     """The codec of the scores that hubs send each other in an evaluation; None: as they are.
 
     An exchange that hides phi hides scores as well, and says so by ``of_scores``.
@@ -134,24 +134,24 @@ def scores_codec(exchange: Exchange) -> Exchange | None:
     return getattr(exchange, "of_scores", None)
 
 
-def encode_scores(exchange: Exchange, scores: Array, sending: Sending, split: str) -> Array:
+def encode_scores(exchange: Codec, scores: Array, sending: Sending, split: str) -> Array:
     """The silo's scores ``[n, C]`` of an evaluation, as an exchange with a private stream sends them."""
     sent: Array = exchange.encode(scores, sending._replace(shape=scores.shape, stream=SCORES[split]))["phi"]
     return sent
 
 
-def is_private(exchange: Exchange) -> bool:
+def is_private(exchange: Codec) -> bool:
     """Whether what is sent depends on a stream that only the sender knows."""
     return getattr(exchange, "is_private", False)
 
 
-def is_identity(exchange: Exchange) -> bool:
+def is_identity(exchange: Codec) -> bool:
     """Whether numbers are sent as they are."""
-    return isinstance(exchange, AsItIs)
+    return isinstance(exchange, Identity)
 
 
 @runtime_checkable
-class SummedExchange(Exchange, Protocol):
+class SummedCodec(Codec, Protocol):
     """An exchange whose receivers use only the sum of what several silos sent."""
 
     def decode_sum(self, sent: Sequence[Wire], sendings: Sequence[Sending]) -> Array:
@@ -159,15 +159,15 @@ class SummedExchange(Exchange, Protocol):
         ...
 
 
-def sum_others(exchange: Exchange, sent: Sequence[Wire], silo: int, sendings: Sequence[Sending]) -> Array:
+def sum_others(exchange: Codec, sent: Sequence[Wire], silo: int, sendings: Sequence[Sending]) -> Array:
     """The other silos' phi, summed as the exchange has it: line 13."""
-    if isinstance(exchange, SummedExchange):
+    if isinstance(exchange, SummedCodec):
         others = [index for index in range(len(sent)) if index != silo]
         return exchange.decode_sum([sent[index] for index in others], [sendings[index] for index in others])
     return algorithm.sum_others([exchange.decode(*both) for both in zip(sent, sendings, strict=True)], silo)
 
 
-class BlockExchange(Protocol):
+class BlockCodec(Protocol):
     """What a client's block looks like on the wire to its hub; written in JAX."""
 
     def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
@@ -180,7 +180,7 @@ class BlockExchange(Protocol):
 
 
 @runtime_checkable
-class NumpyBlocks(BlockExchange, Protocol):
+class NumpyBlocks(BlockCodec, Protocol):
     """One that takes NumPy's arrays as well as JAX's."""
 
     takes_numpy: ClassVar[bool]
@@ -201,12 +201,12 @@ class WholeBlock:
         return sent
 
 
-def sends_whole(exchange: BlockExchange) -> bool:
+def sends_whole(exchange: BlockCodec) -> bool:
     """Whether blocks are sent as they are."""
     return isinstance(exchange, WholeBlock)
 
 
-def sent_up(block: Tree, exchange: BlockExchange) -> Tree:
+def sent_up(block: Tree, exchange: BlockCodec) -> Tree:
     """The shapes and dtypes of what a client sends up for its block."""
     if isinstance(exchange, NumpyBlocks) and all(isinstance(leaf, np.ndarray) for leaf in leaves_of(block)):
         return exchange.encode(block, block, Sending(seed_words(0), 0, 0))
@@ -214,6 +214,6 @@ def sent_up(block: Tree, exchange: BlockExchange) -> Tree:
         return jax.eval_shape(lambda tree: exchange.encode(tree, tree, Sending(seed_words(0), 0, 0)), block)
 
 
-def bytes_up(block: Tree, exchange: BlockExchange) -> int:
+def bytes_up(block: Tree, exchange: BlockCodec) -> int:
     """The bytes that a client sends up for its block."""
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves_of(sent_up(block, exchange)))

@@ -9,7 +9,7 @@ regression stay unbiased.
 from dataclasses import dataclass
 from typing import Any
 
-from tdcd.core.exchange import Sending, Wire, half_open
+from tdcd.core.codecs.codec import Sending, Wire, half_open
 from tdcd.core.lazy import Array, jax, jnp, library_of
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, like, map_tree
@@ -51,7 +51,7 @@ class Quantised:
         return decoded
 
     def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """See :meth:`tdcd.core.exchange.Exchange.layout`."""
+        """See :meth:`tdcd.core.codecs.codec.Codec.layout`."""
         *rows, columns = shape
         size = columns
         for length in rows:

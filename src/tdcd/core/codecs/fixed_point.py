@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from tdcd.core.choices import MASK_RANGE
-from tdcd.core.exchange import Sending, Wire
+from tdcd.core.codecs.codec import Sending, Wire
 from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, map_tree

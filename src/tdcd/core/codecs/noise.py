@@ -14,7 +14,7 @@ What this is worth as (epsilon, delta) is not counted here.
 from dataclasses import dataclass
 from typing import Self
 
-from tdcd.core.exchange import Sending, Wire
+from tdcd.core.codecs.codec import Sending, Wire
 from tdcd.core.lazy import Array, jax, jnp
 
 

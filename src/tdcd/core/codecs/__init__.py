@@ -1,0 +1,1 @@
+"""What numbers look like on the wire: as they are, in few bits, in fixed point under masks, or with private noise."""
