@@ -14,7 +14,7 @@ from tdcd.blocks import Linear, Mlp
 from tdcd.core.execution import Execution
 from tdcd.core.objective import Objective
 from tdcd.federation.silos import Federation
-from tdcd.simulation.engines.alike import alike
+from tdcd.simulation.engines.clients_program import alike
 from tdcd.simulation.engines.flat_program import cut
 from tdcd.simulation.engines.groups import ClientGroups
 from tdcd.simulation.simulate import Simulation
