@@ -255,7 +255,8 @@ def local_steps(
     descent: Descent,
     steps: int,
     loop: Callable[..., Moving] = scan,
-) -> Tree:
+    memory: State = None,
+) -> Any:
     r"""Q gradient steps on one client's block, the other silos frozen.
 
     What the client knows of the others was computed when the round began and stays; only ``block`` moves. Step tau uses
@@ -267,19 +268,29 @@ def local_steps(
         step: :func:`local_step` with its block's phi, or an engine's own way of calling it.
         steps: Q.
         loop: :func:`scan`, or what else does the same.
+        memory: what the client's last round left, of an update that carries it; the result is then the block and what
+            this round leaves.
     """
-    start = (block, descent.update.start(block, iteration))
+    update: Any = descent.update
+    start = (block, update.start(block, iteration) if memory is None else update.resume(block, iteration, memory))
     if leaves_of(minibatches)[0].shape[0] == steps:
-        stepped, _ = loop(step, start, minibatches)
-        return stepped
-    only = map_tree(lambda part: part[0], minibatches)
-    stepped, _ = loop(lambda moving, _: step(moving, only), start, length=steps)
-    return stepped
+        stepped, state = loop(step, start, minibatches)
+    else:
+        only = map_tree(lambda part: part[0], minibatches)
+        stepped, state = loop(lambda moving, _: step(moving, only), start, length=steps)
+    return stepped if memory is None else (stepped, update.carry(state))
 
 
 def client_steps(
-    block: Tree, minibatches: Minibatch, iteration: Array, *, apply: Apply, descent: Descent, steps: int
-) -> Tree:
+    block: Tree,
+    minibatches: Minibatch,
+    iteration: Array,
+    *,
+    apply: Apply,
+    descent: Descent,
+    steps: int,
+    memory: State = None,
+) -> Any:
     """:func:`local_steps` by :func:`local_step`: line 19 as one client does it."""
     step = partial(local_step, apply=apply, descent=descent)
-    return local_steps(block, minibatches, iteration, step=step, descent=descent, steps=steps)
+    return local_steps(block, minibatches, iteration, step=step, descent=descent, steps=steps, memory=memory)

@@ -84,6 +84,8 @@ class Sizes(NamedTuple):
     """Of each silo's block."""
     blocks_up: Sequence[int] | None = None
     """Of each silo, the bytes of a block on its way up; None: as many as on its way down."""
+    memories: Sequence[int] = ()
+    """Of each silo, the bytes of a client's memory, if its update carries one."""
 
     @property
     def itemsize(self) -> int:
@@ -112,6 +114,8 @@ def load_of(flow: Flow, sizes: Sizes, *, is_evaluation: bool = False) -> Load:
             down = sizes.parameters[silo] * sizes.itemsize
             is_up = flow.link == "client_to_hub" and sizes.blocks_up is not None
             each[silo] = sizes.blocks_up[silo] if is_up else down  # type: ignore[index]
+        elif flow.carries == "memory":
+            each[silo] = sizes.memories[silo]
         elif flow.carries == "vector":
             each[silo] = flow.width * sizes.itemsize
         elif flow.link == "hub_to_hub":

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tdcd.core.variant import Variant
 
 Link = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
-FlowName = Literal["block", "phi", "received", "slope", "weights", "scores", "intercept", "figures"]
-Carries = Literal["samples", "parameters", "vector", "figures"]
-"""What a message has numbers of: of samples, of a block's parameters, a vector of its own; or figures, whose bytes do
+FlowName = Literal["block", "memory", "phi", "received", "slope", "weights", "scores", "intercept", "figures"]
+Carries = Literal["samples", "parameters", "memory", "vector", "figures"]
+"""What a message has numbers of: of samples, of a block's parameters, of a client's memory, a vector; or figures, whose bytes do
 not count."""
 When = Literal["begun", "ended"]
 
@@ -178,6 +178,8 @@ def round_of(variant: "Variant", num_silos: int, widths: Widths) -> Round:
 def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Flow]:
     knowledge, inside = variant.knowledge, variant.client_exchange
     yield Flow("block", "hub_to_client", "parameters")
+    if variant.carried is not None:
+        yield Flow("memory", "hub_to_client", "memory", within="block")
     if num_silos > 1:
         yield Flow("phi", "client_to_hub", width=widths.phi, codec=inside)
         yield Flow("phi", "hub_to_hub", width=widths.phi, codec=variant.exchange, route=knowledge.route)
@@ -194,6 +196,8 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
             if widths.weighs:
                 yield Flow("weights", "hub_to_client", silos=others, when="ended", within="received")
     yield Flow("block", "client_to_hub", "parameters", codec=variant.block_exchange, when="ended")
+    if variant.carried is not None:
+        yield Flow("memory", "client_to_hub", "memory", when="ended", within="block")
 
 
 def _evaluation(variant: "Variant", widths: Widths) -> Iterator[Flow]:

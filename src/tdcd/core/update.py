@@ -1,7 +1,7 @@
 """How blocks move: a client's by gradients within a round, a hub's from one round to the next."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tdcd.core.lazy import Array
 from tdcd.core.objective import Tree
@@ -20,6 +20,26 @@ class Update(Protocol):
 
     def step(self, block: Tree, gradient: Tree, state: State, step_size: Array) -> tuple[Tree, State]:
         """The block and the state after one local step."""
+        ...
+
+
+@runtime_checkable
+class CarriedUpdate(Update, Protocol):
+    """An update with a memory of each client that lasts from round to round.
+
+    Clients keep nothing: the memory goes up with a client's block, and comes down with the block of the next round.
+    """
+
+    def memory(self, block: Tree) -> State:
+        """A client's memory before round 0; arrays of the run's dtype."""
+        ...
+
+    def resume(self, block: Tree, iteration: Array, memory: State) -> State:
+        """The state when a round begins, from the memory that the last one left."""
+        ...
+
+    def carry(self, state: State) -> State:
+        """The memory that a round leaves."""
         ...
 
 

@@ -31,7 +31,7 @@ from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.dropout import SiloDropout
 from tdcd.core.knowledge import Knowledge, LabelsAt, LabelsEverywhere, WrittenOut
 from tdcd.core.timing import Overlap, Timing
-from tdcd.core.update import Average, HubUpdate, Sgd, Update
+from tdcd.core.update import Average, CarriedUpdate, HubUpdate, Sgd, Update
 
 COVERED: dict[str, tuple[type, ...]] = {
     "timing": (Overlap,),
@@ -88,6 +88,11 @@ class Variant:
     def is_plain(self) -> bool:
         """Whether it is Algorithm 1."""
         return not self.changed
+
+    @property
+    def carried(self) -> CarriedUpdate | None:
+        """The clients' update, if it has a memory that lasts from round to round."""
+        return self.update if isinstance(self.update, CarriedUpdate) else None
 
     @property
     def is_private(self) -> bool:

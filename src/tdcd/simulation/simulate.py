@@ -99,6 +99,12 @@ class Simulation:
             raise ValueError(f"{len(runs)} runs at once need one process: several hosts train one run at a time")
         federation, settings, objective = kept_here(self.federation, self.hosts), self.settings, self.objective
         self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
+        if self.variant.carried is not None and (self.devices.count > 1 or self.hosts is not None or len(runs) > 1):
+            raise ValueError(f"{self.variant.update}: memories of clients need one run on one device")
+        if self.variant.carried is not None and any(self.variant.timing.period(silo) > 1 for silo in range(len(blocks))):
+            raise ValueError(f"{self.variant.update}: does not go with periods above 1; leave one of them out")
+        if self.variant.carried is not None and self.variant.summed_blocks is not None:
+            raise ValueError(f"{self.variant.update}: its memories would show each client's steps to its hub, which sums of blocks hide; leave one of them out")
         if self.variant.is_private and len(runs) > 1:
             raise ValueError(f"{len(runs)} runs at once cannot have noise of their own: run them one by one")
         if len(blocks) != federation.num_silos:
@@ -185,7 +191,22 @@ class Simulation:
         slow = [self.variant.timing.period(silo) > 1 for silo in range(len(blocks))]
         pending = [both if is_slow else () for is_slow, *both in zip(slow, blocks, updates, strict=True)]
         largest = start_largest(self.variant, len(blocks), self.settings.dtype)
-        return State(list(blocks), updates, past, [tuple(both) for both in pending], largest)
+        return State(
+            list(blocks), updates, past, [tuple(both) for both in pending], largest, self._first_memories(blocks)
+        )
+
+    def _first_memories(self, blocks: Sequence[Tree]) -> Any:
+        """Of each silo its clients' memories before round 0; ``()`` if their update carries none."""
+        update = self.variant.carried
+        if update is None:
+            return ()
+        with self._context():
+            first = [update.memory(block) for block in blocks]
+        counts = [silo.num_clients for silo in self.federation.silos]
+        return [
+            jax.tree.map(lambda leaf, count=count: np.stack([np.asarray(leaf)] * count), memory)
+            for memory, count in zip(first, counts, strict=True)
+        ]
 
     def join(self, states: Sequence[State]) -> State:
         """The state of all runs, from one of each."""

@@ -187,10 +187,10 @@ class TrainingRun:
         trees, known = folder.load_checkpoint(files, [*blocks, *(memory[index] for index in kept)])
         for index, tree in zip(kept, trees[len(blocks) :], strict=True):
             memory[index] = tree
-        updates, past, pending = zip(*memory, strict=True)
+        updates, past, pending, *carried = zip(*memory, strict=True)
         self._best_blocks, self.round = trees[: len(names)], known.get("last", known["round"])
         now = trees[len(last) : len(last) + len(names)]
-        return self.state._replace(blocks=now, updates=[*updates], past=[*past], pending=[*pending]), known
+        return self.state._replace(blocks=now, updates=[*updates], past=[*past], pending=[*pending], carried=[*carried[0]] if carried else ()), known
 
     def _take_best(self, kept: int, path: Path) -> None:
         """Find the best line again; ``kept`` is the round of the blocks that were saved as the best."""
@@ -286,7 +286,8 @@ class TrainingRun:
 
 def _memory(state: State) -> list[Tree]:
     """What each hub remembers besides its block."""
-    return list(zip(state.updates, state.past, state.pending, strict=True))
+    parts = [state.updates, state.past, state.pending, *([state.carried] if state.carried else [])]
+    return list(zip(*parts, strict=True))
 
 
 def _known_facts(folder: RunFolder) -> dict[str, Any]:

@@ -214,6 +214,11 @@ def sent_up(block: Tree, exchange: BlockCodec) -> Tree:
         return jax.eval_shape(lambda tree: exchange.encode(tree, tree, Sending(seed_words(0), 0, 0)), block)
 
 
+def tree_bytes(tree: Tree) -> int:
+    """The bytes of all arrays of a tree."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves_of(tree))
+
+
 def bytes_up(block: Tree, exchange: BlockCodec) -> int:
     """The bytes that a client sends up for its block."""
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves_of(sent_up(block, exchange)))
+    return tree_bytes(sent_up(block, exchange))

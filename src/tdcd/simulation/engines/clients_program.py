@@ -87,6 +87,9 @@ class ClientsProgram:
         phis = [self._hub_phi(silo, state, shared, own) for silo in silos]
         exchanged = Exchanged(phis, self.variant, own.seed, own.rounds)
         stepped = self._stepped(state, shared, own, exchanged)
+        carried = state.carried
+        if self.variant.carried is not None:
+            stepped, carried = self._parted(stepped, state, own)
         averages, magnitudes = zip(*(self._averaged(silo, stepped[silo], state, own) for silo in silos), strict=True)
         summed: list[Tree] = in_range(self.devices.sum([*averages]), magnitudes, self.variant)
         moved = [
@@ -99,7 +102,20 @@ class ClientsProgram:
             for silo, now in enumerate(moved)
         ]
         blocks, updates, pending = (list(part) for part in zip(*ended, strict=True))
-        return State(blocks, updates, past, pending, track_largest(state.largest, exchanged.phis, magnitudes))
+        largest = track_largest(state.largest, exchanged.phis, magnitudes)
+        return State(blocks, updates, past, pending, largest, carried)
+
+    def _parted(self, stepped: dict[int, Any], state: State, own: Own) -> tuple[dict[int, Tree], list[Tree]]:
+        """The clients' blocks, and their memories; those of clients that do not answer stay."""
+        blocks, memories = {silo: both[0] for silo, both in stepped.items()}, []
+        for silo, before in enumerate(state.carried):
+            answered = jnp.ones_like(own.shares[silo], bool) if own.present is None else own.shares[silo] > 0
+
+            def kept(new: Array, old: Array, answered: Array = answered) -> Array:
+                return jnp.where(answered.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+            memories.append(jax.tree.map(kept, stepped[silo][1], before))
+        return blocks, memories
 
     def _ended(self, silo: int, round_index: Array, state: State, moved: tuple[Tree, Any]) -> tuple[Tree, Any, Any]:
         """A slow silo's block, the state of its update and what is pending, at the end of a round.
@@ -181,11 +197,18 @@ class ClientsProgram:
         alone = [(silo,) for silo in range(len(self.blocks))]
         for silos in alike(self.blocks, self.variant, shared, own) if self.together else alone:
             steps = partial(self._steps, silos[0], own)
-            ready = [(state.blocks[silo], self._minibatches(silo, state, shared, own, exchanged)) for silo in silos]
+            ready = [
+                (
+                    state.blocks[silo],
+                    self._minibatches(silo, state, shared, own, exchanged),
+                    state.carried[silo] if self.variant.carried is not None else None,
+                )
+                for silo in silos
+            ]
             stepped.update(zip(silos, in_one_batch(steps, ready), strict=True))
         return stepped
 
-    def _steps(self, silo: int, own: Own, block: Tree, minibatches: tuple[Minibatch, Array]) -> Tree:
+    def _steps(self, silo: int, own: Own, block: Tree, minibatches: tuple[Minibatch, Array], carried: Any) -> Tree:
         """The local steps of a silo's clients, all from its hub's block."""
         objective = TracedObjective.of(self.objective, own.l2)
         descent = Descent(
@@ -203,7 +226,9 @@ class ClientsProgram:
             steps=self.steps,
             loop=partial(algorithm.scan, unroll=self.unroll),
         )
-        return self.map_clients(client_steps, minibatches)
+        if carried is None:
+            return self.map_clients(client_steps, minibatches)
+        return self.map_clients(lambda both: client_steps(both[0], memory=both[1]), (minibatches, carried))
 
     def _minibatches(
         self, silo: int, state: State, shared: Shared, own: Own, exchanged: Exchanged
