@@ -21,19 +21,19 @@ PAGES = {
     "blocks": (
         "Blocks and losses",
         "What a silo trains, and what for.",
-        ["Block", "Linear", "Mlp", "Cnn", "Loss", "Huber"],
+        ["Block", "Linear", "Mlp", "Cnn", "Loss", "Huber", "Hidden"],
     ),
     "variants": (
         "Variants",
         "What may differ from Algorithm 1: [the family](../../algorithm.md#the-family) has a question for each part.",
-        ["Variant", "Overlap", "Quantised", "QuantisedChange", "LabelsAt", "SiloDropout"],
+        ["Variant", "Overlap", "Quantised", "QuantisedChange", "GaussianNoise", "Knowledge", "LabelsAt", "SiloDropout"],
     ),
     "studies": (
         "Sweeps, plans and comparisons",
         "What [sweeps](../../sweeps.md), [planning](../../planning.md) and [comparing](../../comparing.md) call.",
         [
-            "training.sweep.expand",
-            "training.sweep.run_sweep",
+            "training.sweep.grid.expand",
+            "training.sweep.sweep.run_sweep",
             "planning.recommend_local_steps",
             "planning.rank_variants",
             "compare.plan_all",
@@ -43,7 +43,7 @@ PAGES = {
     "algorithm": (
         "Algorithm 1",
         "The algorithm as pure functions. Every engine of the simulation, and real hubs and clients, call these.",
-        ["core.algorithm"],
+        ["core.algorithm", "core.round"],
     ),
     "theory": (
         "Theorem 1",
