@@ -26,7 +26,17 @@ PAGES = {
     "variants": (
         "Variants",
         "What may differ from Algorithm 1: [the family](../../algorithm.md#the-family) has a question for each part.",
-        ["Variant", "Overlap", "Quantised", "QuantisedChange", "GaussianNoise", "Knowledge", "LabelsAt", "SiloDropout"],
+        [
+            "Variant",
+            "Overlap",
+            "Quantised",
+            "QuantisedChange",
+            "GaussianNoise",
+            "ClientMomentum",
+            "Knowledge",
+            "LabelsAt",
+            "SiloDropout",
+        ],
     ),
     "studies": (
         "Sweeps, plans and comparisons",

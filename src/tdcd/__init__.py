@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tdcd.core.dropout import SiloDropout
     from tdcd.core.knowledge import Knowledge, LabelsAt
     from tdcd.core.losses import Huber, Loss
+    from tdcd.core.momentum import ClientMomentum
     from tdcd.core.objective import Objective
     from tdcd.core.settings import Settings
     from tdcd.core.timing import Overlap
@@ -38,6 +39,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Block",
+    "ClientMomentum",
     "Cnn",
     "DataWarning",
     "Federation",
@@ -81,6 +83,7 @@ _MODULES = {
     "tdcd.core.knowledge": ("Knowledge", "LabelsAt"),
     "tdcd.core.codecs.noise": ("GaussianNoise",),
     "tdcd.core.losses": ("Huber", "Loss"),
+    "tdcd.core.momentum": ("ClientMomentum",),
     "tdcd.core.objective": ("Objective",),
     "tdcd.core.codecs.quantised": ("Quantised", "QuantisedChange"),
     "tdcd.core.settings": ("Settings",),

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 Link = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
 FlowName = Literal["block", "memory", "phi", "received", "slope", "weights", "scores", "intercept", "figures"]
 Carries = Literal["samples", "parameters", "memory", "vector", "figures"]
-"""What a message has numbers of: of samples, of a block's parameters, of a client's memory, a vector; or figures, whose bytes do
-not count."""
+"""What a message has numbers of: of samples, of a block's parameters, of a client's memory, a vector; or figures, whose
+bytes do not count."""
 When = Literal["begun", "ended"]
 
 

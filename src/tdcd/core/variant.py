@@ -94,6 +94,16 @@ class Variant:
         """The clients' update, if it has a memory that lasts from round to round."""
         return self.update if isinstance(self.update, CarriedUpdate) else None
 
+    def carried_problem(self, num_silos: int) -> str:
+        """Why clients' memories do not go with another part; empty if they do."""
+        if self.carried is None:
+            return ""
+        if any(self.timing.period(silo) > 1 for silo in range(num_silos)):
+            return f"{self.update}: memories of clients do not go with periods above 1; leave one of them out"
+        if self.summed_blocks is not None:
+            return f"{self.update}: a hub would see each client's memory, and sums of blocks hide it; leave one out"
+        return ""
+
     @property
     def is_private(self) -> bool:
         """Whether hubs need a secret of their own for what they send."""

@@ -116,6 +116,8 @@ class Job:
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
         if self.config.model.loss is not None:
             objective_of(self.config, self.config.model.loss)
+        if problem := self.variant.carried_problem(len(self.config.silos)):
+            problems.append(f"train.variant: {problem}")
         problems += _only_simulated(self.variant, self.config.dtype) + self._late()
         if problems:
             raise ConfigError(problems)

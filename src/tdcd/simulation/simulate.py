@@ -101,10 +101,8 @@ class Simulation:
         self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
         if self.variant.carried is not None and (self.devices.count > 1 or self.hosts is not None or len(runs) > 1):
             raise ValueError(f"{self.variant.update}: memories of clients need one run on one device")
-        if self.variant.carried is not None and any(self.variant.timing.period(silo) > 1 for silo in range(len(blocks))):
-            raise ValueError(f"{self.variant.update}: does not go with periods above 1; leave one of them out")
-        if self.variant.carried is not None and self.variant.summed_blocks is not None:
-            raise ValueError(f"{self.variant.update}: its memories would show each client's steps to its hub, which sums of blocks hide; leave one of them out")
+        if clash := self.variant.carried_problem(len(blocks)):
+            raise ValueError(clash)
         if self.variant.is_private and len(runs) > 1:
             raise ValueError(f"{len(runs)} runs at once cannot have noise of their own: run them one by one")
         if len(blocks) != federation.num_silos:

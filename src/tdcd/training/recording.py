@@ -190,7 +190,9 @@ class TrainingRun:
         updates, past, pending, *carried = zip(*memory, strict=True)
         self._best_blocks, self.round = trees[: len(names)], known.get("last", known["round"])
         now = trees[len(last) : len(last) + len(names)]
-        return self.state._replace(blocks=now, updates=[*updates], past=[*past], pending=[*pending], carried=[*carried[0]] if carried else ()), known
+        return self.state._replace(
+            blocks=now, updates=[*updates], past=[*past], pending=[*pending], carried=[*carried[0]] if carried else ()
+        ), known
 
     def _take_best(self, kept: int, path: Path) -> None:
         """Find the best line again; ``kept`` is the round of the blocks that were saved as the best."""

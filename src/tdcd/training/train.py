@@ -23,7 +23,7 @@ from tdcd.config.losses import named_loss
 from tdcd.config.resolve import Plan, block_named
 from tdcd.config.schema import NAMED
 from tdcd.core.choices import KeepModel
-from tdcd.core.codecs.codec import bytes_up
+from tdcd.core.codecs.codec import bytes_up, tree_bytes
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Centre, Colocation, Ledger, Moved, Sizes
 from tdcd.core.objective import Objective, Tree

@@ -187,8 +187,10 @@ class ClientCompute:
         round_index: int = 0,
         presence: Presence | None = None,
         weights: NDArray[Any] | None = None,
-    ) -> Tree:
-        """The client's block after Q local steps, on those of its rows that take part.
+        memory: Tree = None,
+    ) -> Any:
+        """The client's block after Q local steps, on those of its rows that take part; with a ``memory`` of its update,
+        the block and what the memory has become.
 
         Args:
             received: ``[n, C]`` or ``[n, W]``, what its hub passed on of the exchange.
@@ -207,7 +209,7 @@ class ClientCompute:
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
         known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
         iteration = round_index * self.settings.local_steps
-        return self._local.take(block, rows, known, held, self._step_size, iteration)
+        return self._local.take(block, rows, known, held, self._step_size, iteration, memory)
 
 
 @compiled("model")

@@ -49,6 +49,8 @@ def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.in
     return absent
 
 
+CARRIED = "carried."
+"""How a checkpoint calls the memory of a client, before its number."""
 AT_ONCE, SAMPLES_AT_ONCE = 32, 1 << 16
 """The most rounds that are laid out at once, and the most samples of them: a round takes less time so."""
 
@@ -108,6 +110,18 @@ class HubCompute:
             with precision(self.settings.dtype):
                 self.memory = map_tree(np.asarray, self.variant.hub_update.start(self.start))
         """What the hub's update remembers before round 0."""
+        self.carried: list[Tree] = []
+        """Every client's memory before round 0, if their update carries one."""
+        if self.variant.carried is not None:
+            with precision(self.settings.dtype):
+                first = map_tree(np.asarray, self.variant.carried.memory(self.start))
+            self.carried = [first] * self._num_clients
+        self.memory_layout = {
+            name: (str(leaf.dtype), leaf.shape)
+            for first in self.carried[:1]
+            for name, leaf in named_leaves(first).items()
+        }
+        """What a client's memory is: the dtype and shape of every array, by name."""
         self._names = [*named_leaves(self.start)]
         self.block_layout = self.links.block_layout(self.start)
         """What clients send of their blocks: the dtype and shape of every array, by name."""
@@ -128,6 +142,11 @@ class HubCompute:
     def bytes_up(self) -> int:
         """Of a block that a client sends."""
         return sum(math.prod(shape) * np.dtype(kind).itemsize for kind, shape in self.block_layout.values())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of a client's memory."""
+        return sum(math.prod(shape) * np.dtype(kind).itemsize for kind, shape in self.memory_layout.values())
 
     def tree(self, leaves: Arrays) -> Tree:
         """A block from its named arrays."""
@@ -269,6 +288,21 @@ class HubCompute:
             moved = _step(block, average, memory, update=self.variant.hub_update)
             as_arrays: tuple[Tree, Tree] = map_tree(np.asarray, moved)
             return as_arrays
+
+    def memory_of(self, leaves: Arrays) -> Tree:
+        """A client's memory, from its named arrays."""
+        return like(self.carried[0], [leaves[name] for name in self.memory_layout])
+
+    def carried_in(self, leaves: Arrays) -> list[Tree]:
+        """The clients' memories of a checkpoint; refuses others."""
+        found = []
+        for client, first in enumerate(self.carried):
+            names = [f"{CARRIED}{client}.{name}" for name in self.memory_layout]
+            wrong = [name for name in names if name not in leaves]
+            if wrong:
+                raise IncompatibleParties(f"the checkpoint lacks '{wrong[0]}', a client's memory: begin anew")
+            found.append(like(first, [leaves[name] for name in names]))
+        return found
 
     def remembered(self, leaves: Arrays) -> Tree:
         """What the hub's update remembers, from its named arrays; refuses others."""

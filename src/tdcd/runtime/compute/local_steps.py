@@ -133,10 +133,23 @@ class LocalSteps:
             lambda phi, known: written_out.slopes(self.silo, phi, known, objective),
         )
 
-    def take(self, block: Tree, rows: ClientRows, known: Known, held: Any, step_size: Any, iteration: int) -> Tree:
-        """The block after Q steps. ``held``: n_k, or what it comes to for each minibatch if clients are absent."""
+    def take(
+        self,
+        block: Tree,
+        rows: ClientRows,
+        known: Known,
+        held: Any,
+        step_size: Any,
+        iteration: int,
+        memory: Tree = None,
+    ) -> Any:
+        """The block after Q steps, and the memory if there is one.
+
+        Args:
+            held: n_k, or what it comes to for each minibatch if clients are absent.
+        """
         if self.needs_jax:
-            arrays: Any = rows.features, known, rows.counts, rows.weights, held, step_size, np.int32(iteration)
+            arrays: Any = rows.features, known, rows.counts, rows.weights, held, step_size, np.int32(iteration), memory
             with precision(self.dtype):
                 return map_tree(np.asarray, _compiled_steps(block, *arrays, local=self))
         return self._linear_steps(block, rows, known, held, step_size, iteration)
@@ -185,13 +198,15 @@ def _compiled_steps(
     held: Array,
     step_size: Array,
     iteration: Array,
+    memory: Tree,
     *,
     local: LocalSteps,
-) -> Tree:
+) -> Any:
     weights = local.row_weights(counts, features.shape[1], held)
     minibatches = Minibatch(features, known, weights if own_weights is None else weights * own_weights)
+    descent = local.descent(step_size)
     return algorithm.client_steps(
-        block, minibatches, iteration, apply=local.model.phi, descent=local.descent(step_size), steps=local.steps
+        block, minibatches, iteration, apply=local.model.phi, descent=descent, steps=local.steps, memory=memory
     )
 
 

@@ -29,6 +29,7 @@ from tdcd.runtime.machine.masks import ClientMasks
 from tdcd.runtime.messages.messages import (
     Begin,
     Bye,
+    ClientBlock,
     ColumnSummary,
     Diverged,
     Enrol,
@@ -84,6 +85,10 @@ class Client:
         self._template: Tree = None
         self._test: NDArray[Any] | None = None
         self._block: Tree = None
+        self._memory: Tree = None
+        """What its last round left, as the hub sent it, if its update carries that."""
+        self._first_memory: Tree = None
+        self._memory_layout: Layout = {}
         self._rows: ClientRows | None = None
         self._prefetched_in: int | None = None
         """The round in which the rows of the next one were laid out."""
@@ -235,6 +240,10 @@ class Client:
         template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name, objective.combine)
         self._layout = {name: (settings.dtype, leaf.shape) for name, leaf in named_leaves(template).items()}
         self._template = template
+        carried = self.job.variant.carried
+        self._first_memory = None if carried is None else carried.memory(template)
+        leaves = named_leaves(self._first_memory)
+        self._memory_layout = {name: (settings.dtype, leaf.shape) for name, leaf in leaves.items()}
         return self._answer(message, Ready, feature_shape=shape)
 
     def _read_block(self, message: Begin | Evaluate) -> Tree:
@@ -245,6 +254,8 @@ class Client:
         if self._compute is None:
             return self.introduce()
         self._block, self.round = self._read_block(message), message.round
+        memory = take_all(message.memory, self._memory_layout)
+        self._memory = like(self._first_memory, [*memory.values()]) if memory else None
         self._rows = rows = self._compute.rows(message.round)
         self._answers.pop(Steps.tag(), None)
         if len(self.job.config.silos) == 1:
@@ -294,9 +305,18 @@ class Client:
     ) -> list[Message]:
         assert self._compute is not None
         assert self._rows is not None
-        stepped = self._compute.steps(self._block, self._rows, phi_others, message.round, presence, weights)
-        kind, content = self._masks.answer(self._compute, stepped, self._block, message)
-        return self._answer(message, kind, **content)
+        stepped = self._compute.steps(
+            self._block, self._rows, phi_others, message.round, presence, weights, self._memory
+        )
+        if self._memory is None:
+            kind, content = self._masks.answer(self._compute, stepped, self._block, message)
+            return self._answer(message, kind, **content)
+        block, memory = stepped
+        kind, content = self._masks.answer(self._compute, block, self._block, message)
+        left = named_leaves(memory)
+        if kind is ClientBlock and not are_finite(left.values()):
+            return self._answer(message, Diverged)
+        return self._answer(message, kind, **content, **({"memory": named(left)} if kind is ClientBlock else {}))
 
     def _on_evaluate(self, message: Evaluate) -> list[Message]:
         """Phi of all rows, for the global model's loss and metrics."""

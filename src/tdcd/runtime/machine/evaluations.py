@@ -98,6 +98,8 @@ class Records:
     """Of each silo's block."""
     blocks_up: Sequence[int]
     """Of each silo, the bytes of a block that a client sends."""
+    memories: Sequence[int] = ()
+    """Of each silo, the bytes of a client's memory."""
 
     @np.errstate(over="ignore", invalid="ignore")
     def from_scores(self, round_index: int, parts: Sequence[ScoresPart]) -> Record | None:
@@ -182,7 +184,7 @@ class Records:
         compute, samples = self.compute, self.compute.sample_index
         scored = samples.num_samples + int(samples.held_out.sum())
         sent, dtype = compute.phi_shape[:2], compute.settings.dtype
-        sizes = Sizes(sent, scored, dtype, self.parameters, self.blocks_up)
+        sizes = Sizes(sent, scored, dtype, self.parameters, self.blocks_up, self.memories)
         silos = range(len(self.job.hubs))
         clients = [len(self.job.clients(silo)) for silo in silos]
         return Ledger.of(compute.round, sizes, clients, periods=[compute.variant.timing.period(silo) for silo in silos])

@@ -400,6 +400,7 @@ class Handshake:
             run=self.run,
             parameters=self.compute.num_parameters,
             block_up=self.compute.bytes_up,
+            memory=self.compute.memory_bytes,
             feature_shape=shape,
             clients=rows,
         )

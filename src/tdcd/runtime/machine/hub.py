@@ -275,7 +275,7 @@ class Hub:
             ready = self.handshake.client_ready(message)
             if self.rounds is None:
                 return ready
-            return ready + self.rounds.questions.back(message.sender, self.rounds.block)
+            return ready + self.rounds.questions.back(message.sender, self.rounds.block, self.rounds.carried)
         if self.rounds is None:
             raise RejectedMessage(f"nobody asked for '{message.kind}'")
         self.rounds.questions.receive(message)

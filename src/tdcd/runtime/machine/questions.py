@@ -148,11 +148,18 @@ class Questions:
     def _wants_block(self, question: Message) -> bool:
         return ClientBlock in self._answers_to[type(question)]
 
-    def ask_with_block(self, kind: type[Begin | Evaluate], round_index: int, block: Tree) -> list[Instruction]:
-        """The same, and send the hub's block."""
+    def ask_with_block(
+        self, kind: type[Begin | Evaluate], round_index: int, block: Tree, carried: Sequence[Tree] = ()
+    ) -> list[Instruction]:
+        """The same, and send the hub's block; and to every client its memory, if there are memories."""
         arrays = named(named_leaves(block))
+        own = [{"memory": named(named_leaves(memory))} for memory in carried] or [{}] * len(self.clients)
         return self.ask(
-            round_index, [kind(self._hub, client, round_index, self._run, block=arrays) for client in self.clients]
+            round_index,
+            [
+                kind(self._hub, client, round_index, self._run, block=arrays, **memory)  # type: ignore[arg-type]
+                for client, memory in zip(self.clients, own, strict=True)
+            ],
         )
 
     def answers(self) -> list[Message | None]:
@@ -211,14 +218,15 @@ class Questions:
             return [left_out, *self.ask(question.round, self._questions)]
         return [left_out]
 
-    def back(self, client: str, block: Tree) -> list[Message]:
-        """What a client that was away must be asked again; the round began with ``block``."""
+    def back(self, client: str, block: Tree, carried: Sequence[Tree] = ()) -> list[Message]:
+        """What a client that was away must be asked again; the round began with ``block`` and these memories."""
         self.absences.show_life(client)
         message = self.asked.get(client)
         if message is None:
             return []
         # Before its steps it needs the round's block again.
-        begin = Begin(self._hub, client, message.round, self._run, block=named(named_leaves(block)))
+        memory = named(named_leaves(carried[self._place[client]])) if carried else {}
+        begin = Begin(self._hub, client, message.round, self._run, block=named(named_leaves(block)), memory=memory)
         return [begin, message] if isinstance(message, Steps) else [message]
 
 
@@ -241,6 +249,7 @@ def check_answer(message: Message, client: int, compute: HubCompute) -> None:
             take_all(sent, compute.links.rows_layout(compute.count(round_index, client)))
     elif isinstance(message, ClientBlock):
         take_all(message.block, compute.block_layout)
+        take_all(message.memory, compute.memory_layout)
     elif isinstance(message, Scores):
         take(message.train, "train", dtype, [compute.rows_of(client, held_out=False), outputs])
         held_out = compute.rows_of(client, held_out=True)

@@ -20,7 +20,7 @@ from tdcd.core.objective import Tree
 from tdcd.core.timing import HubTiming
 from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
-from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.runtime.compute.hub_compute import CARRIED, HubCompute
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.evaluations import Evaluations, Records
 from tdcd.runtime.machine.exchange import HubExchange, Key, begun, exchange_of, figures_of, kept_rounds, lost
@@ -67,7 +67,9 @@ class HubBlock:
         self._compute = compute
         self.block: Tree = compute.start if restored is None else compute.tree(restored.block)
         self._memory: Tree = compute.memory if restored is None else compute.remembered(restored.memory)
-        self._moved: tuple[Tree, Tree] | None = None
+        self.carried = compute.carried if restored is None else compute.carried_in(restored.memory)
+        """Every client's memory, if their update carries one: clients keep nothing."""
+        self._moved: tuple[Tree, Tree, list[Tree]] | None = None
         self.failed = ""
         """What stopped being finite, such as the block of a client."""
         self.failed_in = 0
@@ -85,7 +87,14 @@ class HubBlock:
         if not are_finite(named_leaves(moved[0]).values()):
             self.fail("the block of the hub", round_index)
             return
-        self._moved = moved
+        self._moved = (*moved, self._carried_by(answers))
+
+    def _carried_by(self, answers: Sequence[Message | None]) -> list[Tree]:
+        """The clients' memories after a round; that of a client without an answer stays."""
+        return [
+            self._compute.memory_of(arrays_of(answer.memory)) if isinstance(answer, ClientBlock) else before
+            for before, answer in zip(self.carried, answers, strict=False)
+        ]
 
     def fail(self, what: str, round_index: int) -> None:
         """Something is not finite, in the local steps of a round or before those of the next."""
@@ -94,12 +103,19 @@ class HubBlock:
     def move(self) -> None:
         """What the steps gave is the block from now on."""
         if self._moved is not None:
-            (self.block, self._memory), self._moved = self._moved, None
+            (self.block, self._memory, self.carried), self._moved = self._moved, None
 
     @property
     def arrays(self) -> Arrays:
         """The block's arrays by name."""
         return named_leaves(self.block)
+
+    def _named_memories(self) -> Arrays:
+        return {
+            f"{CARRIED}{client}.{name}": leaf
+            for client, memory in enumerate(self.carried)
+            for name, leaf in named_leaves(memory).items()
+        }
 
     def state(self, run: str, round_index: int, exchange: HubExchange, evaluations: Evaluations) -> HubState:
         """All that the hub needs to continue from the start of a round."""
@@ -110,7 +126,7 @@ class HubBlock:
             exchange.outbox,
             dict(exchange.digests),
             evaluations.recorded,
-            memory=named_leaves(self._memory),
+            memory={**named_leaves(self._memory), **self._named_memories()},
             unrecorded=tuple(evaluations.waiting),
             best=evaluations.candidates.best,
             courses=evaluations.candidates.courses,
@@ -173,9 +189,15 @@ class Rounds:
         """The block that the round began with."""
         return self._own.block
 
+    @property
+    def carried(self) -> list[Tree]:
+        """The memories that the round's clients began with."""
+        return self._own.carried
+
     def begin(self, openings: Sequence[Opening]) -> list[Instruction]:
         """Start the round that the hub stands at; ``openings`` are those of all hubs, in silo order."""
-        sizes = [one.parameters for one in openings], [one.block_up for one in openings]
+        names = ("parameters", "block_up", "memory")
+        sizes = ([getattr(opening, name) for opening in openings] for name in names)
         self._records = Records(self.job, self.compute, *sizes)
         return self._enter()
 
@@ -258,7 +280,7 @@ class Rounds:
             return []
         # A silo alone has nothing to exchange: its clients step at once.
         self.phase = "exchanging" if self.peers else "stepping"
-        return self.questions.ask_with_block(Begin, self.round, self.block)
+        return self.questions.ask_with_block(Begin, self.round, self.block, self._own.carried)
 
     def _late_wants(self) -> list[Instruction]:
         """What a hub that came back asks its peers for, once in a phase."""

@@ -115,9 +115,10 @@ class Phi(Message, frozen=True, kw_only=True, tag="phi"):
 
 
 class ClientBlock(Message, frozen=True, kw_only=True, tag="block"):
-    """The client's block after its local steps, as the links encode it."""
+    """The client's block after its local steps, as the links encode it; and its memory, if its update carries one."""
 
     block: NamedArrays
+    memory: NamedArrays = msgspec.field(default_factory=dict)
     group: Group | None = None
 
 
@@ -176,9 +177,10 @@ class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
 
 
 class Begin(Message, frozen=True, kw_only=True, tag="begin"):
-    """The block at the start of a round."""
+    """The block at the start of a round, and the client's memory, if its update carries one."""
 
     block: NamedArrays
+    memory: NamedArrays = msgspec.field(default_factory=dict)
     group: Group | None = None
 
 
@@ -230,6 +232,8 @@ class Opening(Message, frozen=True, kw_only=True, tag="opening"):
     parameters: int
     block_up: BoundedCount
     """The bytes of a block that a client sends."""
+    memory: BoundedCount = 0
+    """The bytes of a client's memory, if its update carries one."""
     feature_shape: FeatureShape
     clients: list[BoundedCount]
     """The training rows of each client."""

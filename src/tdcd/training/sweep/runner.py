@@ -215,4 +215,9 @@ def _batchable(plan: Plan) -> bool:
     config = plan.config
     if "torch" in config.block_names or config.train.engine == "flat":
         return False
-    return not config.evaluate.alone and not plan.variant.is_private and plan.variant.carried is None and plan.execution.devices == 1
+    return (
+        not config.evaluate.alone
+        and not plan.variant.is_private
+        and plan.variant.carried is None
+        and plan.execution.devices == 1
+    )
