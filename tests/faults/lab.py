@@ -12,6 +12,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from support.in_process import noise_key
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.certificates.agreement import Keys, SharedSecret
@@ -74,6 +75,10 @@ MODES["patience, overlap 3, period 4"] = {
     "evaluate": {"every": 2, "patience": 5, "keep": "best"},
 }
 MODES["silo dropout"] = {"train": {"silo_dropout": 0.3, "overlap": 1}, "exchange": {"phi_bits": 8}}
+_MEMBERS = str(Path(__file__).parents[1] / "support")
+MODES["head"] = {"model": {**CONFIG["model"], "head": "hidden", "head_units": 2}, "train": {"overlap": 1}}
+MODES["client memory"] = {"train": {"variant": "members:lasting", "folder": _MEMBERS}}
+MODES["noise"] = {"train": {"variant": "members:noisy", "folder": _MEMBERS}}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 
@@ -182,6 +187,7 @@ class Lab:
                     if isinstance(folder.restored, Shutdown)
                     else Keys(party, mask_key(folder.path), SharedSecret(self.secret)),
                     first_call=1000 * self.sessions,
+                    noise_key=noise_key(self.job, silo),
                 )
                 driver = HubDriver(hub, transport, folder, 2.0, lambda: self.now)
             else:
