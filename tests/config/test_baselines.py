@@ -191,7 +191,7 @@ def test_with_labels_at_one_silo_only_that_one_trains_alone_and_the_others_have_
     assert [*baseline_plans("local-sgd", planned)] == ["local-sgd/silo2"]
     for name in BASELINES:
         for rewritten in baseline_plans(name, planned).values():
-            assert rewritten.variant.label_silo is None
+            assert rewritten.variant.knowledge.are_labels_everywhere
             assert rewritten.config.federation.labels is None
 
 

@@ -5,9 +5,10 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
+import zenoh
 from test_zenoh_transport import intruder
 
 from support.transport_parties import HUB, HUBS, NORTH, SHOP, SHOP_NORTH, SOON, SOUTH, free_address, take, tls_of
@@ -154,7 +155,9 @@ def test_a_party_has_a_few_links_at_a_time(certs):
     address = free_address()
     with hub_at(address, certs) as hub, ExitStack() as opened:
         for _ in range(3 * LINKS):
-            opened.enter_context(intruder(tls_of(certs, SOUTH), dial=address))
+            # Links beyond those few are closed, some while they are made.
+            with suppress(zenoh.ZError):
+                opened.enter_context(intruder(tls_of(certs, SOUTH), dial=address))
         deadline = time.monotonic() + SOON
         while len([link for link in hub._session.info.links() if link.auth_identifier == SOUTH]) > LINKS:
             assert time.monotonic() < deadline

@@ -126,12 +126,12 @@ def test_all_hubs_have_the_history_of_a_failure(step_size):
     assert len({tuple(record.to_json() for record in history) for history in office.history.values()}) == 1
 
 
-def test_a_variant_says_nothing_of_labels(tmp_path):
+def test_a_variant_with_labels_at_one_silo_is_the_files_key(tmp_path):
     (tmp_path / "at_one.py").write_text(
         "from tdcd import Variant, LabelsAt\n\nVARIANT = Variant(knowledge=LabelsAt(1))\n"
     )
     config = with_keys(RIDGE, train={"variant": "at_one:VARIANT", "folder": str(tmp_path)})
-    with pytest.raises(
-        ConfigError, match=r"real parties have labels at one silo by federation\.labels, not by a variant"
-    ):
-        Job(config)
+    job = Job(config)
+    assert job.config.federation.labels == "lab"
+    assert [job.has_labels(silo) for silo in range(2)] == [False, True]
+    assert job.topology.label_hub == "hub.lab"

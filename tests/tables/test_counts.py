@@ -139,7 +139,7 @@ def test_what_a_plan_and_an_audit_cannot_say_they_say(folder):
     assert (facts.constants, facts.noise, facts.least) == (None, None, 0.0)
     assert why_no_constants(planned).startswith("the poisson loss has no known bound")
     assert {mode.knowledge for mode in modes_of(planned, 1.0)} == {LabelsEverywhere(), LabelsAt(0)}
-    found = audit(planned, rounds=2, modes=[Mode("plain", 0)])
+    found = audit(planned, rounds=2, modes=[Mode("plain", LabelsAt(0))])
     # What a client takes is measured on what it is told: two numbers of each row.
     assert computing(planned._replace(variant=Variant(knowledge=LabelsAt(0))), None).step_seconds > 0
     (labels,) = [one for one in found.findings if one.line == "labels of hub"]

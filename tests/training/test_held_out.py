@@ -10,7 +10,7 @@ from tdcd import Federation, Linear, Objective, Settings, train
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.data import Table
-from tdcd.prediction import held_out
+from tdcd.prediction import predictions
 from tdcd.training.train import train_plan
 
 
@@ -93,7 +93,7 @@ def test_a_run_from_python_has_them_and_a_resumed_one_replaces_them(tmp_path):
 
 
 def test_of_very_many_samples_some_are_written_evenly_spread(tmp_path, monkeypatch):
-    monkeypatch.setattr(held_out, "MOST_NUMBERED", 4)
+    monkeypatch.setattr(predictions, "MOST_NUMBERED", 4)
     result = python_run(tmp_path)
     total = len(result.federation.test_labels)
     rows = table_of(tmp_path / "run")

@@ -87,7 +87,7 @@ class HubBlock:
         if not are_finite(named_leaves(moved[0]).values()):
             self.fail("the block of the hub", round_index)
             return
-        self._moved = (*moved, self._carried_by(answers))
+        self._moved = (*moved, self._carried_by(answers) if self.carried else [])
 
     def _carried_by(self, answers: Sequence[Message | None]) -> list[Tree]:
         """The clients' memories after a round; that of a client without an answer stays."""
@@ -126,7 +126,7 @@ class HubBlock:
             exchange.outbox,
             dict(exchange.digests),
             evaluations.recorded,
-            memory={**named_leaves(self._memory), **self._named_memories()},
+            memory={**named_leaves(self._memory), **(self._named_memories() if self.carried else {})},
             unrecorded=tuple(evaluations.waiting),
             best=evaluations.candidates.best,
             courses=evaluations.candidates.courses,
