@@ -113,7 +113,7 @@ def test_more_idle_connections_than_files_take_neither_files_nor_the_port(certs,
 
 def test_who_does_not_become_a_link_in_time_is_closed(certs):
     address, told = free_address(), []
-    with hub_at(address, certs, lease_s=0.5, report=told.append) as hub, client_at(address, certs) as north:
+    with hub_at(address, certs, lease_s=2.0, report=told.append) as hub, client_at(address, certs) as north:
         assert (north.receive(SOON), hub.receive(SOON)) == (Joined(HUB), Joined(NORTH))
         with closing(dial(address)) as silent, closing(dial(address)) as half, closing(dial(address)) as other:
             half.sendall(TLS_BEGINS)
