@@ -10,11 +10,12 @@ import pytest
 from support import oracle
 from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
+from tdcd.core.codecs.codec import Identity
 from tdcd.core.knowledge import Knowledge
 from tdcd.core.objective import Objective
 from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction, schedule
 from tdcd.core.participation import RandomClients
-from tdcd.core.variant import Variant
+from tdcd.core.variant import FullParticipation, Variant
 
 TOLERANCE = 1e-10
 SHAPE = Shape(clients=(3, 4), columns=(2, 3), num_samples=60, batch_size=12, blocks=(Linear(), Mlp((4,))))
@@ -196,3 +197,29 @@ def test_state_goes_on_bit_for_bit_in_any_grouping_of_rounds():
     for round_index in range(5):
         state = simulation.advance(state, round_index, 1)
     assert distance(arrays(simulation.advance(start, 0, 5)), arrays(state)) == 0
+
+
+@dataclass(frozen=True)
+class Shifted(Identity):
+    """A codec that inherits from the plain one, and is another."""
+
+    def encode(self, phi, sending):
+        return {"phi": phi + 0.5}
+
+
+@dataclass(frozen=True)
+class FirstAlone(FullParticipation):
+    """Participation that inherits from the full one, and is another: the first client alone answers."""
+
+    def answering(self, seed, round_index, silo, num_clients):
+        return np.arange(num_clients) == 0
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [Variant(exchange=Shifted()), Variant(client_exchange=Shifted()), Variant(participation=FirstAlone())],
+    ids=["exchange", "client exchange", "participation"],
+)
+def test_what_inherits_from_a_plain_part_is_not_taken_for_it(variant):
+    problem = Problem.draw(SHAPE, Objective("squared", 0.1), 3)
+    assert distance(problem.simulate(3, variant=variant), problem.simulate(3)) > 1e-4

@@ -58,6 +58,11 @@ class Knowledge(Protocol):
         """Which hubs a silo's phi goes to: all others, line 12."""
         return Everyone()
 
+    @property
+    def are_silos_alike(self) -> bool:
+        """Whether :meth:`losses` is the same function for every silo, so that silos can step as one."""
+        return False
+
     def sends_phi(self, silo: int) -> bool:
         """Whether the hub of a silo sends its phi to another one."""
         return True
@@ -103,9 +108,14 @@ class WrittenOut(Knowledge, Protocol):
 class LabelsEverywhere(Knowledge):
     """Every client has the labels of its rows, and gets the sum of the other silos' phi: lines 13 and 14."""
 
-    def receives_sum(self, silo: int) -> bool:
-        """It is."""
+    @property
+    def are_silos_alike(self) -> bool:
+        """They are."""
         return True
+
+    def receives_sum(self, silo: int) -> bool:
+        """It is, unless a class that inherits from this says otherwise."""
+        return type(self).received is Knowledge.received
 
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The objective's own loss, of the client's phi and that of the others."""

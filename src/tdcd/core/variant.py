@@ -122,13 +122,13 @@ class Variant:
     @property
     def all_answer(self) -> bool:
         """Whether all clients answer in every round."""
-        return isinstance(self.participation, FullParticipation)
+        return type(self.participation) is FullParticipation
 
     @property
     def is_numpy(self) -> bool:
         """Whether all that its clients compute, but for gradients, is written for NumPy as well."""
         sends_arrays = is_identity(self.client_exchange) and isinstance(self.block_exchange, NumpyBlocks)
-        return self.has_slopes and sends_arrays and not self.dropout.rate
+        return self.takes_plain_steps and self.has_slopes and sends_arrays and not self.dropout.rate
 
     @property
     def takes_plain_steps(self) -> bool:

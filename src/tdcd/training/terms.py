@@ -64,7 +64,7 @@ def _with_knowledge(federation: Federation, variant: Variant | None) -> Variant 
         return variant
     chosen = variant or Variant()
     here = LabelsAt([one.name for one in federation.silos].index(silo))
-    if chosen.knowledge.are_labels_everywhere:
+    if "knowledge" not in chosen.changed:
         chosen = replace(chosen, knowledge=here)
     elif chosen.knowledge.route != here.route:
         raise ValueError(

@@ -146,8 +146,8 @@ def is_private(exchange: Codec) -> bool:
 
 
 def is_identity(exchange: Codec) -> bool:
-    """Whether numbers are sent as they are."""
-    return isinstance(exchange, Identity)
+    """Whether numbers are sent as they are; a class that inherits from :class:`Identity` may do anything."""
+    return type(exchange) is Identity
 
 
 @runtime_checkable
@@ -202,8 +202,8 @@ class WholeBlock:
 
 
 def sends_whole(exchange: BlockCodec) -> bool:
-    """Whether blocks are sent as they are."""
-    return isinstance(exchange, WholeBlock)
+    """Whether blocks are sent as they are; a class that inherits from :class:`WholeBlock` may do anything."""
+    return type(exchange) is WholeBlock
 
 
 def sent_up(block: Tree, exchange: BlockCodec) -> Tree:

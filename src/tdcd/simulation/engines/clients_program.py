@@ -352,8 +352,8 @@ def alike(models: Sequence[Block], variant: Variant, shared: Shared, own: Own) -
     batches: dict[Any, tuple[int, ...]] = {}
     tables = shared.features or [placement.rows for placement in own.placements]
     for silo, (model, features, placement) in enumerate(zip(models, tables, own.placements, strict=True)):
-        # A client's loss depends on the silo where only one has labels.
-        apart = None if variant.knowledge.are_labels_everywhere else silo
+        # A client's loss may depend on the silo.
+        apart = None if variant.knowledge.are_silos_alike else silo
         period = variant.timing.period(silo)
         shape = (features.shape[1:], features.dtype, placement.positions.shape)
         key = (model, shape, period, apart)
