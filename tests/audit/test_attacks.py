@@ -13,8 +13,8 @@ from tdcd.audit.attacks.columns import (
     variance_explained,
 )
 from tdcd.audit.attacks.labels import by_clusters, by_probe, recovery
-from tdcd.audit.attacks.membership import by_loss
 from tdcd.audit.attacks.slopes import labels_from_slopes, scores_from_slopes, uncorrected
+from tdcd.audit.label_attacks import by_loss
 from tdcd.audit.modes import randomised
 from tdcd.blocks import Mlp
 from tdcd.core.objective import Objective

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.audit.attacks.labels import by_clusters, by_probe, recovery
-from tdcd.audit.attacks.membership import by_loss
 from tdcd.audit.attacks.slopes import labels_from_slopes
 from tdcd.audit.lines import Finding, Measure
 from tdcd.audit.modes import Mode
@@ -16,6 +15,7 @@ from tdcd.audit.transcripts import Transcript, of_client, of_hub
 from tdcd.config.resolve import Plan
 from tdcd.core.losses import Target
 from tdcd.core.randomized import Response
+from tdcd.records.metrics import auc
 
 MEASURES: dict[Target, Measure] = {"binary": "AUC", "classes": "accuracy", "amount": "squared correlation"}
 KNOWN_LABELS = 20
@@ -106,3 +106,12 @@ def _at_evaluations(recording: Recording, silo: int) -> Floats:
     """``[R, F]``: phi of all samples, at the moments that have all."""
     chosen = [t for t, moment in enumerate(recording.moments) if moment.evaluation]
     return recording.to_hub[silo][:, chosen].reshape(len(recording.rows), -1)
+
+
+def by_loss(train: Floats, test: Floats) -> float:
+    """The AUC of telling training samples from others by their smaller loss.
+
+    Yeom et al. 2018, "Privacy risk in machine learning: analyzing the connection to overfitting".
+    """
+    members = np.arange(len(train) + len(test)) < len(train)
+    return auc(-np.concatenate([train, test]), members) or 0.5
